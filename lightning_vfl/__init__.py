@@ -1,0 +1,26 @@
+"""Vertical federated learning under unreliable, curious parties, on PyTorch Lightning."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lightning_vfl._version import __version__
+from lightning_vfl.types import VerticalBatch
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.base import VFLModule
+    from lightning_vfl.protocols.split import SplitVFL
+
+__all__ = ["SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
+
+# Protocols pull in `lightning` (3.5 s); aggregators, field and privacy must stay importable without that cost.
+_LAZY = {"SplitVFL": "lightning_vfl.protocols.split", "VFLModule": "lightning_vfl.protocols.base"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

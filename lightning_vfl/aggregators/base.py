@@ -1,0 +1,151 @@
+"""What an aggregator is: how the embeddings of M parties become one tensor at the server, and who sends what.
+
+An aggregator is plain configuration and arithmetic: no parameters, no autograd, no Lightning, nothing kept between
+rounds on ``self``. It states the two halves of a round apart. The party half (``encode``, ``respond``) reads nothing
+but its arguments and a ``PartyView``; the server half (``decode``) reads nothing but messages and a ``ServerView``.
+What one half needs from the other has to travel in a message, so the code cannot leak what is not sent.
+
+Laws, held by ``tests/unit/aggregators/test_contract.py`` for every subclass:
+
+1. decode(encode(c)) == clear(c), bit for bit, for every roll the aggregator accepts.
+2. every message fits the leg that announced it: same kind, destination and number of elements.
+3. ``pullback`` is the adjoint of ``plain``: <grad, J v> == <pullback(grad), v>.
+4. a party that is not counted gets a gradient of exactly zero and changes no bit of the aggregate.
+5. encoding P parties at once equals encoding each alone, bit for bit.
+6. the capabilities declared as class data are what the code does.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.types import (
+    Aggregate,
+    Contribution,
+    Embeddings,
+    Leg,
+    Message,
+    PartyView,
+    Roll,
+    Roster,
+    ServerView,
+)
+
+FLOAT_BITS = 32  # embeddings and gradients in the clear travel as float32
+
+
+class _Saved(NamedTuple):
+    """The real aggregate with its autograd graph, for the default pullback."""
+
+    h: tuple[Tensor, ...]
+    z: Tensor
+
+
+class Aggregator(ABC):
+    """How M embeddings become one aggregate; subclass it for a protocol of your own.
+
+    The defaults describe embeddings sent in the clear: one leg of float32, decode by ``plain``, pullback by autograd
+    of ``plain``. So a new aggregator of that kind implements ``plain`` and ``out_width`` and nothing else. One that
+    hides something overrides ``legs``, ``encode``, ``decode``, ``clear`` and ``pullback``, and says
+    ``visible = False``.
+
+    Class data:
+        form: what the protocol must bring into the round, ``Embeddings`` or ``LinearForms``.
+        visible: the server can read one party's upload (so it can reuse a stale one).
+        private_evaluation: validation and test run through the protocol by default instead of in the clear.
+    """
+
+    form: ClassVar[type[Contribution]] = Embeddings
+    visible: ClassVar[bool] = True
+    private_evaluation: ClassVar[bool] = False
+
+    # ---- shapes, before anything is computed
+
+    @abstractmethod
+    def out_width(self, width: int, roster: Roster) -> int:
+        """D_out, the width of the aggregate when every bottom is asked for ``widths(width, roster)``."""
+
+    def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
+        """The embedding width each of the M bottoms must give; default: ``width`` for everybody."""
+        return (width,) * roster.parties
+
+    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        """The traffic of the parties in a round of ``rows`` records, from shapes alone.
+
+        Args:
+            rows: rows of the joint batch.
+            widths: (M,) embedding widths.
+            basis: (M,) widths of the expanded features for ``LinearForms``, empty for ``Embeddings``.
+            roster: who takes part.
+        """
+        return (
+            Leg("embeddings", "server", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double()),
+        )
+
+    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+        """The server's answer: the gradient of each party's embedding, float32, (rows, D_m)."""
+        return Leg("gradients", "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
+
+    # ---- one round: the parties' half
+
+    def encode(self, contribution: Contribution, view: PartyView) -> tuple[Message, Any]:
+        """First leg of the P hosted parties, and what they keep for the second."""
+        return Message("embeddings", "server", view.parties, contribution.leaves), None
+
+    def respond(self, kept: Any, received: Message, included: Tensor, view: PartyView) -> Message:
+        """Second leg of the P hosted parties; called only when the first leg goes to the peers."""
+        raise TypeError(f"{type(self).__name__} sends its first leg to the peers and must say how they respond")
+
+    # ---- one round: the server's half
+
+    def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        """The aggregate from the messages of the last leg; default: ``plain`` of what arrived."""
+        (message,) = messages
+        like = message.pieces[0]
+        arrived = dict(zip(message.senders, message.pieces, strict=True))
+        h = tuple(
+            arrived[m] if m in arrived else like.new_zeros(like.shape[0], width) for m, width in enumerate(view.widths)
+        )
+        return self._real(h, view.roll, view.present)
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        """The same aggregate without secrets, bit for bit what ``decode`` gives; all M parties hosted."""
+        return self._real(contribution.leaves, roll, view.present)
+
+    @abstractmethod
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        """The aggregate in real arithmetic, differentiable.
+
+        Args:
+            h: M embeddings, (B, D_m).
+            roll: only the parties in ``roll.counted`` enter.
+            present: (B, M) bool, which party holds which row; None: all.
+
+        Returns:
+            (B, D_out).
+        """
+
+    def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
+        """(D_out,) bool, False where a segment of the joint embedding is absent; default: nothing is."""
+        return torch.ones(self.out_width(widths[0], Roster.singles(len(widths))), dtype=torch.bool)
+
+    def pullback(
+        self, grad: Tensor, aggregate: Aggregate, contribution: Contribution, view: ServerView
+    ) -> tuple[Tensor, ...]:
+        """The adjoint of the round: one gradient a leaf. grad (B, D_out) = dL/dz."""
+        saved = aggregate.saved
+        grads = torch.autograd.grad(saved.z, saved.h, grad, allow_unused=True)
+        return tuple(torch.zeros_like(h) if g is None else g for g, h in zip(grads, saved.h, strict=True))
+
+    def _real(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Aggregate:
+        with torch.enable_grad():
+            leaves = tuple(x.detach().requires_grad_() for x in h)
+            z = self.plain(leaves, roll, present)
+        widths = tuple(x.shape[1] for x in h)
+        return Aggregate(z.detach(), self.columns(widths, roll), saved=_Saved(leaves, z))
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
+        return f"{type(self).__name__}({settings})"

@@ -1,0 +1,123 @@
+"""Aggregators in the clear: concatenation, sum, mean and element-wise maximum.
+
+The server reads every party's embedding. They protect nothing, and are what the protected ones are compared with.
+"""
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.types import Roll, Roster
+
+
+def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
+    """An embedding with the rows that its party does not hold put to an exact zero."""
+    return h if present is None else torch.where(present[:, party, None], h, h.new_zeros(()))
+
+
+def _stacked(h: tuple[Tensor, ...], counted: tuple[int, ...], present: Tensor | None) -> Tensor:
+    """(n, B, D): the counted parties' embeddings, in order of their numbers."""
+    return torch.stack([_held(h[m], m, present) for m in counted])
+
+
+class Concat(Aggregator):
+    """The embeddings side by side; the most expressive aggregate and the least private.
+
+    Shapes: h_m (B, D_m); value (B, Σ D_m). ``columns`` is False on the segment of a party that is not counted; there
+    and in rows that a party does not hold, the value is zero.
+    Units: uploads and gradients in float32.
+    Guarantee: none; the server reads every embedding.
+    Not guaranteed: any privacy.
+
+    Example:
+        >>> Concat().out_width(64, Roster.singles(4))
+        256
+    """
+
+    def out_width(self, width: int, roster: Roster) -> int:
+        return width * roster.parties
+
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        counted = roll.counted
+        return torch.cat([_held(x, m, present) if m in counted else torch.zeros_like(x) for m, x in enumerate(h)], 1)
+
+    def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
+        return (roll.included | roll.filled).repeat_interleave(torch.tensor(widths))
+
+
+class Sum(Aggregator):
+    """The sum of the embeddings.
+
+    Shapes: h_m (B, D); value (B, D).
+    Units: uploads and gradients in float32.
+    Guarantee: none; the server reads every embedding.
+    Not guaranteed: any privacy; bit-equality under another order of the parties (float addition).
+
+    Example:
+        >>> h = (torch.ones(2, 3), torch.full((2, 3), 2.0))
+        >>> Sum().plain(h, Roll.everyone(2))[0].tolist()
+        [3.0, 3.0, 3.0]
+    """
+
+    def out_width(self, width: int, roster: Roster) -> int:
+        return width
+
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        return _stacked(h, roll.counted, present).sum(0)
+
+
+class Mean(Aggregator):
+    """The mean of the embeddings of the parties that count: FedVS section 3 divides by |S|, not by M.
+
+    Shapes: h_m (B, D); value (B, D). With ``present``, a row is divided by the number of counted parties that hold it;
+    a row nobody holds is zero.
+    Units: uploads and gradients in float32.
+    Guarantee: none; the server reads every embedding.
+    Not guaranteed: any privacy; bit-equality under another order of the parties (float addition).
+
+    Example:
+        >>> h = (torch.zeros(2, 3), torch.full((2, 3), 2.0))
+        >>> Mean().plain(h, Roll.everyone(2))[0].tolist()
+        [1.0, 1.0, 1.0]
+
+    References:
+        Li, Yao, Liu, "FedVS: Straggler-Resilient and Privacy-Preserving Vertical Federated Learning for Split Models",
+        ICML 2023, section 3 (embedding averaging).
+    """
+
+    def out_width(self, width: int, roster: Roster) -> int:
+        return width
+
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        counted = roll.counted
+        total = _stacked(h, counted, present).sum(0)
+        if present is None:
+            return total / len(counted)
+        return total / present[:, list(counted)].sum(1, keepdim=True).clamp(min=1)
+
+
+class Max(Aggregator):
+    """The element-wise maximum of the embeddings; the gradient goes to the winner, of equals to the first party.
+
+    Shapes: h_m (B, D); value (B, D). A row nobody holds is zero.
+    Units: uploads and gradients in float32.
+    Guarantee: none; the server reads every embedding.
+    Not guaranteed: any privacy.
+
+    Example:
+        >>> h = (torch.tensor([[1.0, 5.0]]), torch.tensor([[2.0, 4.0]]))
+        >>> Max().plain(h, Roll.everyone(2)).tolist()
+        [[2.0, 5.0]]
+    """
+
+    def out_width(self, width: int, roster: Roster) -> int:
+        return width
+
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        counted = roll.counted
+        if present is None:
+            return torch.stack([h[m] for m in counted]).max(0).values
+        lowest = torch.finfo(h[0].dtype).min
+        held = present[:, list(counted)]
+        rivals = torch.stack([h[m].masked_fill(~present[:, m, None], lowest) for m in counted])
+        return torch.where(held.any(1, keepdim=True), rivals.max(0).values, h[0].new_zeros(()))

@@ -1,0 +1,110 @@
+"""``lightning-vfl fit|validate|test|predict``: LightningCLI over recipes that overlay, and errors of one line."""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+import yaml
+from jsonargparse import get_loader, set_loader
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from lightning_vfl._version import __version__
+from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.callbacks import PredictionWriter, RunSummary
+from lightning_vfl.datamodules import VerticalDataModule
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.parse_errors import one_line
+from lightning_vfl.protocols import VFLModule
+from lightning_vfl.recipes import expand_arguments, with_full_paths
+
+_SUBCOMMANDS = ("fit", "validate", "test", "predict")
+_PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
+
+
+class VFLCLI(LightningCLI):
+    """LightningCLI with two callbacks that every run has: a summary at the end, and predictions written to a file."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(RunSummary, "summary")
+        parser.add_lightning_class_args(PredictionWriter, "predictions")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """As LightningCLI, less its warning about ``sys.argv``: the arguments are always handed over expanded."""
+        self.config = parser.parse_args(args)  # type: ignore[arg-type]  # always a list, see run
+
+    def _parse_ckpt_path(self) -> None:
+        """A checkpoint of a run started from Python has no class paths to overlay the recipe with."""
+        path = self.config[self.config.subcommand].get("ckpt_path")
+        if path is not None and path not in ("best", "last", "hpc", "registry"):
+            try:
+                hparams = torch.load(path, weights_only=True, map_location="cpu").get("hyper_parameters", {})
+            except FileNotFoundError:
+                raise ConfigurationError(
+                    f"--ckpt_path {path}: no such file; give the .ckpt that fit has written"
+                ) from None
+            if "_class_path" not in hparams:
+                return
+        super()._parse_ckpt_path()
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """The program: ``run``, without a result."""
+    run(args)
+
+
+def run(args: Sequence[str] | None = None) -> VFLCLI:
+    """Run the command line; ``args`` default to those of the process.
+
+    Returns:
+        The finished command line, with its ``trainer``, ``model`` and ``datamodule``.
+
+    Raises:
+        SystemExit: with status 2 for a recipe that cannot be read, 1 for one that cannot be run, after ONE line on
+            standard error that names the fix.
+    """
+    arguments = list(sys.argv[1:] if args is None else args)
+    if arguments in (["--version"], ["-V"]):
+        print(f"lightning-vfl {__version__}")
+        raise SystemExit(0)
+    keep_freed_memory()
+    _quieten()
+    load_yaml = get_loader("yaml")
+    set_loader("recipe", lambda text: with_full_paths(load_yaml(text)), exceptions=(yaml.YAMLError,))
+    try:
+        return VFLCLI(
+            VFLModule,
+            VerticalDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,  # the optimiser is the module's, so that checkpoints rebuild it
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={
+                "log_every_n_steps": 10,
+                "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs"}},
+            },
+            parser_kwargs={**_PARSER, **{name: dict(_PARSER) for name in _SUBCOMMANDS}},
+            args=expand_arguments(arguments),
+        )
+    except argparse.ArgumentError as error:
+        _fail(one_line(str(error)), status=2)
+    except (ConfigurationError, MisconfigurationException) as error:
+        _fail(" ".join(str(error).split()), status=1)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"lightning-vfl: error: {message}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def _quieten() -> None:
+    """Warnings that tell our users nothing."""
+    for message in (
+        r".*does not have many workers",  # the data are in memory: workers would be slower
+        r".*isinstance\(treespec, LeafSpec\)",  # between torch and lightning
+    ):
+        warnings.filterwarnings("ignore", message=message)

@@ -1,0 +1,14 @@
+"""The one exception for what a user asked for and cannot have."""
+
+
+class ConfigurationError(ValueError):
+    """What was asked for cannot be done; the message is one sentence that names the fix.
+
+    The command line prints it on one line and exits with status 1; from Python it is an ordinary ``ValueError``.
+
+    Example:
+        >>> raise ConfigurationError("batch_size 64 exceeds the 20 training records; lower batch_size to at most 20")
+        Traceback (most recent call last):
+        ...
+        lightning_vfl.errors.ConfigurationError: batch_size 64 exceeds the 20 training records; ...
+    """

@@ -1,0 +1,8 @@
+"""Bottom and top networks. Bottoms take (per-record shape, embedding width) first, tops the aggregate's width."""
+
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.conv import ConvNet
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.polynomial import PolynomialNetwork
+
+__all__ = ["MLP", "ConvNet", "Linear", "PartyBank", "PolynomialNetwork"]

@@ -1,0 +1,68 @@
+"""The bottom models of all parties, equal ones run in one batched call."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.networks.batched import batched, has_rule
+
+# From how many equal bottoms on the batched call is faster than the loop (benchmarks.split_step prints the crossing).
+BATCH_FROM = 8
+
+
+class PartyBank(nn.Module):
+    """One bottom a party, each with parameters of its own.
+
+    Bottoms of the same architecture are run in one batched call by stacking their parameters in the forward. Every
+    party keeps its own ``nn.Parameter`` objects: optimisers, checkpoints and ``deepcopy`` see M separate models, and a
+    party whose gradients are withheld is not touched by the optimiser.
+
+    Shapes: input M tensors (B, *S_m); output M tensors (B, D_m).
+    Guarantee: batched equals looped within float32 rounding; bottoms with anything random or stateful are looped.
+
+    Args:
+        bottoms: the M bottoms, in order of party numbers.
+        batch_from: the fewest equal bottoms that are run in one call.
+
+    Example:
+        >>> bank = PartyBank([nn.Linear(3, 2) for _ in range(10)])
+        >>> [len(group) for group in bank.groups]
+        [10]
+    """
+
+    def __init__(self, bottoms: Sequence[nn.Module], batch_from: int = BATCH_FROM) -> None:
+        super().__init__()
+        self.parties = nn.ModuleList(bottoms)
+        alike: dict[Any, list[int]] = {}
+        for party, bottom in enumerate(bottoms):
+            if has_rule(bottom):
+                alike.setdefault(_architecture(bottom), []).append(party)
+        self.groups = tuple(tuple(group) for group in alike.values() if len(group) >= batch_from)
+
+    def __len__(self) -> int:
+        return len(self.parties)
+
+    def forward(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The M embeddings."""
+        h: dict[int, Tensor] = {}
+        for group in self.groups:
+            if len({features[m].shape for m in group}) == 1:
+                bottoms = [self.parties[m] for m in group]
+                together = batched(bottoms[0], bottoms, torch.stack([features[m] for m in group]))
+                h.update(zip(group, together.unbind(0), strict=True))
+        return tuple(h[m] if m in h else bottom(features[m]) for m, bottom in enumerate(self.parties))
+
+    def withhold(self, parties: Iterable[int]) -> None:
+        """Take these parties' gradients away: the optimiser then moves neither their parameters nor their state."""
+        for party in parties:
+            for parameter in self.parties[party].parameters():
+                parameter.grad = None
+
+
+def _architecture(bottom: nn.Module) -> tuple[Any, ...]:
+    """What two bottoms must share to be run as one: types, printed settings, parameter shapes and dtypes."""
+    parameters = tuple((n, tuple(p.shape), p.dtype) for n, p in bottom.named_parameters())
+    layers = tuple((name, type(layer), layer.extra_repr()) for name, layer in bottom.named_modules())
+    return layers, parameters

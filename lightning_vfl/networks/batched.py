@@ -1,0 +1,73 @@
+"""How several networks of one architecture run in one call: one rule a layer type.
+
+``batched(layers, x)`` applies the i-th of n equal layers to x[i]; parameters are stacked in the call, so every network
+keeps its own. A layer type without a rule here is simply looped over by ``PartyBank``; add a rule with
+``@batched.register``, and it must equal the loop within rounding, draw nothing and keep nothing.
+Convolutions have none on purpose: batched they become grouped convolutions, slower than the loop on a CPU.
+"""
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Layers = Sequence[Any]
+ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid)
+
+
+@singledispatch
+def batched(first: nn.Module, layers: Layers, x: Tensor) -> Tensor:
+    """Layer i applied to x[i]. first = layers[0]; x (n, B, *S); returns (n, B, *S')."""
+    raise TypeError(f"no batched rule for {type(first).__name__}")
+
+
+def has_rule(network: nn.Module) -> bool:
+    """Whether this network and everything inside it has a batched rule."""
+    if not all(batched.dispatch(type(layer)) is not batched.dispatch(object) for layer in network.modules()):
+        return False
+    return not any(layer._forward_hooks or layer._forward_pre_hooks for layer in network.modules())
+
+
+def stack(layers: Layers, name: str) -> Tensor:
+    """The parameter ``name`` of all layers, (n, ...), differentiable."""
+    return torch.stack([getattr(layer, name) for layer in layers])
+
+
+@batched.register
+def _sequential(first: nn.Sequential, layers: Layers, x: Tensor) -> Tensor:
+    for same in zip(*layers, strict=True):
+        x = batched(same[0], same, x)
+    return x
+
+
+@batched.register
+def _linear(first: nn.Linear, layers: Layers, x: Tensor) -> Tensor:
+    weight = stack(layers, "weight").transpose(1, 2)
+    bias: Tensor | None = first.bias  # torch's annotation forgets bias=False
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(stack(layers, "bias").unsqueeze(1), x, weight)
+
+
+@batched.register
+def _flatten(first: nn.Flatten, layers: Layers, x: Tensor) -> Tensor:
+    end = first.end_dim + 1 if first.end_dim >= 0 else first.end_dim
+    return x.flatten(first.start_dim + 1 if first.start_dim >= 0 else first.start_dim, end)
+
+
+@batched.register
+def _layer_norm(first: nn.LayerNorm, layers: Layers, x: Tensor) -> Tensor:
+    x = nn.functional.layer_norm(x, first.normalized_shape, eps=first.eps)
+    if not first.elementwise_affine:
+        return x
+    x = x * stack(layers, "weight").unsqueeze(1)
+    return x if first.bias is None else x + stack(layers, "bias").unsqueeze(1)
+
+
+def _elementwise(first: nn.Module, layers: Layers, x: Tensor) -> Tensor:
+    out: Tensor = first(x)
+    return out
+
+
+for _layer in ELEMENTWISE:
+    batched.register(_layer, _elementwise)

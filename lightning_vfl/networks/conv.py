@@ -1,0 +1,50 @@
+"""A small convolutional bottom for images and strips of images."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from lightning_vfl.errors import ConfigurationError
+
+
+class ConvNet(nn.Module):
+    """Blocks of 3 x 3 convolution, ReLU and 2 x 2 pooling, then one linear layer.
+
+    A side of one pixel is pooled no further, so thin strips (1 x 28) keep their length to the end.
+
+    Shapes: input (B, C, H, W); output (B, width).
+
+    Args:
+        shape: (C, H, W) of a party's part of an image.
+        width: D, width of the embedding.
+        channels: output channels of each block.
+
+    Raises:
+        ConfigurationError: if the features are not images.
+
+    Example:
+        >>> ConvNet((1, 7, 28), 64)(torch.zeros(2, 1, 7, 28)).shape
+        torch.Size([2, 64])
+    """
+
+    def __init__(self, shape: tuple[int, ...], width: int, channels: Sequence[int] = (16, 32)) -> None:
+        super().__init__()
+        if len(shape) != 3:
+            raise ConfigurationError(
+                f"ConvNet needs images (channels, height, width) but a party's features have shape {tuple(shape)}; "
+                "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
+            )
+        depth, height, length = shape
+        layers: list[nn.Module] = []
+        for wide in channels:
+            layers += [nn.Conv2d(depth, wide, kernel_size=3, padding=1), nn.ReLU()]
+            window = (min(2, height), min(2, length))
+            layers.append(nn.MaxPool2d(window))
+            depth, height, length = wide, height // window[0], length // window[1]
+        layers += [nn.Flatten(), nn.Linear(depth * height * length, width)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, width)."""
+        out: Tensor = self.layers(x)
+        return out

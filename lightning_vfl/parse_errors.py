@@ -1,0 +1,61 @@
+"""One line for what the parser prints in forty: which setting, what is wrong with it, and what to write instead."""
+
+import difflib
+import inspect
+import re
+from importlib import import_module
+
+from lightning_vfl.recipes import own_classes
+
+_KEY = re.compile(r'Parser key "([^"]+)"')
+_CLASS = re.compile(r"Problem with given class_path '([^']+)'")
+_REASONS = (
+    re.compile(r"Option '(?P<option>[^']+)' is not accepted"),
+    re.compile(r"Group '[^']*' does not accept (?:nested key|option) '(?P<option>[^']+)'"),
+    re.compile(r"Expected a dot import path string: (?P<unknown>\S+)"),
+    re.compile(r"[Uu]nexpected import path format: (?P<unknown>\S+)"),
+    re.compile(r"the following arguments are required: (?P<required>.+)"),
+    re.compile(r"Unrecognized arguments: (?P<stray>.+)"),
+    re.compile(r"(?P<plain>Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)"),
+    re.compile(r"(?P<plain>Multiple subclasses with name .+)"),
+    re.compile(r"(?P<plain>(?:Unable to import|No module named|module '\S+' has no attribute|cannot import) ?.+)"),
+)
+
+
+def one_line(message: str) -> str:
+    """The cause of a parser's error, on one line."""
+    keys = ".".join(dict.fromkeys(_KEY.findall(message)))
+    where = f"{keys}: " if keys else ""
+    classes = _CLASS.findall(message)
+    for reason in _REASONS:
+        found = reason.search(message)
+        if found is not None:
+            groups = found.groupdict()
+            if "option" in groups:
+                return where + _unknown_option(groups["option"], classes[-1] if classes else None)
+            if "unknown" in groups:
+                return where + _unknown_class(groups["unknown"])
+            if "required" in groups:
+                who = f"{classes[-1].rsplit('.', 1)[-1]} " if classes else ""
+                return f"{where}{who}needs a value for {groups['required'].strip()}; set it in a recipe or as an option"
+            if "stray" in groups:
+                return f"unknown option {groups['stray'].strip()}; see --help"
+            return where + groups["plain"].strip().rstrip(".").replace("<class '", "").replace("'>", "")
+    lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
+    return " ".join(lines[:2]) if keys else (lines[0] if lines else "unreadable arguments")
+
+
+def _unknown_class(name: str) -> str:
+    near = difflib.get_close_matches(name.rsplit(".", 1)[-1], own_classes(), n=2, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else "give one of the toolkit's classes or a full import path"
+    return f"'{name}' is not a known class; {hint}"
+
+
+def _unknown_option(option: str, class_path: str | None) -> str:
+    owner, hint = "", "see --help"
+    if class_path is not None:
+        module, _, name = class_path.rpartition(".")
+        settings = list(inspect.signature(getattr(import_module(module), name)).parameters)
+        near = difflib.get_close_matches(option, settings, n=2, cutoff=0.6)
+        owner, hint = f" of {name}", f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(settings)}"
+    return f"'{option}' is not a setting{owner}; {hint}"

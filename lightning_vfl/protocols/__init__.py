@@ -1,0 +1,6 @@
+"""Protocols: LightningModules that say who trains what, when, and from whose messages."""
+
+from lightning_vfl.protocols.base import Predictions, VFLModule
+from lightning_vfl.protocols.split import SplitVFL
+
+__all__ = ["Predictions", "SplitVFL", "VFLModule"]

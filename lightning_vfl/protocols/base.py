@@ -1,0 +1,349 @@
+"""What all protocols share: networks, objective, optimiser, evaluation, and books that survive a checkpoint."""
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import Metric, MetricCollection
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.objectives import Objective, objective_for
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top
+from lightning_vfl.schedules import Schedule, Shuffled
+from lightning_vfl.simulation.meter import CommunicationMeter
+from lightning_vfl.streams import seed_torch
+from lightning_vfl.types import RecordSource, Roster, RoundNames, Rows, Stage, VerticalBatch
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+# What the safe loader of checkpoints accepts; everything else in hparams would have to be pickled code.
+_PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
+_BOOKS = "lightning_vfl"  # key in a checkpoint
+
+
+class Predictions(NamedTuple):
+    """Positions (B,) in the predicted records, and probabilities or values (B,) or (B, C)."""
+
+    record_ids: Tensor
+    values: Tensor
+
+
+class VFLModule(LightningModule, ABC):
+    """A vertical federated learning protocol: M bottoms, an aggregator, a top, and an exact account of the traffic.
+
+    Subclass it, say how a batch becomes an ``output`` and a training loss, and everything else is here;
+    ``docs/extending.md`` does so in under 40 lines. The networks are built in ``configure_model`` from the shapes that
+    the datamodule reports, so the same protocol runs on any data.
+
+    Args:
+        aggregator: how the embeddings of the parties become one tensor.
+        bottom: makes a party's network from (per-record shape of its features, embedding width); or one for each party.
+        top: makes the server's network from the aggregate's width. If it declares ``outputs`` and leaves it open, it is
+            given the number of outputs that the task needs.
+        width: D, the embedding width asked of a party (an aggregator may correct it).
+        objective: loss, predictions and default metrics; None: multi-class, binary or regression, as the data say.
+        metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
+        optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
+        lr_scheduler: makes a learning-rate schedule, stepped each epoch.
+        evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
+            messages (metered under kinds of their own), ``auto`` as the aggregator prefers.
+        seed: names the randomness of the rounds; None: the seed of ``seed_everything``, else 0.
+        party_shapes: per-record shape of each party's features; None: asked of the datamodule.
+        num_classes: classes of the labels, None for real-valued ones; asked of the datamodule with ``party_shapes``.
+
+    Guarantee: a party that takes no part in a round has bit-identical parameters and optimiser state afterwards. A run
+        resumed from a checkpoint gives the bits of the uninterrupted run. Gradients are clipped for each party and for
+        the server apart, because no party sees another's norm.
+    Not guaranteed: gradient accumulation and strategies other than one device and DDP; both are refused.
+
+    Raises:
+        ConfigurationError: before training, for networks that do not fit the data or the aggregator.
+    """
+
+    bottoms: PartyBank
+    top: nn.Module
+    roster: Roster
+    meter: CommunicationMeter
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        bottom: list[BottomFactory] | BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        objective: Objective | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        optimizer: OptimizerFactory | None = None,
+        lr_scheduler: SchedulerFactory | None = None,
+        evaluate: Literal["auto", "plain", "protocol"] = "auto",
+        seed: int | None = None,
+        party_shapes: Sequence[Sequence[int]] | None = None,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__()
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed  # where seed_everything leaves it
+        with warnings.catch_warnings():  # "already saved during checkpointing": dropped below
+            warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
+            self.save_hyperparameters()
+        self.hparams["seed"] = seed
+        self._parts = {"aggregator": aggregator, "bottom": bottom, "top": top, "objective": objective}
+        for stored in (self.hparams, self._hparams_initial):
+            _drop_unplain(stored)
+
+        self.aggregator = aggregator
+        self.width = width
+        self.seed = seed
+        self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
+        self._bottom, self._top, self._metrics = bottom, top, metrics
+        self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
+        self.rounds: dict[str, int] = {}
+        self._epoch_loss = torch.zeros(2, dtype=torch.float64)  # Σ loss · rows, Σ rows
+
+    # ---- what a protocol says about itself
+
+    @abstractmethod
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The top model's output (B, outputs) for a batch in a stage that does not train."""
+
+    @abstractmethod
+    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+        """One round or event, and its loss."""
+
+    def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
+        """The order of batches in training; default: a new permutation every epoch."""
+        return Shuffled(len(records), batch_size, seed, drop_last)
+
+    # ---- networks
+
+    def configure_model(self) -> None:
+        """Build the networks once, from the shapes in hparams or from the trainer's datamodule."""
+        if hasattr(self, "bottoms"):
+            return
+        if self.hparams["party_shapes"] is None:
+            data = self._trainer_data()
+            self.hparams["party_shapes"] = [list(shape) for shape in data.party_shapes]
+            self.hparams["num_classes"] = data.num_classes
+        shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
+        classes = self.hparams["num_classes"]
+
+        self.roster = Roster.singles(len(shapes))
+        self.objective = self._objective or objective_for(classes)
+        self.bottoms = build_bottoms(self._bottom, self.aggregator, shapes, self.width)
+        out_width = self.aggregator.out_width(self.width, self.roster)
+        self.top = build_top(self._top, out_width, self.objective.outputs(classes))
+        self.embedding_widths = self.aggregator.widths(self.width, self.roster)
+        self.meter = CommunicationMeter(self.roster.parties)
+        chosen = self._metrics or self.objective.metrics(classes)
+        self.val_metrics = MetricCollection(dict(chosen)).clone(prefix="val/")
+        self.test_metrics = MetricCollection(dict(chosen)).clone(prefix="test/")
+
+    def _trainer_data(self) -> Any:
+        data = getattr(self._trainer, "datamodule", None)
+        if data is None:
+            raise ConfigurationError(
+                "the networks cannot be built without the shapes of the data; give the trainer a datamodule, "
+                "or the module party_shapes= and num_classes="
+            )
+        return data
+
+    def setup(self, stage: str) -> None:
+        """Refuse what cannot be right before anything runs."""
+        data = getattr(self._trainer, "datamodule", None)
+        if data is not None and self.hparams["party_shapes"] is not None:
+            built, given = self.hparams["party_shapes"], [list(shape) for shape in data.party_shapes]
+            if [list(shape) for shape in built] != given:
+                raise ConfigurationError(
+                    f"the model was built for parties of shapes {built} but the data have {given}; "
+                    "use the partitioner that it was trained with"
+                )
+        if not isinstance(self.trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+            raise ConfigurationError(
+                f"{type(self.trainer.strategy).__name__} would shard networks that belong to different parties; "
+                "use strategy: auto or ddp"
+            )
+        if stage == "fit" and self.trainer.accumulate_grad_batches != 1:
+            raise ConfigurationError(
+                "accumulate_grad_batches > 1 would make one optimiser step of several rounds with different parties; "
+                "raise batch_size instead"
+            )
+
+    def forward(self, features: tuple[Tensor, ...]) -> Tensor:
+        """Predictions in the clear for features of all parties, each (B, *S_m)."""
+        ids = torch.arange(features[0].shape[0])
+        output = self.output(VerticalBatch(features, None, ids), RoundNames(self.seed, "predict", 0))
+        return self.objective.predict(output)
+
+    # ---- training
+
+    def configure_optimizers(self) -> Any:
+        """One optimiser for everybody: ``global_step`` counts rounds, and a withheld gradient leaves a party alone."""
+        make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
+        optimizer = make(self.parameters())
+        if self._lr_scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._lr_scheduler(optimizer)}}
+
+    def owners(self) -> Iterator[nn.Module]:
+        """The networks that belong to different owners: each party's bottom, then the server's top."""
+        yield from self.bottoms.parties
+        yield self.top
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip for each owner apart: nobody knows the norm of another's gradient."""
+        if not gradient_clip_val:
+            return
+        by_value = getattr(gradient_clip_algorithm, "value", gradient_clip_algorithm) == "value"
+        clip = nn.utils.clip_grad_value_ if by_value else nn.utils.clip_grad_norm_
+        for network in self.owners():
+            clip(network.parameters(), gradient_clip_val)
+
+    def next_round(self, seed_global: bool = False) -> RoundNames:
+        """The names of the round that starts now; ``seed_global``: torch's global generator follows them."""
+        stage = self.stage
+        number = self.rounds.get(stage, 0)
+        self.rounds[stage] = number + 1
+        if seed_global:  # dropout in anybody's network becomes a function of the round: resume needs no generator state
+            seed_torch(self.device, self.seed, "networks", stage, number, self.global_rank)
+        return RoundNames(self.seed, stage, number)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that the trainer is in; without one, prediction."""
+        trainer = self._trainer
+        if trainer is None or trainer.predicting:
+            return "predict"
+        if trainer.sanity_checking:
+            return "sanity check"
+        if trainer.testing:
+            return "test"
+        return "validation" if trainer.validating or trainer.evaluating else "fit"
+
+    def rows_of(self, batch: VerticalBatch) -> Rows:
+        """Where this rank's rows stand in the joint batch."""
+        if batch.joint is None:
+            return Rows(batch.record_ids, 0, len(batch.record_ids))
+        return Rows(batch.record_ids, batch.joint.start, batch.joint.total)
+
+    def rank_loss(self, output: Tensor, batch: VerticalBatch) -> Tensor:
+        """The loss whose mean over ranks is the mean over the joint batch: ranks with more rows count for more."""
+        rows = self.rows_of(batch)
+        mine = len(rows.ids)
+        if mine == 0:  # a joint batch smaller than the number of ranks: take part with a zero
+            return output.sum() * 0.0
+        loss = self.objective.loss(output, self._labels(batch))
+        return loss if mine == rows.total else loss * (mine * self.trainer.world_size / rows.total)
+
+    def log_training(self, loss: Tensor, batch: VerticalBatch, batch_idx: int) -> None:
+        """``train/loss`` at every logging step, and the epoch's mean as ``train/loss_epoch``.
+
+        Logging costs 0.2 ms a value, so it is not done in steps whose value nobody would see.
+        """
+        total = self.rows_of(batch).total
+        self._epoch_loss = self._epoch_loss.to(loss.device)
+        self._epoch_loss += torch.stack([loss.detach().double() * total, loss.new_tensor(total).double()])
+        if batch_idx == 0 or (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            self.log(
+                "train/loss", loss.detach(), prog_bar=True, sync_dist=self.trainer.world_size > 1, batch_size=total
+            )
+
+    def on_train_epoch_end(self) -> None:
+        """The epoch's mean loss and the traffic so far."""
+        joint = self.trainer.world_size > 1
+        self.log("train/loss_epoch", self._epoch_loss[0] / self._epoch_loss[1], sync_dist=joint)
+        self._epoch_loss.zero_()
+        for direction in ("up", "down", "peer"):
+            self.log(f"comm/{direction}_bytes", self.meter.total(direction).sum().double(), sync_dist=False)
+
+    # ---- evaluation
+
+    def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
+        """Loss and metrics of a batch."""
+        self._evaluate(batch, "val", self.val_metrics)
+
+    def test_step(self, batch: VerticalBatch, batch_idx: int) -> None:
+        """Loss and metrics of a batch."""
+        self._evaluate(batch, "test", self.test_metrics)
+
+    def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
+        """Predictions of a batch, with the positions of its records."""
+        output = self.output(batch, self.next_round())
+        return Predictions(batch.record_ids, self.objective.predict(output).float())
+
+    def _evaluate(self, batch: VerticalBatch, prefix: str, metrics: MetricCollection) -> None:
+        output = self.output(batch, self.next_round())
+        rows = len(batch.record_ids)
+        if rows == 0:  # a rank without rows in the last batch
+            return
+        labels = self._labels(batch)
+        loss = self.objective.loss(output, labels)
+        self.log(f"{prefix}/loss", loss, batch_size=rows, sync_dist=True, on_epoch=True, on_step=False)
+        metrics.update(self.objective.predict(output).float(), labels)
+        self.log_dict(metrics, batch_size=rows, on_epoch=True, on_step=False)
+
+    def _labels(self, batch: VerticalBatch) -> Tensor:
+        if batch.labels is None:
+            raise ConfigurationError(
+                "the data have no labels to learn from or test against; name the party that holds them"
+            )
+        return batch.labels
+
+    # ---- checkpoints
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the books: round numbers, bytes, running loss, and which parts the networks were built with."""
+        checkpoint[_BOOKS] = {
+            "rounds": dict(self.rounds),
+            "meter": self.meter.state_dict(),
+            "epoch_loss": self._epoch_loss.cpu(),
+            "parts": {name: _part(part) for name, part in self._parts.items()},
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Continue the books, after a look whether this is the same model."""
+        books = checkpoint.get(_BOOKS)
+        if books is None:
+            return
+        for name, part in self._parts.items():
+            if books["parts"][name] != _part(part):
+                raise ConfigurationError(
+                    f"the checkpoint was trained with {name} = {books['parts'][name]}, this model has {_part(part)}; "
+                    f"give the same {name}= (load_from_checkpoint(path, {name}=...))"
+                )
+        self.configure_model()
+        self.rounds = dict(books["rounds"])
+        self.meter.load_state_dict(books["meter"])
+        self._epoch_loss = books["epoch_loss"].clone()
+
+
+def _drop_unplain(hparams: Any) -> None:
+    """Leave only what the safe loader accepts; a run from a recipe keeps its class paths, which are plain."""
+    for name in [name for name, value in hparams.items() if not isinstance(value, _PLAIN)]:
+        del hparams[name]
+
+
+def _part(part: Any) -> str:
+    """What a part is, in words that compare: the class of an object or of what a factory makes, no settings."""
+    if isinstance(part, Sequence) and not isinstance(part, str):
+        return ", ".join(_part(one) for one in part)
+    factory = getattr(part, "func", None)
+    if factory is not None:  # functools.partial, of a class or of a recipe's instantiator
+        return _part(part.args[0] if part.args and isinstance(part.args[0], type) else factory)
+    kind = part if hasattr(part, "__qualname__") else type(part)
+    return f"{kind.__module__}.{kind.__qualname__}"

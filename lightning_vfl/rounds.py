@@ -1,0 +1,87 @@
+"""One training round between M parties and the server, as a single differentiable operation.
+
+Everything a round sends is computed without autograd, as it would be on separate machines; autograd sees one node whose
+forward is the round and whose backward is the aggregator's ``pullback``. So quantised, masked and noisy sums need no
+hand-written backward anywhere else, and what the server differentiates is exactly what it received.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.types import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView
+
+
+def contribute(form: type[Contribution], bottoms: PartyBank, features: tuple[Tensor, ...]) -> Contribution:
+    """What the parties bring into a round, in the form that the aggregator wants."""
+    if form is Embeddings:
+        return Embeddings(bottoms(features))
+    if form is LinearForms:
+        networks: list[Any] = list(bottoms.parties)  # build_bottoms has seen that they have weight and expand
+        basis = tuple(network.expand(x) for network, x in zip(networks, features, strict=True))
+        return LinearForms(tuple(network.weight for network in networks), basis)
+    raise TypeError(f"no rule to bring a contribution of form {form.__name__}")
+
+
+class Exchange:
+    """One round in this process: all M parties are hosted here.
+
+    Args:
+        aggregator: how embeddings become one tensor.
+        contribution: what the parties bring; its leaves are what gradients flow to.
+        parties: the parties' view.
+        server: the server's view.
+
+    After ``run``, ``aggregate`` is what the server holds.
+    """
+
+    aggregate: Aggregate
+
+    def __init__(
+        self, aggregator: Aggregator, contribution: Contribution, parties: PartyView, server: ServerView
+    ) -> None:
+        self.aggregator = aggregator
+        self.contribution = contribution
+        self.parties = parties
+        self.server = server
+
+    def run(self) -> Tensor:
+        """The value of the aggregate, (B, D_out), connected to the leaves of the contribution."""
+        value: Tensor = _Round.apply(self, *self.contribution.leaves)  # type: ignore[no-untyped-call]  # torch's
+        return value
+
+    def send(self) -> Aggregate:
+        """All legs of the round in turn, and the server's decode."""
+        included = self.server.roll.included
+        message, kept = self.aggregator.encode(self.contribution, self.parties)
+        if message.to == "peers":
+            message = self.aggregator.respond(kept, message, included, self.parties)
+            included = self.server.roll.responders
+        return self.aggregator.decode((_from(message, included),), self.server)
+
+    def pullback(self, grad: Tensor) -> tuple[Tensor, ...]:
+        """dL/d leaf for every leaf."""
+        return self.aggregator.pullback(grad, self.aggregate, self.contribution, self.server)
+
+
+class _Round(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exchange: Exchange, *leaves: Tensor) -> Tensor:
+        ctx.exchange = exchange
+        exchange.aggregate = exchange.send()
+        return exchange.aggregate.value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.exchange.pullback(grads[0])
+
+
+def _from(message: Message, senders: Tensor) -> Message:
+    """What arrives of a message when only these senders, (M,) bool, are heard."""
+    if bool(senders.all()):
+        return message
+    heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
+    return Message(message.kind, message.to, tuple(s for s, _ in heard), tuple(piece for _, piece in heard))

@@ -1,0 +1,55 @@
+"""Bytes as they would be on the wire, by kind, direction and party."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.types import Leg
+
+_DIRECTION = {"server": "up", "peers": "peer", "parties": "down"}
+
+
+class CommunicationMeter:
+    """Counts the bytes of planned legs; the legs are held to the real messages by the contract test.
+
+    Units: whole bytes, (M,) int64 by (kind, direction): ``up`` to the server, ``down`` from it, ``peer`` to parties.
+    Guarantee: exact integers; the state in a checkpoint continues a count without a gap.
+    Not guaranteed: headers, retransmission and encryption overhead of a transport.
+
+    Example:
+        >>> meter = CommunicationMeter(2)
+        >>> meter.add(Leg("embeddings", "server", torch.tensor([10, 20]), 32, torch.zeros(2)))
+        >>> meter.total("up").tolist()
+        [40, 80]
+    """
+
+    def __init__(self, parties: int) -> None:
+        self.parties = parties
+        self._bytes: dict[tuple[str, str], Tensor] = {}
+
+    def add(self, leg: Leg, senders: Tensor | None = None) -> None:
+        """Count a leg; ``senders`` (M,) bool says whose part really went out, None: everybody's."""
+        sent = leg.bytes if senders is None else leg.bytes * senders
+        key = (leg.kind, _DIRECTION[leg.to])
+        self._bytes[key] = self._bytes[key] + sent if key in self._bytes else sent.clone()
+
+    def total(self, direction: str, kind: str | None = None) -> Tensor:
+        """(M,) int64 bytes a party in one direction, of one kind or of all."""
+        counts = [b for (k, d), b in self._bytes.items() if d == direction and kind in (None, k)]
+        return torch.stack(counts).sum(0) if counts else torch.zeros(self.parties, dtype=torch.int64)
+
+    def kinds(self, direction: str) -> tuple[str, ...]:
+        """What has been sent in one direction so far."""
+        return tuple(sorted(k for k, d in self._bytes if d == direction))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and strings only, as the safe loader wants it."""
+        return {f"{direction}/{kind}": count for (kind, direction), count in self._bytes.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the count of ``state_dict``."""
+        self._bytes = {}
+        for name, count in state.items():
+            direction, kind = name.split("/", 1)
+            self._bytes[kind, direction] = count.clone()

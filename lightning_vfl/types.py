@@ -1,0 +1,255 @@
+"""What travels between the rooms of the toolkit: batches, rounds, views and messages. Data only, no behaviour.
+
+Letters, the same everywhere: M parties, P parties hosted in this process, N records, B rows of a batch, D embedding
+width, S_m the per-record shape of party m's features.
+"""
+
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+Stage = Literal["fit", "sanity check", "validation", "test", "predict"]
+
+
+class Event(NamedTuple):
+    """What a schedule says about one asynchronous event; plain numbers only (seconds are virtual)."""
+
+    number: int
+    party: int
+    request: int
+    start: float
+    end: float
+    refresh: tuple[int, ...]
+
+
+class Joint(NamedTuple):
+    """Where a rank's rows stand in the batch that all ranks share: rows [start, start + B) of ``total``.
+
+    ``held`` are the parties that hold at least one row of the joint batch; None: all parties do.
+    """
+
+    start: int
+    total: int
+    held: tuple[int, ...] | None = None
+
+
+class VerticalBatch(NamedTuple):
+    """One mini-batch of records, cut by columns. A NamedTuple, because Lightning refuses frozen dataclasses.
+
+    Shapes: features[m] (B, *S_m); labels (B,) or (B, C); record_ids (B,) int64; present (B, M) bool.
+    Record ids are POSITIONS in the stage's records; the user's own ids stay in the datamodule.
+    """
+
+    features: tuple[Tensor, ...]
+    labels: Tensor | None
+    record_ids: Tensor
+    present: Tensor | None = None
+    event: Event | None = None
+    joint: Joint | None = None
+
+
+class RecordSource(Protocol):
+    """What a protocol may ask about the records of a stage; the datamodule's records satisfy it."""
+
+    present: Tensor | None
+
+    def __len__(self) -> int:
+        """N, the number of records."""
+        ...
+
+    def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """The features of these positions, (B, *S_m) a party."""
+        ...
+
+
+class RoundNames(NamedTuple):
+    """The names under which a round draws its randomness; never a rank."""
+
+    seed: int
+    stage: Stage
+    round: int
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The M parties and their roles.
+
+    Args:
+        groups: party numbers; the parties of one group hold the same columns for different records.
+        active: the party that holds the labels, None if the labels are held by a server without features.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    active: int | None = None
+
+    @classmethod
+    def singles(cls, parties: int, active: int | None = None) -> "Roster":
+        """Every party is a group of its own: conventional VFL."""
+        return cls(tuple((m,) for m in range(parties)), active)
+
+    @property
+    def parties(self) -> int:
+        """M."""
+        return sum(len(group) for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """This rank's rows [start, start + len(ids)) of the joint batch of ``total`` rows; ids (B,) int64."""
+
+    ids: Tensor
+    start: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Roll:
+    """Who is what in a round: four (M,) bool masks on the CPU; filled and included are disjoint.
+
+    Args:
+        called: known before the round; masks run over these.
+        included: a fresh contribution is in the aggregate.
+        responders: answered the last leg.
+        filled: a stand-in (zeros, a stale embedding) counts in the divisor.
+    """
+
+    called: Tensor
+    included: Tensor
+    responders: Tensor
+    filled: Tensor
+
+    @classmethod
+    def of(cls, taking_part: Tensor) -> "Roll":
+        """These parties, (M,) bool, are called and answer everything; the others are away and nobody stands in."""
+        return cls(taking_part, taking_part, taking_part, torch.zeros_like(taking_part))
+
+    @classmethod
+    def everyone(cls, parties: int) -> "Roll":
+        """The faultless round."""
+        return cls.of(torch.ones(parties, dtype=torch.bool))
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The parties that count in the aggregate: included or filled."""
+        return tuple((self.included | self.filled).nonzero().flatten().tolist())
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Planned traffic, stated from shapes alone before anything is computed.
+
+    Args:
+        kind: what it is called in every table, e.g. ``"embeddings"``.
+        to: ``server`` and ``peers`` name a leg of the parties; ``parties`` is the server's answer.
+        elements: (M,) int64, numbers that a sender puts on the wire IN ALL (for ``parties``: that a party is sent).
+        bits: wire size of one number.
+        flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
+        gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n.
+    """
+
+    kind: str
+    to: Literal["server", "peers", "parties"]
+    elements: Tensor
+    bits: int
+    flops: Tensor
+    gate: Literal["all", "rule"] | int = "rule"
+
+    @property
+    def bytes(self) -> Tensor:
+        """(M,) int64 whole bytes on the wire; a party's last byte of a leg is padded."""
+        return (self.elements * self.bits + 7) // 8
+
+
+@dataclass(frozen=True)
+class Message:
+    """What several senders put on the wire in one leg: one piece a sender, ragged allowed.
+
+    In a message to peers, axis 0 of a piece is the receiver.
+    """
+
+    kind: str
+    to: Literal["server", "peers"]
+    senders: tuple[int, ...]
+    pieces: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class PartyView:
+    """All that the P hosted parties may read in a round, besides their own features and weights.
+
+    Args:
+        names: names of the round's randomness.
+        roster: who takes part in the training.
+        parties: the parties hosted here.
+        called: (M,) bool.
+        rows: this rank's rows.
+        memory: party -> what set-up left with it (keys, shares); never in a checkpoint.
+        present: (B, P) bool, which rows a hosted party holds; None: all.
+    """
+
+    names: RoundNames
+    roster: Roster
+    parties: tuple[int, ...]
+    called: Tensor
+    rows: Rows
+    memory: Mapping[int, Any]
+    present: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ServerView:
+    """All that the server may read in a round, besides the messages sent to it; it has no memory.
+
+    Args:
+        names: names of the round's randomness.
+        roster: who takes part in the training.
+        rows: this rank's rows.
+        roll: who is what in this round.
+        widths: embedding width of each party.
+        present: (B, M) bool, filled in only for aggregators whose uploads the server reads anyway (``visible``).
+    """
+
+    names: RoundNames
+    roster: Roster
+    rows: Rows
+    roll: Roll
+    widths: tuple[int, ...]
+    present: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Contribution(ABC):
+    """What parties bring into a round; ``leaves`` are the tensors that gradients are wanted of."""
+
+    leaves: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Embeddings(Contribution):
+    """Finished embeddings: leaves[m] = h_m, (B, D_m)."""
+
+
+@dataclass(frozen=True)
+class LinearForms(Contribution):
+    """Embeddings not yet multiplied out: h_m = basis[m] @ leaves[m], basis (B, W_m) and weight (W_m, D)."""
+
+    basis: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What the server holds after decode.
+
+    Args:
+        value: (B, D_out).
+        columns: (D_out,) bool, False where a segment of the joint embedding is absent.
+        saved: whatever ``pullback`` needs again.
+    """
+
+    value: Tensor
+    columns: Tensor
+    saved: Any = None
