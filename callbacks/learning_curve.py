@@ -1,0 +1,69 @@
+"""A picture of the training: metrics by epoch."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class LearningCurve(Callback):
+    """Writes the epoch's training loss and the validation metrics as one PNG when fit ends.
+
+    The points are part of the checkpoint, so the curve of a resumed run is whole.
+
+    Args:
+        path: where to write; None: ``learning_curve.png`` in the run's log folder.
+        metrics: validation metrics to draw, without their ``val/``; None: all but the loss.
+    """
+
+    def __init__(self, path: str | None = None, metrics: list[str] | None = None) -> None:
+        self.path = path
+        self.metrics = metrics
+        self.points: dict[str, list[tuple[int, float]]] = {}
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Runs after the epoch's validation, so both sides of the curve belong to the same weights."""
+        for name, value in trainer.callback_metrics.items():
+            if name in ("train/loss_epoch", "val/loss") or self._wanted(name):
+                self.points.setdefault(name, []).append((trainer.current_epoch + 1, float(value)))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero or not self.points:
+            return
+        path = Path(self.path or Path(trainer.log_dir or trainer.default_root_dir) / "learning_curve.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw(self.points, path)
+        print(f"learning curve: {path}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"points": {name: [list(point) for point in points] for name, points in self.points.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.points = {name: [(int(e), v) for e, v in points] for name, points in state_dict["points"].items()}
+
+    def _wanted(self, name: str) -> bool:
+        if not name.startswith("val/") or name == "val/loss":
+            return False
+        return self.metrics is None or name.removeprefix("val/") in self.metrics
+
+
+def draw(points: dict[str, list[tuple[int, float]]], path: Path) -> None:
+    """Losses on the left, metrics on the right, by epoch."""
+    from matplotlib.figure import Figure  # 0.4 s, where it is used
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, curve in points.items():
+        axes = left if name.endswith(("loss", "loss_epoch")) else right
+        label = "training" if name.startswith("train/") else name.removeprefix("val/").replace("_", " ")
+        axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label="validation" if label == "loss" else label)
+    left.set_ylabel("loss")
+    right.set_ylabel("validation metric")
+    for axes in (left, right):
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.lines:
+            axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,87 @@
+"""What a run did, in a few lines at its end."""
+
+from collections.abc import Iterator
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from lightning_vfl.protocols import VFLModule
+
+
+class RunSummary(Callback):
+    """Prints rounds, bytes and metrics at the end of fit, validate and test.
+
+    Bytes and rounds are those of the training, also when the summary follows a test of a loaded checkpoint.
+
+    Args:
+        enabled: False keeps quiet.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._print(trainer, pl_module, "fit", ("train/", "val/"))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self._print(trainer, pl_module, "validate", ("val/",))
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._print(trainer, pl_module, "test", ("test/",))
+
+    def _print(self, trainer: Trainer, module: LightningModule, stage: str, prefixes: tuple[str, ...]) -> None:
+        if not (self.enabled and trainer.is_global_zero and isinstance(module, VFLModule)):
+            return
+        table = Table("what", "value", title=f"Summary of {stage}", title_justify="left", show_header=False)
+        for what, value in _lines(trainer, module, prefixes):
+            table.add_row(what, value)
+        Console().print(table)
+
+
+def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    parties = module.roster.parties
+    yield "protocol", f"{type(module).__name__} with {type(module.aggregator).__name__}, {parties} parties"
+    for name, value in sorted(trainer.callback_metrics.items()):
+        if name.startswith(prefixes):
+            yield name, f"{float(value):.4f}"
+    yield "training rounds", f"{module.rounds.get('fit', 0):,}"
+    for direction, words in (
+        ("up", "sent per party"),
+        ("peer", "sent to peers per party"),
+        ("down", "received per party"),
+    ):
+        for kind in module.meter.kinds(direction):
+            yield f"{words}: {kind}", per_party(module.meter.total(direction, kind))
+    yield "evaluation", "through the protocol" if module.protected_evaluation else "in the clear, not metered"
+    checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
+    if checkpoint and trainer.state.fn == TrainerFn.FITTING:
+        yield "checkpoint", checkpoint
+
+
+def per_party(count: Tensor) -> str:
+    """(M,) bytes in words: one figure if all are equal.
+
+    Example:
+        >>> import torch
+        >>> per_party(torch.tensor([2000, 2000])), per_party(torch.tensor([2000, 1]))
+        ('2.0 kB each', '2.0 kB, 1 B')
+    """
+    figures = [in_bytes(int(n)) for n in count]
+    return f"{figures[0]} each" if len(set(count.tolist())) == 1 else ", ".join(figures)
+
+
+def in_bytes(count: int) -> str:
+    """Bytes in decimal units.
+
+    Example:
+        >>> in_bytes(999), in_bytes(1_608_960)
+        ('999 B', '1.6 MB')
+    """
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

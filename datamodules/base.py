@@ -1,0 +1,230 @@
+"""The datamodule that all data sets share: load, cut, check, scale, and hand out batches."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.schedules import InOrder, Schedule, Shuffled
+
+from .loader import ScheduledLoader
+from .normalise import Normaliser, Standardise
+from .partition import Layout, Part, Partitioner
+from .records import Split, VerticalRecords
+
+SplitName = Literal["train", "val", "test", "predict"]
+_NEEDED: dict[str, tuple[SplitName, ...]] = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
+
+class VerticalDataModule(LightningDataModule, ABC):
+    """Records cut by columns between parties.
+
+    A data set is a subclass that says ``layout`` and ``load``; cutting, checking, scaling and batching are here.
+
+    Args:
+        partitioner: who gets which columns; None: the data set's usual cut.
+        normaliser: how each party scales its features, fitted on its own training rows; None: the data set's usual way.
+        batch_size: rows of a batch in each process; the joint batch has this times the number of processes.
+        seed: names the order of the training records (and what else the data set draws).
+        drop_last: leave out the last, smaller batch of every training epoch.
+        num_workers: worker processes; 0 is fastest for data in memory.
+        pin_memory: for a faster way to a GPU.
+
+    Guarantee: a batch is gathered whole. Scaling never sees a validation or test row, nor another party's column. With
+        several processes every batch is shared out row by row, so together they see exactly the joint batch.
+
+    Raises:
+        ConfigurationError: in ``setup``, for columns that cannot be cut that way, values that are not finite, labels out
+            of range, and batches larger than the data.
+    """
+
+    def __init__(
+        self,
+        partitioner: Partitioner | None = None,
+        normaliser: Normaliser | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ConfigurationError(f"batch_size {batch_size} is not a number of records; use 1 or more")
+        self.partitioner = partitioner or self.default_partitioner()
+        self.normaliser = normaliser or self.default_normaliser()
+        self.batch_size = batch_size
+        self.seed = seed
+        self.drop_last = drop_last
+        self.num_workers = num_workers
+        self.pin_memory = pin_memory
+        self._parts: tuple[Part, ...] | None = None
+        self._records: dict[SplitName, VerticalRecords] = {}
+
+    # ---- what a data set says about itself
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """What one record looks like before it is cut; may read the files."""
+
+    @property
+    @abstractmethod
+    def num_classes(self) -> int | None:
+        """Number of classes of the labels; None for real values."""
+
+    @abstractmethod
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        """These splits of the data; a split that the data do not have is left out."""
+
+    @abstractmethod
+    def default_partitioner(self) -> Partitioner:
+        """The cut that is used when none is chosen."""
+
+    def default_normaliser(self) -> Normaliser:
+        """The scaling that is used when none is chosen; default: every column to mean 0 and deviation 1."""
+        return Standardise()
+
+    # ---- what everybody else asks
+
+    @property
+    def party_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Per-record shape of each party's features."""
+        return tuple(part.shape for part in self._cut())
+
+    def records(self, split: SplitName) -> VerticalRecords:
+        """The records of a split, after ``setup``.
+
+        Raises:
+            ConfigurationError: if this stage has none.
+        """
+        if split not in self._records:
+            raise ConfigurationError(f"{type(self).__name__} has no '{split}' records in this stage; call setup first")
+        return self._records[split]
+
+    # ---- Lightning
+
+    def setup(self, stage: str) -> None:
+        """Load, cut, check and scale what the stage needs; the training rows are always read, to fit the scaling."""
+        wanted = _NEEDED.get(stage, ("train", "val", "test"))
+        missing = [name for name in wanted if name not in self._records]
+        if not missing:
+            return
+        splits = self.load(tuple(dict.fromkeys(("train", *missing))))
+        parts = self._cut()
+        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
+        widths = [len(part.positions) for part in parts]
+        cut = {name: split.features.flatten(1).index_select(1, positions) for name, split in splits.items()}
+        for name, features in cut.items():
+            self._check(name, features, splits[name], parts)
+        shift, scale = self._fit_scaling(cut["train"], splits["train"].present, widths)
+        for name in missing:
+            if name in splits:
+                split = splits[name]
+                features = (cut[name] - shift) / scale
+                if split.present is not None:  # what a party does not hold is zero, whatever the scaling
+                    held = split.present.repeat_interleave(torch.tensor(widths), dim=1)
+                    features = torch.where(held, features, 0.0)
+                shapes = [part.shape for part in parts]
+                self._records[name] = VerticalRecords(features, shapes, split.labels, split.ids, split.present)
+
+    def train_dataloader(self) -> ScheduledLoader:
+        """Batches in the order that the protocol's schedule gives; without a protocol, shuffled."""
+        records = self.records("train")
+        rank, world = self._place()
+        joint = self.batch_size * world
+        module = self.trainer.lightning_module if self.trainer is not None else None
+        if isinstance(module, VFLModule):
+            schedule = module.schedule(records, joint, self.seed, self.drop_last)
+        else:
+            schedule = Shuffled(len(records), joint, self.seed, self.drop_last)
+        return self._loader(records, schedule, rank, world)
+
+    def val_dataloader(self) -> ScheduledLoader | list[ScheduledLoader]:
+        """Validation records in order; nothing if the data set keeps none."""
+        return self._in_order("val") if "val" in self._records else []
+
+    def test_dataloader(self) -> ScheduledLoader:
+        """Test records in order."""
+        return self._in_order("test")
+
+    def predict_dataloader(self) -> ScheduledLoader:
+        """Records to predict, in order; the test records, unless the data set has others."""
+        return self._in_order("predict")
+
+    # ---- inside
+
+    def _cut(self) -> tuple[Part, ...]:
+        if self._parts is None:
+            self._parts = self.partitioner.split(self.layout)
+        return self._parts
+
+    def _place(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+    def _in_order(self, name: SplitName) -> ScheduledLoader:
+        records = self.records(name)
+        rank, world = self._place()
+        return self._loader(records, InOrder(len(records), self.batch_size * world), rank, world)
+
+    def _loader(self, records: VerticalRecords, schedule: Schedule, rank: int, world: int) -> ScheduledLoader:
+        return ScheduledLoader(records, schedule, rank, world, self.num_workers, self.pin_memory)
+
+    def _fit_scaling(self, train: Tensor, present: Tensor | None, widths: list[int]) -> tuple[Tensor, Tensor]:
+        fitted = []
+        for party, own in enumerate(torch.split(train, widths, dim=1)):
+            rows = own if present is None else own[present[:, party]]
+            if not len(rows):
+                raise ConfigurationError(
+                    f"party {party} holds none of the {len(own)} training records, so nothing can be fitted to it; "
+                    "give it some or leave the party out"
+                )
+            fitted.append(self.normaliser.fit(rows))
+        return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])
+
+    def _check(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
+        bad = ~torch.isfinite(features)
+        if bad.any():
+            row, column = (int(i) for i in bad.nonzero()[0])
+            ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
+            party = int((ends <= column).sum())
+            position = int(torch.cat([torch.from_numpy(part.positions) for part in parts])[column])
+            columns = self.layout.columns
+            label = f"column '{columns[position]}'" if columns else f"position {position}"
+            raise ConfigurationError(
+                f"{int(bad.sum())} feature values of the {name} records are NaN or infinite, first of party {party}, "
+                f"{label}, record {split.ids[row]}; impute or remove them before training"
+            )
+        if split.labels is None:
+            return
+        if len(split.labels) != len(features):
+            raise ConfigurationError(
+                f"{len(features)} {name} records have {len(split.labels)} labels; give one for each"
+            )
+        classes = self.num_classes
+        if classes is not None and len(split.labels):
+            low, high = int(split.labels.min()), int(split.labels.max())
+            if low < 0 or high >= classes:
+                raise ConfigurationError(
+                    f"labels of the {name} records run from {low} to {high}, outside 0..{classes - 1}; "
+                    "correct num_classes or the labels"
+                )
+
+
+def data_folder(data_dir: str | Path | None, name: str) -> Path:
+    """The folder of a file-based data set: ``data_dir`` itself, else ``$LIGHTNING_VFL_DATA/name``, else ``data/name``."""
+    if data_dir is not None:
+        return Path(data_dir)
+    return Path(os.environ.get("LIGHTNING_VFL_DATA", "data")) / name

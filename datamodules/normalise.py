@@ -1,0 +1,49 @@
+"""Scaling of features, fitted by each party on its own training rows and nothing else."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Normaliser(ABC):
+    """An affine map of a party's features, (x - shift) / scale."""
+
+    @abstractmethod
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Shift and scale, each (F,), from the party's training rows x (N, F)."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class Standardise(Normaliser):
+    """Mean 0 and standard deviation 1 for every column; a constant column becomes 0.
+
+    Example:
+        >>> shift, scale = Standardise().fit(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
+        >>> shift.tolist(), scale.tolist()
+        ([2.0, 7.0], [1.0, 1.0])
+    """
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, deviation = x.double().mean(0), x.double().std(0, correction=0)
+        constant = deviation <= 1e-12 * mean.abs().clamp(min=1.0)
+        return mean.to(x.dtype), torch.where(constant, 1.0, deviation).to(x.dtype)
+
+
+class StandardiseParty(Normaliser):
+    """Mean 0 and standard deviation 1 over ALL of a party's numbers: keeps the contrast between pixels."""
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        wide = x.double()
+        mean, deviation = wide.mean(), wide.std(correction=0)
+        scale = deviation if deviation > 1e-12 * max(1.0, abs(float(mean))) else torch.ones_like(deviation)
+        return mean.to(x.dtype).expand(x.shape[1]), scale.to(x.dtype).expand(x.shape[1])
+
+
+class Unchanged(Normaliser):
+    """Features as they are."""
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])

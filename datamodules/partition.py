@@ -1,0 +1,234 @@
+"""Who gets which columns. A partitioner sees the layout of a record, never a value.
+
+A record is flattened to F numbers; a part is a list of positions among them and the shape in which its party sees them.
+Images are (channels, height, width), so a strip or a tile is a list of pixels like any other.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import permutation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one record looks like before it is cut.
+
+    Args:
+        shape: per-record shape: (F,) for a table, (C, H, W) for an image.
+        columns: the F names of a table's columns; empty for images.
+        views: widths of ready-made views that lie side by side in a table, in order; empty if there are none.
+        view_names: the names of those views.
+    """
+
+    shape: tuple[int, ...]
+    columns: tuple[str, ...] = ()
+    views: tuple[int, ...] = ()
+    view_names: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """F, numbers in one record."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One party's columns: positions in the flattened record, and the per-record shape they are seen in."""
+
+    positions: "NDArray[np.int64]"
+    shape: tuple[int, ...]
+
+
+class Partitioner(ABC):
+    """Cuts a record's columns into parts, one a party.
+
+    ``covering`` says what is promised: every column goes to exactly one party. ``split`` checks the promise, and every
+    part for emptiness, on whatever ``parts`` returns.
+    """
+
+    covering: ClassVar[bool] = True
+
+    @abstractmethod
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        """One part a party."""
+
+    def split(self, layout: Layout) -> tuple[Part, ...]:
+        """The parts, checked.
+
+        Raises:
+            ConfigurationError: for an empty part, or a cover that is not what the class promises.
+        """
+        parts = self.parts(layout)
+        empty = [m for m, part in enumerate(parts) if len(part.positions) == 0]
+        if empty:
+            raise ConfigurationError(
+                f"{type(self).__name__} leaves party {empty[0]} without a column; use fewer parties than {len(parts)}"
+            )
+        taken = np.bincount(np.concatenate([part.positions for part in parts]), minlength=layout.size)
+        if self.covering and not (taken == 1).all():
+            raise ConfigurationError(
+                f"{type(self).__name__} promises every column to one party but {int((taken == 0).sum())} columns go to "
+                f"nobody and {int((taken > 1).sum())} to several; set covering = False if that is meant"
+            )
+        return parts
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
+        return f"{type(self).__name__}({settings})"
+
+
+def _even(total: int, parties: int, what: str) -> list["NDArray[np.int64]"]:
+    """``numpy.array_split`` of ``range(total)``: sizes differ by one at most, the first parts are the larger."""
+    if parties < 1 or parties > total:
+        raise ConfigurationError(f"{parties} parties cannot share {total} {what}; use 1 to {total} parties")
+    return np.array_split(np.arange(total, dtype=np.int64), parties)
+
+
+class ContiguousColumns(Partitioner):
+    """Columns in order, cut into even runs (``numpy.array_split``). Covers every column exactly once.
+
+    Example:
+        >>> [part.positions.tolist() for part in ContiguousColumns(2).split(Layout((5,)))]
+        [[0, 1, 2], [3, 4]]
+    """
+
+    def __init__(self, parties: int) -> None:
+        self.parties = parties
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        runs = _even(layout.size, self.parties, "columns")
+        return tuple(Part(run, (len(run),)) for run in runs)
+
+
+class RandomColumns(Partitioner):
+    """Columns in a seeded random order, cut into even runs. Covers every column exactly once.
+
+    Args:
+        parties: M.
+        seed: names the order; the same seed gives the same parts on every machine.
+    """
+
+    def __init__(self, parties: int, seed: int = 0) -> None:
+        self.parties = parties
+        self.seed = seed
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        order = permutation(layout.size, self.seed, "partition", "random columns")
+        runs = _even(layout.size, self.parties, "columns")
+        return tuple(Part(np.sort(order[run]), (len(run),)) for run in runs)
+
+
+class NamedColumns(Partitioner):
+    """Columns by name, party by party. Covers every column exactly once, unless ``drop_rest``.
+
+    Args:
+        columns: party name -> names of its columns. A name also stands for its one-hot columns (``job`` for
+            ``job=clerk``, ``job=farmer``).
+        drop_rest: columns that no party names are left out instead of refused.
+    """
+
+    covering: ClassVar[bool] = False  # the names decide; parts() checks them itself
+
+    def __init__(self, columns: Mapping[str, Sequence[str]], drop_rest: bool = False) -> None:
+        self.columns = columns
+        self.drop_rest = drop_rest
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        if not layout.columns:
+            raise ConfigurationError("NamedColumns needs data whose columns have names; images take RowStrips or Grid")
+        owners: dict[str, list[int]] = {}
+        for position, column in enumerate(layout.columns):
+            owners.setdefault(column, []).append(position)
+            if "=" in column:
+                owners.setdefault(column.split("=", 1)[0], []).append(position)
+        taken: dict[int, str] = {}
+        parts = []
+        for party, names in self.columns.items():
+            positions = []
+            for name in names:
+                if name not in owners:
+                    raise ConfigurationError(
+                        f"party '{party}' is given column '{name}', which the data do not have; "
+                        f"they have {', '.join(layout.columns[:12])}{', ...' if len(layout.columns) > 12 else ''}"
+                    )
+                for position in owners[name]:
+                    if position in taken:
+                        raise ConfigurationError(
+                            f"column '{layout.columns[position]}' is given to both '{taken[position]}' and '{party}'; "
+                            "give it to one"
+                        )
+                    taken[position] = party
+                    positions.append(position)
+            parts.append(Part(np.array(positions, dtype=np.int64), (len(positions),)))
+        rest = [column for position, column in enumerate(layout.columns) if position not in taken]
+        if rest and not self.drop_rest:
+            raise ConfigurationError(
+                f"{len(rest)} columns are given to nobody ({', '.join(rest[:5])}{', ...' if len(rest) > 5 else ''}); "
+                "name them or set drop_rest: true"
+            )
+        return tuple(parts)
+
+
+class RowStrips(Partitioner):
+    """Horizontal strips of an image, top to bottom, even in height. Covers every pixel exactly once.
+
+    Party m sees (C, h_m, W).
+    """
+
+    def __init__(self, parties: int) -> None:
+        self.parties = parties
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return _tiles(layout, self.parties, 1)
+
+
+class Grid(Partitioner):
+    """Tiles of an image, row by row; ``Grid(2, 2)`` are the quadrants. Covers every pixel exactly once.
+
+    Party m sees (C, h_m, w_m).
+    """
+
+    def __init__(self, rows: int = 2, columns: int = 2) -> None:
+        self.rows = rows
+        self.columns = columns
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        return _tiles(layout, self.rows, self.columns)
+
+
+def _tiles(layout: Layout, down: int, across: int) -> tuple[Part, ...]:
+    if len(layout.shape) != 3:
+        raise ConfigurationError(
+            f"strips and grids cut images (channels, height, width), but a record has shape {layout.shape}; "
+            "use ContiguousColumns, RandomColumns or NamedColumns"
+        )
+    pixels = np.arange(layout.size, dtype=np.int64).reshape(layout.shape)
+    parts = []
+    for rows in _even(layout.shape[1], down, "rows of pixels"):
+        for columns in _even(layout.shape[2], across, "columns of pixels"):
+            tile = pixels[:, rows][:, :, columns]
+            parts.append(Part(tile.reshape(-1), tile.shape))
+    return tuple(parts)
+
+
+class Views(Partitioner):
+    """The ready-made views of the data, one a party. Covers every column exactly once."""
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        if not layout.views:
+            raise ConfigurationError("Views needs data that come in views; use ContiguousColumns or NamedColumns")
+        ends = np.cumsum(layout.views)
+        return tuple(
+            Part(np.arange(end - width, end, dtype=np.int64), (width,))
+            for width, end in zip(layout.views, ends, strict=True)
+        )

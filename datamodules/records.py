@@ -1,0 +1,91 @@
+"""The records of one stage, ready to be gathered a batch at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lightning_vfl.types import Event, Joint, VerticalBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass
+class Split:
+    """What a data set gives for one stage, before it is cut: everything about N records.
+
+    Args:
+        features: (N, *shape of the layout) float32.
+        labels: (N,) int64 classes or float32 values; None if there are none.
+        ids: the user's own record ids, any dtype.
+        present: (N, views) bool, which view's holder has which record; None: all have all.
+    """
+
+    features: Tensor
+    labels: Tensor | None
+    ids: "NDArray[np.generic]"
+    present: Tensor | None = None
+
+
+class Request(NamedTuple):
+    """Which records a rank wants in one batch."""
+
+    ids: Tensor
+    event: Event | None
+    joint: Joint | None
+
+
+class VerticalRecords(Dataset[VerticalBatch]):
+    """Record-major storage (N, Σ_m F_m): a batch is ONE gather, and a party's features are a view of it.
+
+    Args:
+        features: (N, Σ F_m) float32, the parties' columns side by side.
+        shapes: per-record shape of each party.
+        labels: (N,) or None.
+        ids: (N,) the user's own record ids.
+        present: (N, M) bool or None.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        shapes: Sequence[tuple[int, ...]],
+        labels: Tensor | None,
+        ids: "NDArray[np.generic]",
+        present: Tensor | None = None,
+    ) -> None:
+        self.features = features.contiguous()
+        self.shapes = tuple(shapes)
+        self.widths = tuple(prod(shape) for shape in shapes)
+        self.labels = labels
+        self.ids = ids
+        self.present = present
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """The features of these positions, (B, *S_m) a party: views of one gathered tensor."""
+        gathered = self.features.index_select(0, ids)
+        columns = torch.split(gathered, self.widths, dim=1)
+        return tuple(
+            part if len(shape) == 1 else part.unflatten(1, shape)
+            for part, shape in zip(columns, self.shapes, strict=True)
+        )
+
+    def __getitem__(self, request: Request) -> VerticalBatch:
+        ids = request.ids
+        return VerticalBatch(
+            self.rows(ids),
+            None if self.labels is None else self.labels.index_select(0, ids),
+            ids,
+            None if self.present is None else self.present.index_select(0, ids),
+            request.event,
+            request.joint,
+        )
