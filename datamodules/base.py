@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.schedules import InOrder, Schedule, Shuffled
+from lightning_vfl.types import VerticalBatch
 
 from .loader import ScheduledLoader
 from .normalise import Normaliser, Standardise
@@ -46,8 +47,8 @@ class VerticalDataModule(LightningDataModule, ABC):
         several processes every batch is shared out row by row, so together they see exactly the joint batch.
 
     Raises:
-        ConfigurationError: in ``setup``, for columns that cannot be cut that way, values that are not finite, labels out
-            of range, and batches larger than the data.
+        ConfigurationError: in ``setup``, for columns that cannot be cut that way, values that are not finite and labels
+            out of range; in ``train_dataloader``, for batches larger than the data.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         for name in missing:
             if name in splits:
                 split = splits[name]
-                features = (cut[name] - shift) / scale
+                features = cut[name].sub_(shift).div_(scale)
                 if split.present is not None:  # what a party does not hold is zero, whatever the scaling
                     held = split.present.repeat_interleave(torch.tensor(widths), dim=1)
                     features = torch.where(held, features, 0.0)
@@ -163,6 +164,15 @@ class VerticalDataModule(LightningDataModule, ABC):
     def predict_dataloader(self) -> ScheduledLoader:
         """Records to predict, in order; the test records, unless the data set has others."""
         return self._in_order("predict")
+
+    def transfer_batch_to_device(
+        self, batch: VerticalBatch, device: torch.device, dataloader_idx: int
+    ) -> VerticalBatch:
+        """Only when there is somewhere to go: walking through the tensors of 28 parties costs 0.2 ms a step."""
+        if batch.record_ids.device == device:
+            return batch
+        moved: VerticalBatch = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return moved
 
     # ---- inside
 
@@ -195,8 +205,8 @@ class VerticalDataModule(LightningDataModule, ABC):
         return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])
 
     def _check(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
-        bad = ~torch.isfinite(features)
-        if bad.any():
+        # a sum is finite only if all its terms are: a tenth of the time for images
+        if not torch.isfinite(features.sum()) and (bad := ~torch.isfinite(features)).any():
             row, column = (int(i) for i in bad.nonzero()[0])
             ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
             party = int((ends <= column).sum())
@@ -213,6 +223,12 @@ class VerticalDataModule(LightningDataModule, ABC):
             raise ConfigurationError(
                 f"{len(features)} {name} records have {len(split.labels)} labels; give one for each"
             )
+        wrong = ~torch.isfinite(split.labels)
+        if wrong.any():
+            raise ConfigurationError(
+                f"{int(wrong.sum())} labels of the {name} records are NaN or infinite, first of record "
+                f"{split.ids[int(wrong.nonzero()[0])]}; correct them or remove the records"
+            )
         classes = self.num_classes
         if classes is not None and len(split.labels):
             low, high = int(split.labels.min()), int(split.labels.max())
@@ -224,7 +240,7 @@ class VerticalDataModule(LightningDataModule, ABC):
 
 
 def data_folder(data_dir: str | Path | None, name: str) -> Path:
-    """The folder of a file-based data set: ``data_dir`` itself, else ``$LIGHTNING_VFL_DATA/name``, else ``data/name``."""
+    """The folder of file-based data: ``data_dir`` itself, else ``$LIGHTNING_VFL_DATA/name``, else ``data/name``."""
     if data_dir is not None:
         return Path(data_dir)
     return Path(os.environ.get("LIGHTNING_VFL_DATA", "data")) / name

@@ -60,12 +60,16 @@ class RankRows(DistributedSampler[Request]):
         return tuple(self.records.present.index_select(0, ids).any(0).nonzero().flatten().tolist())
 
 
+def _as_fetched(batch: Any) -> Any:
+    return batch
+
+
 class ScheduledLoader(DataLoader[VerticalBatch]):
     """Batches of a schedule, fetched whole. The same object serves a whole fit.
 
-    The state is the epoch, the batches already handed out, and the schedule's state at the start of the epoch. Lightning
-    stores it in checkpoints, so that a resumed run continues with the very next batch. It is counted when a batch is
-    handed out, not when it is fetched: workers run ahead.
+    The state is the epoch, the batches already handed out, and the schedule's state at the start of the epoch.
+    Lightning stores it in checkpoints, so that a resumed run continues with the very next batch. It is counted when a
+    batch is handed out, not when it is fetched: workers run ahead.
 
     Args:
         records: the records of the stage.
@@ -95,6 +99,7 @@ class ScheduledLoader(DataLoader[VerticalBatch]):
             sampler=RankRows(records, schedule, rank, world_size),
             num_workers=num_workers,
             pin_memory=pin_memory,
+            collate_fn=_as_fetched,  # torch's own would turn the tuples inside a batch into lists
             # without one of its own, creating the iterator draws from the global generator
             generator=torch.Generator(),
         )

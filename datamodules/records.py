@@ -73,11 +73,8 @@ class VerticalRecords(Dataset[VerticalBatch]):
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
         """The features of these positions, (B, *S_m) a party: views of one gathered tensor."""
         gathered = self.features.index_select(0, ids)
-        columns = torch.split(gathered, self.widths, dim=1)
-        return tuple(
-            part if len(shape) == 1 else part.unflatten(1, shape)
-            for part, shape in zip(columns, self.shapes, strict=True)
-        )
+        columns = torch.split(gathered, list(self.widths), dim=1)
+        return tuple(part.view(len(part), *shape) for part, shape in zip(columns, self.shapes, strict=True))
 
     def __getitem__(self, request: Request) -> VerticalBatch:
         ids = request.ids

@@ -10,6 +10,8 @@ import torch
 import yaml
 from jsonargparse import get_loader, set_loader
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_vfl._version import __version__
@@ -35,6 +37,14 @@ class VFLCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """As LightningCLI, less its warning about ``sys.argv``: the arguments are always handed over expanded."""
         self.config = parser.parse_args(args)  # type: ignore[arg-type]  # always a list, see run
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """With a progress bar that is drawn every 20th round: at every round it costs 0.3 ms."""
+        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        bar = trainer.progress_bar_callback
+        if type(bar) is RichProgressBar and bar.refresh_rate == 1:
+            trainer.callbacks[trainer.callbacks.index(bar)] = RichProgressBar(refresh_rate=20)
+        return trainer
 
     def _parse_ckpt_path(self) -> None:
         """A checkpoint of a run started from Python has no class paths to overlay the recipe with."""

@@ -7,6 +7,7 @@ width, S_m the per-record shape of party m's features.
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -128,11 +129,17 @@ class Roll:
         return cls(taking_part, taking_part, taking_part, torch.zeros_like(taking_part))
 
     @classmethod
+    @cache
     def everyone(cls, parties: int) -> "Roll":
         """The faultless round."""
         return cls.of(torch.ones(parties, dtype=torch.bool))
 
-    @property
+    @cached_property
+    def complete(self) -> bool:
+        """Whether every party's fresh contribution is in the aggregate."""
+        return bool(self.included.all())
+
+    @cached_property
     def counted(self) -> tuple[int, ...]:
         """The parties that count in the aggregate: included or filled."""
         return tuple((self.included | self.filled).nonzero().flatten().tolist())
@@ -158,7 +165,7 @@ class Leg:
     flops: Tensor
     gate: Literal["all", "rule"] | int = "rule"
 
-    @property
+    @cached_property
     def bytes(self) -> Tensor:
         """(M,) int64 whole bytes on the wire; a party's last byte of a leg is padded."""
         return (self.elements * self.bits + 7) // 8

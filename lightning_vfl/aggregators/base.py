@@ -55,11 +55,18 @@ class Aggregator(ABC):
         form: what the protocol must bring into the round, ``Embeddings`` or ``LinearForms``.
         visible: the server can read one party's upload (so it can reuse a stale one).
         private_evaluation: validation and test run through the protocol by default instead of in the clear.
+        in_the_clear: derived, not declared: all steps of a round are the defaults, so the round is ``plain`` itself.
     """
 
     form: ClassVar[type[Contribution]] = Embeddings
     visible: ClassVar[bool] = True
     private_evaluation: ClassVar[bool] = False
+    in_the_clear: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        steps = ("encode", "respond", "decode", "clear", "pullback")
+        cls.in_the_clear = all(getattr(cls, step) is getattr(Aggregator, step) for step in steps)
 
     # ---- shapes, before anything is computed
 

@@ -109,7 +109,8 @@ class VFLModule(LightningModule, ABC):
         self._bottom, self._top, self._metrics = bottom, top, metrics
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
         self.rounds: dict[str, int] = {}
-        self._epoch_loss = torch.zeros(2, dtype=torch.float64)  # Σ loss · rows, Σ rows
+        self._epoch_loss = torch.zeros((), dtype=torch.float64)  # Σ loss · rows of this epoch
+        self._epoch_rows = 0
 
     # ---- what a protocol says about itself
 
@@ -257,7 +258,8 @@ class VFLModule(LightningModule, ABC):
         """
         total = self.rows_of(batch).total
         self._epoch_loss = self._epoch_loss.to(loss.device)
-        self._epoch_loss += torch.stack([loss.detach().double() * total, loss.new_tensor(total).double()])
+        self._epoch_loss += loss.detach() * total
+        self._epoch_rows += total
         if batch_idx == 0 or (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]  # set in Trainer.__init__
             self.log(
                 "train/loss", loss.detach(), prog_bar=True, sync_dist=self.trainer.world_size > 1, batch_size=total
@@ -266,8 +268,8 @@ class VFLModule(LightningModule, ABC):
     def on_train_epoch_end(self) -> None:
         """The epoch's mean loss and the traffic so far."""
         joint = self.trainer.world_size > 1
-        self.log("train/loss_epoch", self._epoch_loss[0] / self._epoch_loss[1], sync_dist=joint)
-        self._epoch_loss.zero_()
+        self.log("train/loss_epoch", self._epoch_loss / self._epoch_rows, sync_dist=joint)
+        self._epoch_loss, self._epoch_rows = torch.zeros_like(self._epoch_loss), 0
         for direction in ("up", "down", "peer"):
             self.log(f"comm/{direction}_bytes", self.meter.total(direction).sum().double(), sync_dist=False)
 
@@ -312,6 +314,7 @@ class VFLModule(LightningModule, ABC):
             "rounds": dict(self.rounds),
             "meter": self.meter.state_dict(),
             "epoch_loss": self._epoch_loss.cpu(),
+            "epoch_rows": self._epoch_rows,
             "parts": {name: _part(part) for name, part in self._parts.items()},
         }
 
@@ -329,7 +332,7 @@ class VFLModule(LightningModule, ABC):
         self.configure_model()
         self.rounds = dict(books["rounds"])
         self.meter.load_state_dict(books["meter"])
-        self._epoch_loss = books["epoch_loss"].clone()
+        self._epoch_loss, self._epoch_rows = books["epoch_loss"].clone(), books["epoch_rows"]
 
 
 def _drop_unplain(hparams: Any) -> None:

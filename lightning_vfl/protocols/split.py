@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.rounds import Exchange, contribute
-from lightning_vfl.types import Contribution, LinearForms, PartyView, Roll, RoundNames, ServerView, VerticalBatch
+from lightning_vfl.types import Contribution, Leg, LinearForms, PartyView, Roll, RoundNames, ServerView, VerticalBatch
 
 
 class SplitVFL(VFLModule):
@@ -29,6 +29,11 @@ class SplitVFL(VFLModule):
 
     _roll: Roll | None = None
 
+    def configure_model(self) -> None:
+        super().configure_model()
+        # planned traffic by (rows, basis, stage): a fit knows two batch sizes at most
+        self._plans: dict[tuple[int, tuple[int, ...], str], tuple[tuple[Leg, ...], Leg | None]] = {}
+
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """One round."""
         names = self.next_round(seed_global=True)
@@ -39,7 +44,7 @@ class SplitVFL(VFLModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Nobody learns from a round that they took no part in."""
-        if self._roll is not None and not bool(self._roll.included.all()):
+        if self._roll is not None and not self._roll.complete:
             self.bottoms.withhold((~self._roll.included).nonzero().flatten().tolist())
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
@@ -73,11 +78,17 @@ class SplitVFL(VFLModule):
     def _count(self, contribution: Contribution, rows: int, roll: Roll, names: RoundNames) -> None:
         """Enter the round's traffic in the books; evaluation stands there under kinds of its own."""
         basis = tuple(b.shape[1] for b in contribution.basis) if isinstance(contribution, LinearForms) else ()
-        legs = self.aggregator.legs(rows, self.embedding_widths, basis, self.roster)
-        if names.stage == "fit":
-            for leg in legs:
-                self.meter.add(leg, roll.called)
-            self.meter.add(self.aggregator.downlink(rows, self.embedding_widths, self.roster), roll.included)
-        else:
-            for leg in legs:
-                self.meter.add(replace(leg, kind=f"{names.stage} {leg.kind}"), roll.called)
+        key = (rows, basis, names.stage)
+        if key not in self._plans:
+            legs = self.aggregator.legs(rows, self.embedding_widths, basis, self.roster)
+            if names.stage == "fit":
+                downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
+            else:
+                downlink, legs = None, tuple(replace(leg, kind=f"{names.stage} {leg.kind}") for leg in legs)
+            self._plans[key] = (legs, downlink)
+        legs, downlink = self._plans[key]
+        everyone = None if roll.complete else roll.called
+        for leg in legs:
+            self.meter.add(leg, everyone)
+        if downlink is not None:
+            self.meter.add(downlink, None if roll.complete else roll.included)

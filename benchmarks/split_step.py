@@ -1,0 +1,203 @@
+"""What the trainer costs on top of the arithmetic of split learning.
+
+A training epoch through the Trainer (CSV logger, progress bar drawn on a terminal of its own, every default metric
+logged, shuffled batches gathered from memory) against a hand-written PyTorch loop that does the same arithmetic: the same
+networks and initial weights, the same bank or the same loop over bottoms, the same fused Adam, but ready slices of a
+tensor instead of shuffled batches, no logging, no byte counts. Both run in one process, in turn, chunk by chunk.
+
+    python -m benchmarks.split_step [--json FILE] [--epochs E]
+"""
+
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor, nn
+
+from benchmarks.harness import Goal, Pairs, arguments, report
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Aggregator, Concat, Mean
+from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.datamodules import ContiguousColumns, Layout, Partitioner, Split, Unchanged, VerticalDataModule
+from lightning_vfl.datamodules.base import SplitName
+from lightning_vfl.networks import MLP, PartyBank
+
+RECORDS, COLUMNS, BATCH, WIDTH, HIDDEN = 60_000, 784, 256, 64, 128
+STEPS = RECORDS // BATCH
+CHUNK = 39  # a sixth of an epoch, 0.1 to 0.5 s
+
+
+class RandomFloats(VerticalDataModule):
+    """60,000 records of 784 standard normal floats and ten classes: the shapes of FashionMNIST."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((COLUMNS,))
+
+    @property
+    def num_classes(self) -> int:
+        return 10
+
+    def default_partitioner(self) -> Partitioner:
+        return ContiguousColumns(4)
+
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(RECORDS, COLUMNS, generator=generator)
+        y = torch.randint(10, (RECORDS,), generator=generator)
+        return {"train": Split(x, y, np.arange(RECORDS))}
+
+
+def hand_loop(bank: PartyBank, top: nn.Module, join: str, data: RandomFloats, optimizers: str) -> Iterator[None]:
+    """The same arithmetic by hand; one step for every ``next``."""
+    records = data.records("train")
+    labels = records.labels
+    if labels is None:
+        raise ValueError("the benchmark's records have labels")
+    owners = [list(network.parameters()) for network in (*bank.parties, top)]
+    groups = owners if optimizers == "one a party" else [[p for owner in owners for p in owner]]
+    adams = [torch.optim.Adam(group, lr=1e-3, fused=True) for group in groups]
+    loss_of = nn.CrossEntropyLoss()
+    while True:
+        for start in range(0, STEPS * BATCH, BATCH):
+            columns = records.features[start : start + BATCH].split(records.widths, dim=1)  # type: ignore[no-untyped-call]
+            h: tuple[Tensor, ...] = bank(columns)
+            z = torch.cat(h, 1) if join == "concat" else torch.stack(h).mean(0)
+            loss = loss_of(top(z), labels[start : start + BATCH])
+            for adam in adams:
+                adam.zero_grad()
+            loss.backward()
+            for adam in adams:
+                adam.step()
+            yield
+
+
+class InTurn(Callback):
+    """Times CHUNK steps of the trainer, then CHUNK steps of each rival, over and over."""
+
+    def __init__(self, rivals: Mapping[str, Iterator[None]]) -> None:
+        self.rivals = rivals
+        self.own: list[float] = []
+        self.other: dict[str, list[float]] = {name: [] for name in rivals}
+        self._steps = 0
+        self._since = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._since = time.perf_counter()
+
+    def on_train_batch_end(self, *args: object, **kwargs: object) -> None:
+        self._steps += 1
+        if self._steps % CHUNK:
+            return
+        self.own.append(time.perf_counter() - self._since)
+        for name, rival in self.rivals.items():
+            since = time.perf_counter()
+            for _ in range(CHUNK):
+                next(rival)
+            self.other[name].append(time.perf_counter() - since)
+        self._since = time.perf_counter()
+
+    def pairs(self, name: str) -> Pairs:
+        """Without the first chunk, in which everything is cold."""
+        return Pairs(self.own[1:], self.other[name][1:])
+
+    def epoch(self, chunks: list[float]) -> float:
+        """Median seconds an epoch."""
+        return median(chunks[1:]) / CHUNK * STEPS
+
+
+def build(aggregator: Aggregator, top: Callable[[int], nn.Module], data: RandomFloats, looped: bool) -> SplitVFL:
+    """The module, built, with its bottoms banked or looped."""
+    torch.manual_seed(0)
+    module = SplitVFL(aggregator, partial(MLP, hidden=(HIDDEN,)), top, WIDTH, None, None, None, None, "auto", 0)
+    module.hparams["party_shapes"], module.hparams["num_classes"] = [list(s) for s in data.party_shapes], 10
+    module.configure_model()
+    if looped:
+        module.bottoms = PartyBank(list(module.bottoms.parties), batch_from=10**6)
+    return module
+
+
+def measure(parties: int, join: str, looped: bool, epochs: int) -> tuple[InTurn, SplitVFL]:
+    """A fit of some epochs, with hand-written rivals in between."""
+    data = RandomFloats(ContiguousColumns(parties), Unchanged(), BATCH, drop_last=True)
+    data.setup("fit")
+    top = partial(MLP, hidden=(128,)) if join == "concat" else partial(MLP, hidden=(64,))
+    aggregator: Aggregator = Concat() if join == "concat" else Mean()
+    module, twin, second = (build(aggregator, top, data, looped) for _ in range(3))
+    rivals = {
+        "one": hand_loop(twin.bottoms, twin.top, join, data, "one"),
+        "one a party": hand_loop(second.bottoms, second.top, join, data, "one a party"),
+    }
+    if not looped:
+        third = build(aggregator, top, data, looped=True)
+        rivals["looped"] = hand_loop(third.bottoms, third.top, join, data, "one")
+    in_turn = InTurn(rivals)
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as screen:
+        bar = RichProgressBar(refresh_rate=20, console_kwargs={"force_terminal": True, "file": screen})
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=epochs,
+            logger=CSVLogger(folder),
+            log_every_n_steps=10,
+            callbacks=[in_turn, bar],
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        trainer.fit(module, datamodule=data)
+    return in_turn, module
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--epochs", type=int, default=3, help="epochs of each measurement, six chunks each")
+    chosen = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    keep_freed_memory()
+    torch.set_num_threads(2)
+    rows, goals = [], []
+    for parties, join, looped, limit in (
+        (4, "mean", True, 1.35),
+        (28, "mean", True, 1.15),
+        (28, "mean", False, 1.15),
+        (2, "concat", True, None),
+        (4, "concat", True, None),
+        (8, "concat", True, None),
+    ):
+        timed, _ = measure(parties, join, looped, chosen.epochs)
+        pairs = timed.pairs("one")
+        rows.append(
+            {
+                "parties": parties,
+                "aggregate": join,
+                "bottoms": "looped" if looped else "banked",
+                "trainer s/epoch": timed.epoch(timed.own),
+                "hand s/epoch": timed.epoch(timed.other["one"]),
+                "trainer/hand": pairs.ratio,
+                "spread": pairs.spread,
+                "pairs": len(pairs.a),
+                "over one optimiser a party": timed.pairs("one a party").ratio,
+            }
+        )
+        if limit is not None:
+            kind = "looped" if looped else "banked"
+            goals.append(Goal(f"trainer over hand-written loop, M = {parties}, {kind} bottoms", pairs.ratio, limit))
+        if not looped:
+            bank = Pairs(timed.other["one"][1:], timed.other["looped"][1:])
+            goals.append(Goal(f"bank over loop, M = {parties}, hand-written step", bank.ratio, 0.85))
+        if join == "concat" and parties == 4:
+            goals.append(Goal("seconds an epoch, M = 4, 60,000 x 784, concat", timed.epoch(timed.own), 0.75))
+    report(rows, goals, chosen.json)
+
+
+if __name__ == "__main__":
+    main()

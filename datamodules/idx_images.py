@@ -1,0 +1,189 @@
+"""Images in the IDX format of MNIST: four gzipped files, read in place or fetched once."""
+
+import gzip
+import zlib
+from abc import ABC
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import permutation
+
+from .base import SplitName, VerticalDataModule, data_folder
+from .normalise import Normaliser, StandardiseParty
+from .partition import Layout, Partitioner, RowStrips
+from .records import Split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class IDXImages(VerticalDataModule, ABC):
+    """28 x 28 grey images with pixels in [0, 1]; a subclass says what the files are and where they come from.
+
+    Args:
+        partitioner: who gets which pixels; None: four strips of seven rows.
+        normaliser: how each party scales its pixels; None: mean 0, deviation 1 over all of a party's training pixels.
+        batch_size: rows of a batch in each process.
+        seed: names the validation records and the order of the training records.
+        drop_last: leave out the last, smaller batch of every training epoch.
+        num_workers: worker processes; 0 is fastest for data in memory.
+        pin_memory: for a faster way to a GPU.
+        data_dir: folder of the four ``.gz`` files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
+        val_records: records drawn from the training file for validation; 0: no validation.
+
+    Guarantee: files that are fetched have the published content (sha256). Test and predict records are the t10k files,
+        in their order; a record's id is its position in its file.
+    Not guaranteed: that files found in the folder are the published ones; only their form is checked.
+
+    Raises:
+        ConfigurationError: if the files can neither be found nor fetched, or one is damaged.
+    """
+
+    folder: ClassVar[str]
+    """Subfolder of the data folder."""
+    source: ClassVar[str]
+    """Address in front of the files' names."""
+    sha256: ClassVar[Mapping[str, str]]
+    """The four files: training images and labels, then test images and labels."""
+
+    def __init__(
+        self,
+        partitioner: Partitioner | None = None,
+        normaliser: Normaliser | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        data_dir: str | Path | None = None,
+        val_records: int = 5000,
+    ) -> None:
+        super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
+        if val_records < 0:
+            raise ConfigurationError(f"val_records {val_records} is not a number of records; use 0 or more")
+        self.data_dir = data_folder(data_dir, self.folder)
+        self.val_records = val_records
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((1, 28, 28))
+
+    def default_partitioner(self) -> Partitioner:
+        return RowStrips(4)
+
+    def default_normaliser(self) -> Normaliser:
+        return StandardiseParty()
+
+    def prepare_data(self) -> None:
+        """Fetch the files that are not in the folder."""
+        import pooch  # 0.2 s, where it is used
+
+        for file, digest in self.sha256.items():
+            if (self.data_dir / file).exists():
+                continue
+            try:
+                pooch.retrieve(self.source + file, f"sha256:{digest}", file, self.data_dir, progressbar=True)
+            except (OSError, ValueError) as error:  # no network, no such address, a full disk; a wrong hash
+                raise self._absent(file, f"could not be fetched ({error})") from error
+
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        train_images, train_labels, test_images, test_labels = self.sha256
+        splits: dict[SplitName, Split] = {}
+        if "train" in names or "val" in names:
+            images, labels = self._pair(train_images, train_labels)
+            if self.val_records >= len(images):
+                raise ConfigurationError(
+                    f"val_records {self.val_records} leaves none of the {len(images)} training records of "
+                    f"{type(self).__name__}; lower it to at most {len(images) - 1}"
+                )
+            order = permutation(len(images), self.seed, "validation split")
+            rows: dict[SplitName, NDArray[np.int64]] = {
+                "val": np.sort(order[: self.val_records]),
+                "train": np.sort(order[self.val_records :]),
+            }
+            splits = {n: _split(images[r], labels[r], r) for n, r in rows.items() if n in names and len(r)}
+        if "test" in names or "predict" in names:
+            images, labels = self._pair(test_images, test_labels)
+            tests = _split(images, labels, np.arange(len(images)))
+            splits |= {name: tests for name in names if name in ("test", "predict")}
+        return splits
+
+    def _pair(self, images: str, labels: str) -> tuple["NDArray[np.uint8]", "NDArray[np.uint8]"]:
+        x, y = self._read(images, 3), self._read(labels, 1)
+        if x.shape[1:] != (28, 28):
+            raise self._damaged(images, f"holds images of {x.shape[1]} x {x.shape[2]} pixels instead of 28 x 28")
+        if len(x) != len(y):
+            raise self._damaged(labels, f"holds {len(y)} labels for the {len(x)} images of {images}")
+        return x, y
+
+    def _read(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
+        # IDX: 0, 0, 8 (unsigned byte), number of dimensions, each size as a big-endian int32, then the bytes
+        try:
+            content = gzip.decompress((self.data_dir / file).read_bytes())
+        except FileNotFoundError:
+            raise self._absent(file, "is not there") from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise self._damaged(file, f"cannot be unzipped ({error})") from error
+        start = 4 + 4 * dimensions
+        if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < start:
+            raise self._damaged(file, f"does not begin like an IDX file of bytes in {dimensions} dimension(s)")
+        sizes = np.frombuffer(content[4:start], dtype=">i4").tolist()
+        if len(content) - start != prod(sizes):
+            raise self._damaged(file, f"holds {len(content) - start} bytes after its head instead of {prod(sizes)}")
+        return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(sizes)
+
+    def _damaged(self, file: str, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.data_dir / file} {what}; delete the file to have it fetched again, or replace it"
+        )
+
+    def _absent(self, file: str, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{file} of {type(self).__name__} {what}; put {', '.join(self.sha256)} into {self.data_dir.absolute()}, "
+            "or name another folder with data_dir or LIGHTNING_VFL_DATA"
+        )
+
+
+def _split(images: "NDArray[np.uint8]", labels: "NDArray[np.uint8]", ids: "NDArray[np.int64]") -> Split:
+    features = torch.from_numpy(images[:, None].astype(np.float32)).div_(255)
+    return Split(features, torch.from_numpy(labels.astype(np.int64)), ids)
+
+
+class MNIST(IDXImages):
+    """Handwritten digits: 60,000 training and 10,000 test images, ten classes. Arguments are ``IDXImages``'s."""
+
+    folder = "mnist"
+    source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+    sha256 = {  # noqa: RUF012  # read only
+        "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    }
+
+    @property
+    def num_classes(self) -> int:
+        return 10
+
+
+class FashionMNIST(IDXImages):
+    """Clothes: 60,000 training and 10,000 test images, ten classes. Arguments are ``IDXImages``'s."""
+
+    folder = "fashion_mnist"
+    source = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+    sha256 = {  # noqa: RUF012  # read only
+        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    }
+
+    @property
+    def num_classes(self) -> int:
+        return 10

@@ -1,0 +1,178 @@
+"""Bad data end in an error that names the fix, before training starts; good data arrive in the right hands."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_vfl.aggregators import Concat
+from lightning_vfl.datamodules import ContiguousColumns, NamedColumns, RowStrips, Split, Unchanged
+from lightning_vfl.datamodules.base import data_folder
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.split import SplitVFL
+from lightning_vfl.schedules import InOrder
+
+from .miniature import InMemory, table
+
+
+def refused(message: str, split: Split, stage: str = "fit", **settings: object):
+    with pytest.raises(ConfigurationError, match=message):
+        InMemory({"train": split}, **settings).setup(stage)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite(value):
+    split = table(10, 4)
+    split.features[6, 3] = split.features[8, 0] = value
+    refused("2 feature values of the train .* first of party 1, position 3, record r6; impute or remove", split)
+    refused("first of party 1, column 'd', record r6", split, columns=("a", "b", "c", "d"))
+
+
+def test_the_named_party_is_the_one_with_the_column():
+    split = table(10, 3)
+    split.features[0, 0] = float("nan")
+    cut = NamedColumns({"x": ["b", "c"], "y": ["a"]})
+    refused(
+        "1 feature values .* first of party 1, column 'a', record r0", split, partitioner=cut, columns=("a", "b", "c")
+    )
+
+
+def test_finite_values_whose_sum_is_not_are_accepted():
+    split = table(10, 2)
+    split.features[:, 0] = 3e38
+    InMemory({"train": split}).setup("fit")
+
+
+@pytest.mark.parametrize(("label", "run"), [(-1, "from -1 to 1"), (2, "from 0 to 2")])
+def test_labels_out_of_range(label, run):
+    split = table(10, 4)
+    split.labels[5] = label
+    refused(f"labels of the train records run {run}, outside 0..1; correct num_classes or the labels", split)
+
+
+def test_real_labels_must_be_finite():
+    split = table(10, 4)
+    split.labels = split.labels.float().index_fill(0, torch.tensor([4]), float("nan"))
+    refused("1 labels of the train records are NaN or infinite, first of record r4", split, classes=None)
+
+
+def test_labels_missing_for_some_records():
+    split = table(10, 4)
+    split.labels = split.labels[:9]
+    refused("10 train records have 9 labels; give one for each", split)
+
+
+def test_bad_validation_rows_are_refused_too():
+    bad = table(5, 4)
+    bad.features[0, 0] = float("nan")
+    with pytest.raises(ConfigurationError, match="of the val records"):
+        InMemory({"train": table(10, 4), "val": bad}).setup("fit")
+
+
+def test_more_parties_than_columns():
+    refused("5 parties cannot share 4 columns; use 1 to 4 parties", table(10, 4), partitioner=ContiguousColumns(5))
+
+
+def test_an_image_cut_of_a_table():
+    refused("strips and grids cut images", table(10, 4), partitioner=RowStrips(2))
+
+
+def test_a_batch_larger_than_the_data():
+    data = InMemory({"train": table(10, 4)}, batch_size=11)
+    data.setup("fit")
+    with pytest.raises(
+        ConfigurationError, match="batch_size 11 exceeds the 10 training records; lower it to at most 10"
+    ):
+        data.train_dataloader()
+
+
+def test_a_batch_of_nothing():
+    with pytest.raises(ConfigurationError, match="batch_size 0 is not a number of records; use 1 or more"):
+        InMemory({"train": table(10, 4)}, batch_size=0)
+
+
+def test_records_before_setup():
+    with pytest.raises(ConfigurationError, match="InMemory has no 'train' records in this stage; call setup first"):
+        InMemory({"train": table(10, 4)}).records("train")
+
+
+def test_data_without_labels_are_allowed():
+    split = table(10, 4)
+    split.labels = None
+    data = InMemory({"train": split})
+    data.setup("fit")
+    assert next(iter(data.train_dataloader())).labels is None
+
+
+def test_parties_get_their_own_columns():
+    splits = {name: table(10, 5, seed) for seed, name in enumerate(("train", "val", "test", "predict"))}
+    data = InMemory(splits)
+    data.normaliser = Unchanged()
+    assert data.party_shapes == ((3,), (2,))
+    for stage in ("fit", "validate", "test", "predict"):
+        data.setup(stage)
+    loaders = {"val": data.val_dataloader(), "test": data.test_dataloader(), "predict": data.predict_dataloader()}
+    for name, batches in loaders.items():
+        got = list(batches)
+        for party, own in enumerate(splits[name].features.split([3, 2], dim=1)):
+            assert torch.equal(torch.cat([batch.features[party] for batch in got]), own)
+        assert torch.equal(torch.cat([batch.labels for batch in got]), splits[name].labels)
+        assert np.array_equal(data.records(name).ids, splits[name].ids)
+
+
+def test_training_batches_are_shuffled_by_the_seed():
+    data = InMemory({"train": table(10, 4)}, seed=7)
+    data.setup("fit")
+    order = torch.cat([batch.record_ids for batch in data.train_dataloader()]).tolist()
+    assert sorted(order) == list(range(10)) != order
+
+
+@pytest.mark.parametrize("name", ["train", "val"])
+def test_with_several_processes_each_has_a_batch_of_its_own(name):
+    order = []
+    for rank in range(2):
+        data = InMemory({"train": table(10, 4), "val": table(10, 4)}, batch_size=3)
+        data.setup("fit")
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=2, lightning_module=None)
+        batches = list(getattr(data, f"{name}_dataloader")())
+        assert [(len(batch.labels), batch.joint.total) for batch in batches] == [(3, 6), (2, 4)]
+        order += torch.cat([batch.record_ids for batch in batches]).tolist()
+    assert sorted(order) == list(range(10))
+
+
+def test_the_protocol_says_the_order_of_training():
+    class Backwards(SplitVFL):
+        def schedule(self, records, batch_size, seed, drop_last=False):
+            plan = InOrder(len(records), batch_size)
+            plan.epoch = lambda epoch: InOrder(len(records), batch_size).epoch(epoch)[::-1]
+            return plan
+
+    data = InMemory({"train": table(10, 4)})
+    data.setup("fit")
+    data.trainer = SimpleNamespace(global_rank=0, world_size=1, lightning_module=Backwards(Concat()))
+    assert [batch.record_ids.tolist() for batch in data.train_dataloader()] == [[8, 9], [4, 5, 6, 7], [0, 1, 2, 3]]
+
+
+def test_setup_again_keeps_the_records_and_a_split_may_be_missing():
+    data = InMemory({"train": table(10, 4)})
+    data.setup("fit")
+    records = data.records("train")
+    data.setup("fit")
+    assert data.records("train") is records
+    assert data.val_dataloader() == []
+
+
+def test_the_data_s_own_tensor_is_left_as_it_was():
+    split = table(10, 4)
+    before = split.features.clone()
+    InMemory({"train": split}).setup("fit")
+    assert torch.equal(split.features, before)
+
+
+def test_folder_of_file_based_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("LIGHTNING_VFL_DATA", raising=False)
+    assert data_folder(None, "mnist").parts == ("data", "mnist")
+    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
+    assert data_folder(None, "mnist") == tmp_path / "mnist"
+    assert data_folder("elsewhere", "mnist").parts == ("elsewhere",)

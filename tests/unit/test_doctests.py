@@ -1,0 +1,30 @@
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import lightning_vfl
+import lightning_vfl.callbacks
+import lightning_vfl.datamodules
+
+# an editable install maps the wings in: walking the package alone does not meet them
+ROOTS = (lightning_vfl, lightning_vfl.callbacks, lightning_vfl.datamodules)
+MODULES = sorted(
+    {
+        info.name
+        for root in ROOTS
+        for info in pkgutil.walk_packages(root.__path__, f"{root.__name__}.")
+        if not info.name.endswith("__main__")
+    }
+)
+
+
+def test_the_wings_are_walked_too():
+    assert {"lightning_vfl.datamodules.partition", "lightning_vfl.callbacks.run_summary"} <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_are_true(name):
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0
