@@ -1,9 +1,9 @@
 """What the trainer costs on top of the arithmetic of split learning.
 
 A training epoch through the Trainer (CSV logger, progress bar drawn on a terminal of its own, every default metric
-logged, shuffled batches gathered from memory) against a hand-written PyTorch loop that does the same arithmetic: the same
-networks and initial weights, the same bank or the same loop over bottoms, the same fused Adam, but ready slices of a
-tensor instead of shuffled batches, no logging, no byte counts. Both run in one process, in turn, chunk by chunk.
+logged, shuffled batches gathered from memory) against a hand-written PyTorch loop that does the same arithmetic: the
+same networks and initial weights, the same bank or the same loop over bottoms, the same fused Adam, but ready slices
+of a tensor instead of shuffled batches, no logging, no byte counts. Both run in one process, chunk by chunk in turn.
 
     python -m benchmarks.split_step [--json FILE] [--epochs E]
 """
@@ -20,7 +20,6 @@ from statistics import median
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, Concat, Mean
 from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.callbacks import SparseProgressBar
 from lightning_vfl.datamodules import ContiguousColumns, Layout, Partitioner, Split, Unchanged, VerticalDataModule
 from lightning_vfl.datamodules.base import SplitName
 from lightning_vfl.networks import MLP, PartyBank
@@ -143,12 +143,11 @@ def measure(parties: int, join: str, looped: bool, epochs: int) -> tuple[InTurn,
         rivals["looped"] = hand_loop(third.bottoms, third.top, join, data, "one")
     in_turn = InTurn(rivals)
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as screen:
-        bar = RichProgressBar(refresh_rate=20, console_kwargs={"force_terminal": True, "file": screen})
+        bar = SparseProgressBar(console_kwargs={"force_terminal": True, "file": screen})
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=epochs,
             logger=CSVLogger(folder),
-            log_every_n_steps=10,
             callbacks=[in_turn, bar],
             enable_model_summary=False,
             default_root_dir=folder,

@@ -109,7 +109,9 @@ class ScheduledLoader(DataLoader[VerticalBatch]):
         if sampler.offset > 0 and not self._restored:  # begun before: nobody has called set_epoch since
             sampler.next_epoch()
         self._restored = False
-        for batch in super().__iter__():
+        # torch's own iterator has nothing to do for data in memory, and takes 0.05 ms a batch to do it
+        direct = self.num_workers == 0 and not self.pin_memory
+        for batch in map(self.dataset.__getitem__, sampler) if direct else super().__iter__():
             sampler.offset += 1
             yield batch
 

@@ -23,6 +23,7 @@ class ConvNet(nn.Module):
         ConfigurationError: if the features are not images.
 
     Example:
+        >>> import torch
         >>> ConvNet((1, 7, 28), 64)(torch.zeros(2, 1, 7, 28)).shape
         torch.Size([2, 64])
     """
