@@ -4,7 +4,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
@@ -43,8 +43,9 @@ class Predictions(NamedTuple):
 
 @dataclass
 class EpochLoss:
-    """The running mean of an epoch's loss over rows, float64 on the loss's own device."""
+    """The running mean of one epoch's loss over its rows, float64 on the loss's own device."""
 
+    number: int = 0
     total: Tensor | float = 0.0
     rows: int = 0
 
@@ -54,9 +55,6 @@ class EpochLoss:
 
     def mean(self) -> Tensor:
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"total": self.total.cpu() if isinstance(self.total, Tensor) else self.total, "rows": self.rows}
 
 
 class VFLModule(LightningModule, ABC):
@@ -172,6 +170,7 @@ class VFLModule(LightningModule, ABC):
         self.embedding_widths = self.aggregator.widths(self.width, self.roster)
         self.meter = CommunicationMeter(self.roster.parties)
         chosen = self._metrics or self.objective.metrics(classes)
+        self.val_loss, self.test_loss = MeanMetric(), MeanMetric()  # weighted by rows, over all processes
         self.val_metrics = MetricCollection(dict(chosen)).clone(prefix="val/")
         self.test_metrics = MetricCollection(dict(chosen)).clone(prefix="test/")
 
@@ -274,52 +273,52 @@ class VFLModule(LightningModule, ABC):
         if mine == 0:  # a joint batch smaller than the number of ranks: take part with a zero
             return output.sum() * 0.0
         loss = self.objective.loss(output, self._labels(batch))
-        return loss if mine == rows.total else loss * (mine * self.trainer.world_size / rows.total)
+        share = mine * self.trainer.world_size / rows.total
+        return loss if share == 1 else loss * share
 
     def log_training(self, loss: Tensor, batch: VerticalBatch, batch_idx: int) -> None:
-        """``train/loss`` at every logging step, and the epoch's mean as ``train/loss_epoch``.
+        """``train/loss`` at every logging step; with an epoch's last round, its mean loss and the traffic so far.
 
         Logging costs 0.2 ms a value, so it is not done in steps whose value nobody would see.
         """
-        total = self.rows_of(batch).total
+        total, joint = self.rows_of(batch).total, self.trainer.world_size > 1
+        if self._epoch.number != self.current_epoch:
+            self._epoch = EpochLoss(self.current_epoch)
         self._epoch.add(loss.detach(), total)
         if batch_idx == 0 or (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
+        if self.trainer.is_last_batch:
+            sums = {f"comm/{way}_bytes": self.meter.total(way).sum().double() for way in ("up", "down", "peer")}
+            self.log_dict(sums, on_step=False, on_epoch=True, batch_size=1)
             self.log(
-                "train/loss", loss.detach(), prog_bar=True, sync_dist=self.trainer.world_size > 1, batch_size=total
+                "train/loss_epoch", self._epoch.mean(), on_step=False, on_epoch=True, sync_dist=joint, batch_size=1
             )
-
-    def on_train_epoch_end(self) -> None:
-        """The epoch's mean loss and the traffic so far."""
-        joint = self.trainer.world_size > 1
-        self.log("train/loss_epoch", self._epoch.mean(), sync_dist=joint)
-        self._epoch = EpochLoss()
-        for direction in ("up", "down", "peer"):
-            self.log(f"comm/{direction}_bytes", self.meter.total(direction).sum().double(), sync_dist=False)
 
     # ---- evaluation
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
         """Loss and metrics of a batch."""
-        self._evaluate(batch, "val", self.val_metrics)
+        self._evaluate(batch, "val", self.val_loss, self.val_metrics)
 
     def test_step(self, batch: VerticalBatch, batch_idx: int) -> None:
         """Loss and metrics of a batch."""
-        self._evaluate(batch, "test", self.test_metrics)
+        self._evaluate(batch, "test", self.test_loss, self.test_metrics)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
         """Predictions of a batch, with the positions of its records."""
         output = self.output(batch, self.next_round())
         return Predictions(batch.record_ids, self.objective.predict(output).float())
 
-    def _evaluate(self, batch: VerticalBatch, prefix: str, metrics: MetricCollection) -> None:
+    def _evaluate(self, batch: VerticalBatch, prefix: str, mean_loss: Metric, metrics: MetricCollection) -> None:
         output = self.output(batch, self.next_round())
         rows = len(batch.record_ids)
         if rows == 0:  # a rank without rows in the last batch
             return
         labels = self._labels(batch)
         loss = self.objective.loss(output, labels)
-        self.log(f"{prefix}/loss", loss, batch_size=rows, sync_dist=True, on_epoch=True, on_step=False)
+        mean_loss.update(loss, rows)
         metrics.update(self.objective.predict(output).float(), labels)
+        self.log(f"{prefix}/loss", mean_loss, batch_size=rows, on_epoch=True, on_step=False)
         self.log_dict(metrics, batch_size=rows, on_epoch=True, on_step=False)
 
     def _labels(self, batch: VerticalBatch) -> Tensor:
@@ -336,7 +335,7 @@ class VFLModule(LightningModule, ABC):
         checkpoint[_BOOKS] = {
             "rounds": dict(self.rounds),
             "meter": self.meter.state_dict(),
-            "epoch_loss": self._epoch.state_dict(),
+            "epoch_loss": asdict(self._epoch),
             "parts": {name: _part(part) for name, part in self._parts.items()},
         }
 

@@ -1,0 +1,120 @@
+"""Resumed equals uninterrupted: weights, optimiser, schedule, books, logged values, to the bit."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_vfl.aggregators import Max
+from lightning_vfl.callbacks import LearningCurve
+from tests.subjects import Blobs, split, trainer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Be aware that when using `ckpt_path`"
+)  # the saver is left out on purpose
+
+EPOCHS, STEPS = 3, 6  # 54 training records in batches of 10
+
+
+def module():
+    torch.manual_seed(0)
+    return split(
+        Max(),
+        dropout=True,
+        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        lr_scheduler=partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5),
+    )
+
+
+def fit(folder, ckpt_path=None, **settings):
+    one = module()
+    curve = LearningCurve(str(folder / "curve.png"))
+    saver = ModelCheckpoint(
+        dirpath=folder, filename="{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False
+    )
+    settings.setdefault("callbacks", [curve, saver] if ckpt_path is None else [curve])
+    saves = any(isinstance(callback, ModelCheckpoint) for callback in settings["callbacks"])
+    t = trainer(folder, max_epochs=EPOCHS, enable_checkpointing=saves, **settings)
+    t.fit(one, datamodule=Blobs(batch_size=10), ckpt_path=ckpt_path)
+    return one, t, curve
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+def everything(one, t, curve):
+    return {
+        "weights": one.state_dict(),
+        "optimizer": t.optimizers[0].state_dict(),
+        "rate": t.lr_scheduler_configs[0].scheduler.state_dict(),
+        "rounds": one.rounds,
+        "bytes": one.meter.state_dict(),
+        # train/loss is of the latest logging step, which may lie before the kill
+        "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k != "train/loss"},
+        "step": t.global_step,
+        "curve": curve.points,
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, everything(*fit(folder))
+
+
+@pytest.mark.parametrize("step", range(1, EPOCHS * STEPS))
+def test_a_run_killed_after_any_step_resumes_to_the_same_bits(whole, tmp_path, step):
+    folder, expected = whole
+    resumed = everything(*fit(tmp_path, ckpt_path=folder / f"step={step}.ckpt"))
+    differ = {k for k in expected if not same(expected[k], resumed[k])}
+    if step % STEPS == 0:  # saved between the last round and the validation: Lightning goes on with the next epoch
+        assert resumed["rounds"]["fit"] == expected["rounds"]["fit"]
+        assert differ == {"curve", "rounds"}
+    else:
+        assert differ == set()
+
+
+def test_the_books_would_show_a_lost_round(whole):
+    _, expected = whole
+    assert expected["rounds"]["fit"] == EPOCHS * STEPS == expected["step"]
+    assert int(expected["bytes"]["up/embeddings"].sum()) == EPOCHS * 54 * 3 * 5 * 4
+    assert len(expected["curve"]["val/accuracy"]) == EPOCHS
+
+
+def test_resume_with_epochs_cut_short(tmp_path):
+    """limit_train_batches ends epochs early; the next epoch still starts at its own beginning."""
+    first = tmp_path / "first"
+    first.mkdir()
+    one, t, curve = fit(first, limit_train_batches=4)
+    resumed = fit(tmp_path, ckpt_path=first / "step=6.ckpt", limit_train_batches=4)
+    assert same(everything(one, t, curve), everything(*resumed))
+
+
+def test_resume_from_a_checkpoint_at_the_end_of_an_epoch(tmp_path):
+    saver = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1)
+    one, t, _ = fit(tmp_path, callbacks=[saver])
+    again, u, _ = fit(tmp_path, ckpt_path=tmp_path / "epoch=0.ckpt", callbacks=[])
+    assert same(one.state_dict(), again.state_dict())
+    for stage in ("fit", "validation"):  # Lightning repeats its sanity check
+        assert one.rounds[stage] == again.rounds[stage]
+    assert t.callback_metrics.keys() == u.callback_metrics.keys()
+
+
+def test_a_resumed_log_continues(tmp_path, whole):
+    folder, _ = whole
+    logger = CSVLogger(str(tmp_path))
+    fit(tmp_path, ckpt_path=folder / "step=7.ckpt", logger=logger, callbacks=[LearningRateMonitor()])
+    rows = logger.experiment.metrics_file_path
+    text = Path(rows).read_text()
+    assert "train/loss_epoch" in text
+    assert "val/accuracy" in text
