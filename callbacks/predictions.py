@@ -1,12 +1,10 @@
 """Predictions in a file, one line a record."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import Predictions
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class PredictionWriter(BasePredictionWriter):
+class PredictionWriter(Callback):
     """Writes what ``predict`` gives: the user's own record id, then probabilities by class, or one value.
 
     Columns: ``record``; ``class_0`` .. ``class_{C-1}`` for several classes, ``probability`` for two (of class 1),
@@ -29,21 +27,31 @@ class PredictionWriter(BasePredictionWriter):
     """
 
     def __init__(self, path: str = "predictions.csv") -> None:
-        super().__init__(write_interval="epoch")
         if Path(path).suffix not in (".csv", ".parquet"):
             raise ConfigurationError(f"predictions go to a .csv or a .parquet file, not to '{path}'; change the ending")
         self.path = Path(path)
+        self._predictions: list[Predictions] = []
 
-    def write_on_epoch_end(
-        self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._predictions = []
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
-        mine = [p for p in predictions if isinstance(p, Predictions) and len(p.record_ids)]
+        if isinstance(outputs, Predictions) and len(outputs.record_ids):
+            self._predictions.append(Predictions(outputs.record_ids.cpu(), outputs.values.cpu()))
+
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         part = self.path.with_name(f".{self.path.name}.{trainer.global_rank}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(
-            {"ids": [p.record_ids.cpu() for p in mine], "values": [p.values.cpu() for p in mine]},
-            part,
-        )
+        mine = self._predictions
+        torch.save({"ids": [p.record_ids for p in mine], "values": [p.values for p in mine]}, part)
         trainer.strategy.barrier("predictions are written")
         if trainer.is_global_zero:
             self._join(trainer, pl_module)

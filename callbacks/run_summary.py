@@ -36,7 +36,9 @@ class RunSummary(Callback):
     def _print(self, trainer: Trainer, module: LightningModule, stage: str, prefixes: tuple[str, ...]) -> None:
         if not (self.enabled and trainer.is_global_zero and isinstance(module, VFLModule)):
             return
-        table = Table("what", "value", title=f"Summary of {stage}", title_justify="left", show_header=False)
+        table = Table(title=f"Summary of {stage}", title_justify="left", show_header=False)
+        table.add_column()
+        table.add_column(overflow="fold")
         for what, value in _lines(trainer, module, prefixes):
             table.add_row(what, value)
         Console().print(table)

@@ -90,7 +90,7 @@ class IDXImages(VerticalDataModule, ABC):
             try:
                 pooch.retrieve(self.source + file, f"sha256:{digest}", file, self.data_dir, progressbar=True)
             except (OSError, ValueError) as error:  # no network, no such address, a full disk; a wrong hash
-                raise self._absent(file, f"could not be fetched ({error})") from error
+                raise self._absent(file, f"could not be fetched from {self.source} ({type(error).__name__})") from error
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
         train_images, train_labels, test_images, test_labels = self.sha256

@@ -1,6 +1,7 @@
 """``lightning-vfl fit|validate|test|predict``: LightningCLI over recipes that overlay, and errors of one line."""
 
 import argparse
+import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -97,6 +98,7 @@ def run(args: Sequence[str] | None = None) -> VFLCLI:
             auto_configure_optimizers=False,  # the optimiser is the module's, so that checkpoints rebuild it
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
+                "max_epochs": 20,  # Lightning would go on to 1000
                 "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs"}},
             },
             parser_kwargs={**_PARSER, **{name: dict(_PARSER) for name in _SUBCOMMANDS}},
@@ -106,6 +108,18 @@ def run(args: Sequence[str] | None = None) -> VFLCLI:
         _fail(one_line(str(error)), status=2)
     except (ConfigurationError, MisconfigurationException) as error:
         _fail(" ".join(str(error).split()), status=1)
+    except ValueError as error:
+        cause = _configuration_error(error)
+        if cause is None:
+            raise
+        _fail(" ".join(str(cause).split()), status=1)
+
+
+def _configuration_error(error: BaseException | None) -> ConfigurationError | None:
+    """The complaint of ours that the parser has wrapped into one of its own."""
+    while error is not None and not isinstance(error, ConfigurationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -119,5 +133,11 @@ def _quieten() -> None:
         r".*does not have many workers",  # the data are in memory: workers would be slower
         r".*isinstance\(treespec, LeafSpec\)",  # between torch and lightning
         r"The number of training batches .* is smaller than the logging interval",  # train/loss_epoch comes anyway
+        r"The dirpath has changed from .*",  # every run has a folder of its own
     ):
         warnings.filterwarnings("ignore", message=message)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_tips)
+
+
+def _no_tips(record: logging.LogRecord) -> bool:
+    return "Tip: " not in record.getMessage()

@@ -15,7 +15,7 @@ _REASONS = (
     re.compile(r"Expected a dot import path string: (?P<unknown>\S+)"),
     re.compile(r"[Uu]nexpected import path format: (?P<unknown>\S+)"),
     re.compile(r"the following arguments are required: (?P<required>.+)"),
-    re.compile(r"Unrecognized arguments: (?P<stray>.+)"),
+    re.compile(r"[Uu]nrecognized arguments: (?P<stray>.+)"),
     re.compile(r"(?P<plain>Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)"),
     re.compile(r"(?P<plain>Multiple subclasses with name .+)"),
     re.compile(r"(?P<plain>(?:Unable to import|No module named|module '\S+' has no attribute|cannot import) ?.+)"),
@@ -41,6 +41,12 @@ def one_line(message: str) -> str:
             if "stray" in groups:
                 return f"unknown option {groups['stray'].strip()}; see --help"
             return where + groups["plain"].strip().rstrip(".").replace("<class '", "").replace("'>", "")
+    if "Subtypes: [" in message:
+        innermost = message.rsplit("Subtypes: [", 1)[1]
+        kinds = innermost.split("]\n")[0].replace("<class '", "").replace("'>", "").replace("NoneType", "null")
+        value = re.search(r"Given value: (?:NestedArg\(key='(?P<key>.+?)', val=)?(?P<value>[^\n)]+)", innermost)
+        if value is not None:
+            return f"{where}{value['value'].strip()} is none of {kinds}"
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return " ".join(lines[:2]) if keys else (lines[0] if lines else "unreadable arguments")
 

@@ -15,7 +15,7 @@ from lightning_vfl.datamodules.base import SplitName
 
 
 class Blobs(VerticalDataModule):
-    """``records`` points around three corners of a cube of ``columns`` dimensions; a fifth each to validate and test."""
+    """Points around three corners of a cube; a fifth of them each to validate and to test."""
 
     records_in_all = 90
     columns = 8

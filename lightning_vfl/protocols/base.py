@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -29,8 +30,6 @@ from lightning_vfl.types import RecordSource, Roster, RoundNames, Rows, Stage, V
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
-# What the safe loader of checkpoints accepts; everything else in hparams would have to be pickled code.
-_PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 _BOOKS = "lightning_vfl"  # key in a checkpoint
 
 
@@ -66,12 +65,13 @@ class VFLModule(LightningModule, ABC):
 
     Args:
         aggregator: how the embeddings of the parties become one tensor.
-        bottom: makes a party's network from (per-record shape of its features, embedding width); or one for each party.
+        bottom: makes a party's network from (per-record shape of its features, embedding width).
         top: makes the server's network from the aggregate's width. If it declares ``outputs`` and leaves it open, it is
             given the number of outputs that the task needs.
         width: D, the embedding width asked of a party (an aggregator may correct it).
         objective: loss, predictions and default metrics; None: multi-class, binary or regression, as the data say.
         metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
+        bottom_of: party number -> factory, for parties whose bottom is not ``bottom``'s.
         optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
         lr_scheduler: makes a learning-rate schedule, stepped each epoch.
         evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
@@ -97,11 +97,12 @@ class VFLModule(LightningModule, ABC):
     def __init__(
         self,
         aggregator: Aggregator,
-        bottom: list[BottomFactory] | BottomFactory = MLP,
+        bottom: BottomFactory = MLP,
         top: TopFactory = Linear,
         width: int = 64,
         objective: Objective | None = None,
         metrics: Mapping[str, Metric] | None = None,
+        bottom_of: dict[int, BottomFactory] | None = None,
         optimizer: OptimizerFactory | None = None,
         lr_scheduler: SchedulerFactory | None = None,
         evaluate: Literal["auto", "plain", "protocol"] = "auto",
@@ -110,12 +111,20 @@ class VFLModule(LightningModule, ABC):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
+        if width < 1:
+            raise ConfigurationError(f"width {width} is no embedding; use width >= 1")
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed  # where seed_everything leaves it
         with warnings.catch_warnings():  # "already saved during checkpointing": dropped below
             warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
             self.save_hyperparameters()
         self.hparams["seed"] = seed
-        self._parts = {"aggregator": aggregator, "bottom": bottom, "top": top, "objective": objective}
+        self._parts = {
+            "aggregator": aggregator,
+            "bottom": bottom,
+            "bottom_of": bottom_of,
+            "top": top,
+            "objective": objective,
+        }
         for stored in (self.hparams, self._hparams_initial):
             _drop_unplain(stored)
 
@@ -123,7 +132,7 @@ class VFLModule(LightningModule, ABC):
         self.width = width
         self.seed = seed
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
-        self._bottom, self._top, self._metrics = bottom, top, metrics
+        self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
         self.rounds: dict[str, int] = {}
         self._epoch = EpochLoss()
@@ -164,7 +173,7 @@ class VFLModule(LightningModule, ABC):
 
         self.roster = Roster.singles(len(shapes))
         self.objective = self._objective or objective_for(classes)
-        self.bottoms = build_bottoms(self._bottom, self.aggregator, shapes, self.width)
+        self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width)
         out_width = self.aggregator.out_width(self.width, self.roster)
         self.top = build_top(self._top, out_width, self.objective.outputs(classes))
         self.embedding_widths = self.aggregator.widths(self.width, self.roster)
@@ -197,6 +206,11 @@ class VFLModule(LightningModule, ABC):
             raise ConfigurationError(
                 f"{type(self.trainer.strategy).__name__} would shard networks that belong to different parties; "
                 "use strategy: auto or ddp"
+            )
+        if self._compiler_ctx is not None:
+            raise ConfigurationError(
+                "a compiled protocol cannot be traced through the messages of a round; compile the networks instead: "
+                "bottom=lambda shape, width: torch.compile(MLP(shape, width))"
             )
         if stage == "fit" and self.trainer.accumulate_grad_batches != 1:
             raise ConfigurationError(
@@ -358,16 +372,23 @@ class VFLModule(LightningModule, ABC):
 
 def _drop_unplain(hparams: Any) -> None:
     """Leave only what the safe loader accepts; a run from a recipe keeps its class paths, which are plain."""
-    for name in [name for name, value in hparams.items() if not isinstance(value, _PLAIN)]:
+    for name in [name for name, value in hparams.items() if not _is_plain(value)]:
         del hparams[name]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(inner) for inner in value)
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _part(part: Any) -> str:
     """What a part is, in words that compare: the class of an object or of what a factory makes, no settings."""
-    if isinstance(part, Sequence) and not isinstance(part, str):
-        return ", ".join(_part(one) for one in part)
-    factory = getattr(part, "func", None)
-    if factory is not None:  # functools.partial, of a class or of a recipe's instantiator
-        return _part(part.args[0] if part.args and isinstance(part.args[0], type) else factory)
+    if isinstance(part, dict):
+        return ", ".join(f"{key}: {_part(one)}" for key, one in sorted(part.items()))
+    if isinstance(part, partial):  # of a class, or of what a recipe instantiates a class with
+        return _part(next((argument for argument in part.args if isinstance(argument, type)), part.func))
     kind = part if hasattr(part, "__qualname__") else type(part)
     return f"{kind.__module__}.{kind.__qualname__}"

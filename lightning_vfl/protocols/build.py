@@ -1,7 +1,7 @@
 """Bottoms and tops from factories, tried on two rows before training, so that a wrong width ends in one clear line."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,23 +19,30 @@ Shape = tuple[int, ...]
 
 
 def build_bottoms(
-    bottom: BottomFactory | Sequence[BottomFactory], aggregator: Aggregator, shapes: Sequence[Shape], width: int
+    bottom: BottomFactory,
+    bottom_of: Mapping[int, BottomFactory],
+    aggregator: Aggregator,
+    shapes: Sequence[Shape],
+    width: int,
 ) -> PartyBank:
     """One bottom a party, each checked to give the embedding width that the aggregator asks for."""
-    factories = list(bottom) if isinstance(bottom, Sequence) else [bottom] * len(shapes)
-    if len(factories) != len(shapes):
+    strangers = [party for party in bottom_of if not 0 <= party < len(shapes)]
+    if strangers:
         raise ConfigurationError(
-            f"{len(factories)} bottoms are given for {len(shapes)} parties; give one for all or one for each"
+            f"bottom_of names party {strangers[0]}, but the parties are 0 to {len(shapes) - 1}; correct its number"
         )
-    widths = aggregator.widths(width, Roster.singles(len(shapes)))
-    bottoms = [factory(shape, wide) for factory, shape, wide in zip(factories, shapes, widths, strict=True)]
-    for party, (network, shape, wide) in enumerate(zip(bottoms, shapes, widths, strict=True)):
+    bottoms = []
+    for party, (shape, wide) in enumerate(
+        zip(shapes, aggregator.widths(width, Roster.singles(len(shapes))), strict=True)
+    ):
+        network = _make(bottom_of.get(party, bottom), f"the bottom of party {party}", shape, wide)
         _try(network, (2, *shape), wide, f"the bottom {type(network).__name__} of party {party}")
         if aggregator.form is LinearForms and not (hasattr(network, "expand") and hasattr(network, "weight")):
             raise ConfigurationError(
                 f"{type(aggregator).__name__} needs bottoms that are linear in one weight matrix, but party {party} "
                 f"has {type(network).__name__}; use PolynomialNetwork"
             )
+        bottoms.append(network)
     return PartyBank(bottoms)
 
 
@@ -45,7 +52,8 @@ def build_top(top: TopFactory, width: int, outputs: int) -> nn.Module:
     A factory that declares a parameter ``outputs`` and leaves it open is given what the task needs; any other factory
     is called with the width alone and has to know.
     """
-    network: nn.Module = top(width, outputs=outputs) if _leaves_open(top, "outputs") else top(width)  # type: ignore[call-arg]  # declared, as just seen
+    wanted = {"outputs": outputs} if _leaves_open(top, "outputs") else {}
+    network = _make(top, "the top", width, **wanted)
     _try(network, (2, width), outputs, f"the top {type(network).__name__}")
     return network
 
@@ -55,6 +63,15 @@ def _leaves_open(factory: Callable[..., Any], name: str) -> bool:
         return factory.keywords[name] is None  # what a recipe leaves out arrives as the default, None
     parameter = inspect.signature(factory).parameters.get(name)
     return parameter is not None and parameter.default in (None, inspect.Parameter.empty)
+
+
+def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: Any) -> nn.Module:
+    try:
+        return factory(*arguments, **more)
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"{who} cannot be built: {error}") from error
 
 
 def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:

@@ -17,13 +17,15 @@ from lightning_vfl.aggregators import Concat, Max, Mean, Sum
 from tests.subjects import Blobs, split, trainer
 
 if __name__ == "__main__":
-    folder, devices, aggregator, batch_size, records = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+    folder, aggregator = sys.argv[1], sys.argv[3]
+    devices, batch_size, records = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(1)
     Blobs.records_in_all = records
     module = split({"Mean": Mean, "Sum": Sum, "Max": Max, "Concat": Concat}[aggregator](),
                    optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9))
     strategy = "ddp" if devices > 1 else "auto"
-    t = trainer(folder, devices=devices, strategy=strategy, max_epochs=4, callbacks=[PredictionWriter(folder + "/p.csv")])
+    writer = PredictionWriter(folder + "/p.csv")
+    t = trainer(folder, devices=devices, strategy=strategy, max_epochs=4, callbacks=[writer])
     data = Blobs(batch_size=batch_size)
     t.fit(module, datamodule=data)
     fitted = {k: v.double() for k, v in t.callback_metrics.items()}

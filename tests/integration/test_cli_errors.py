@@ -1,0 +1,86 @@
+"""What a user gets wrong ends in ONE line that names the fix, and exit status 1 or 2."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lightning_vfl.cli import main
+
+GOOD = ["--config", "data/digits", "--config", "protocol/mean", "--trainer.accelerator", "cpu"]
+
+
+def complaint(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightning-vfl: error: ")]
+    assert len(lines) == 1
+    return stop.value.code, lines[0].removeprefix("lightning-vfl: error: ")
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "message"),
+    [
+        (["--model.aggregator", "Meen"], 2, "model.aggregator: 'Meen' is not a known class; did you mean Mean"),
+        (["--model.bottom", "MPL"], 2, "model.bottom: 'MPL' is not a known class; did you mean MLP"),
+        (["--model.widht", "3"], 2, "model: 'widht' is not a setting of SplitVFL; did you mean width"),
+        (["--model.width", "wide"], 2, "model.width: Expected a int. Got value: wide"),
+        (["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),
+        (["--trainer.loger", "false"], 2, "unknown option --trainer.loger"),
+        (["--data.partitioner", "NamedColumns"], 2, "NamedColumns needs a value for columns"),
+        (["--model.width", "0"], 1, "width 0"),
+        (["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"),
+        (["--data.batch_size", "5000"], 1, "exceeds the 1257 training records; lower it to at most 1257"),
+        (["--model.top.outputs", "3"], 1, "the top MLP gives (3,) numbers a record where 10 are needed"),
+        (["--model.bottom", "ConvNet", "--data.partitioner", "ContiguousColumns"], 1, "choose an image partitioner"),
+        (["--model.objective", "Binary"], 1, "use MultiClass"),
+        (["--trainer.accumulate_grad_batches", "2"], 1, "raise batch_size instead"),
+        (["--config", "protocol/meen"], 1, "no packaged recipe of that name; did you mean protocol/mean"),
+        (["--ckpt_path", "gone.ckpt"], 1, "gone.ckpt: no such file"),
+        (["--predictions.path", "p.txt"], 1, ".csv or a .parquet"),
+    ],
+)
+def test_one_line_names_the_fix(more, status, message, capsys):
+    code, line = complaint(["fit", *GOOD, *more], capsys)
+    assert code == status
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fitt"], "invalid choice: 'fitt'"),
+        ([], "fit"),
+        (["fit", "--config", "data/digits"], "needs a value for fit.model"),
+    ],
+)
+def test_incomplete_commands(arguments, message, capsys):
+    code, line = complaint(arguments, capsys)
+    assert code == 2
+    assert message in line
+
+
+def test_labels_missing_and_nan_in_features(tmp_path, capsys):
+    x = np.arange(40, dtype=float)
+    pd.DataFrame({"id": range(40), "a": x, "b": x}).to_csv(tmp_path / "one.csv", index=False)
+    pd.DataFrame({"id": range(40), "c": x, "y": [0, 1] * 20}).to_csv(tmp_path / "two.csv", index=False)
+    data = ["--data", "CSVTables", "--data.tables", "{one: one.csv, two: two.csv}", "--data.label_party", "two"]
+    model = ["--model", "SplitVFL", "--model.aggregator", "Sum", "--trainer.accelerator", "cpu"]
+    code, line = complaint(["fit", *data, "--data.label_column", "z", *model], capsys)
+    assert code == 1
+    assert "no label column 'z'" in line
+    pd.DataFrame({"id": range(40), "c": [*x[:-1], np.inf], "y": [0, 1] * 20}).to_csv(tmp_path / "two.csv", index=False)
+    code, line = complaint(["fit", *data, "--data.label_column", "y", "--data.test_share", "0.2", *model], capsys)
+    assert code == 1
+    assert "infinite" in line
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("lightning-vfl 0.")

@@ -1,0 +1,112 @@
+"""Every packaged recipe runs through the command line, on generated data where its own are files."""
+
+import pandas as pd
+import pytest
+import torch
+
+from lightning_vfl.cli import run
+from lightning_vfl.recipes import packaged
+from tests.unit.datamodules import miniature
+
+QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
+SHORT = [*QUIET, "--trainer.accelerator", "cpu", "--trainer.max_epochs", "1"]
+RECIPES = list(packaged())
+DATA = [name for name in RECIPES if name.startswith("data/")]
+PROTOCOLS = [name for name in RECIPES if name.startswith("protocol/")]
+FILES = {"data/mnist": "mnist", "data/fashion_mnist": "fashion_mnist"}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def of(name, tmp_path):
+    """Arguments of a data recipe; miniature files stand in for those that would be downloaded."""
+    if name not in FILES:
+        return ["--config", name]
+    miniature.write_idx(tmp_path / FILES[name])
+    extra = ["--data.data_dir", str(tmp_path / FILES[name]), "--data.val_records", "20", "--data.batch_size", "16"]
+    return ["--config", name, *extra]
+
+
+def fit_and_test(arguments, tmp_path):
+    fitted = run(["fit", *arguments, *SHORT])
+    (path,) = tmp_path.rglob("*.ckpt")
+    tested = run(["test", *arguments, *SHORT, "--ckpt_path", str(path)])
+    assert fitted.trainer.global_step == fitted.model.rounds["fit"] > 0
+    assert 0.0 <= float(tested.trainer.callback_metrics["test/accuracy"]) <= 1.0
+    return fitted, tested
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_recipes(name, tmp_path):
+    fit_and_test([*of(name, tmp_path), "--config", "protocol/mean"], tmp_path)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_protocol_recipes(name, tmp_path):
+    fitted, tested = fit_and_test(["--config", "data/digits", "--config", name], tmp_path)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(fitted.model.state_dict().values(), tested.model.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_the_demo_recipe_learns(tmp_path, capsys):
+    arguments = ["--config", "data/digits", "--config", "protocol/mean", "--config", "trainer/demo", *QUIET]
+    fit_and_test(arguments, tmp_path)
+    assert (tmp_path / "runs/demo/learning_curve.png").stat().st_size > 10_000
+    printed = capsys.readouterr().out
+    assert "test/accuracy" in printed
+    assert "sent per party: embeddings" in printed
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_recipe(tmp_path):
+    arguments = ["--config", "data/digits", "--config", "protocol/mean", "--config", "trainer/gpu", *QUIET]
+    assert run(["fit", *arguments, "--trainer.max_epochs", "1"]).model.device.type == "cuda"
+
+
+def test_recipes_overlay_and_append_callbacks(tmp_path):
+    more = ["--trainer.callbacks+=LearningCurve", "--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping"]
+    more += ["--trainer.callbacks.monitor=val/loss", "--model.width", "16", "--model.optimizer", "torch.optim.SGD"]
+    done = run(["fit", "--config", "data/breast_cancer", "--config", "protocol/concat", *more, *SHORT])
+    kinds = {type(callback).__name__ for callback in done.trainer.callbacks}
+    assert kinds >= {"LearningCurve", "EarlyStopping", "RunSummary", "ModelCheckpoint"}
+    assert done.model.top.layers[0].in_features == 3 * 16
+    assert (
+        type(
+            done.trainer.optimizers[0].optimizer
+            if hasattr(done.trainer.optimizers[0], "optimizer")
+            else done.trainer.optimizers[0]
+        ).__name__
+        == "SGD"
+    )
+
+
+@pytest.mark.parametrize(("data", "file"), [("digits", "p.csv"), ("breast_cancer", "p.parquet")])
+def test_predict_writes_probabilities_with_record_ids(tmp_path, data, file):
+    arguments = ["--config", f"data/{data}", "--config", "protocol/mean", *SHORT]
+    run(["fit", *arguments])
+    (path,) = tmp_path.rglob("*.ckpt")
+    done = run(["predict", *arguments, "--ckpt_path", str(path), "--predictions.path", file])
+    table = (pd.read_csv if file.endswith("csv") else pd.read_parquet)(tmp_path / file)
+    records = done.datamodule.records("predict")
+    assert table["record"].tolist() == records.ids.tolist()
+    with torch.no_grad():
+        expected = done.model.eval()(records.rows(torch.arange(len(records)))).numpy()
+    columns = [f"class_{c}" for c in range(10)] if data == "digits" else ["probability"]
+    assert table.columns.tolist() == ["record", *columns]
+    assert abs(table[columns].to_numpy().squeeze() - expected).max() < 1e-6
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".p")] == []
+
+
+def test_validate_runs_on_its_own(tmp_path):
+    arguments = ["--config", "data/digits", "--config", "protocol/mean", *SHORT]
+    run(["fit", *arguments])
+    (path,) = tmp_path.rglob("*.ckpt")
+    done = run(["validate", *arguments, "--ckpt_path", str(path)])
+    assert "val/accuracy" in done.trainer.callback_metrics

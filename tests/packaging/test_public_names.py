@@ -1,0 +1,50 @@
+import importlib
+import inspect
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+
+import pytest
+
+import lightning_vfl
+
+from .checkout import ROOT, WINGS
+
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+
+
+def test_every_package_of_the_checkout_is_listed_for_the_wheel():
+    folders = [path.parent.relative_to(ROOT) for path in ROOT.glob("lightning_vfl/**/__init__.py")]
+    wings = [path.parent.relative_to(ROOT) for wing in WINGS for path in ROOT.glob(f"{wing}/**/__init__.py")]
+    found = [".".join(folder.parts) for folder in folders]
+    found += [".".join(("lightning_vfl", *folder.parts)) for folder in wings]
+    assert sorted(found) == sorted(PACKAGES)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_a_package_defines_is_what_it_exports(name):
+    package = importlib.import_module(name)
+    exported = set(getattr(package, "__all__", ()))
+    own = {
+        public
+        for public, value in vars(package).items()
+        if not public.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and f"{value.__module__}.".startswith(f"{name}.")
+    }
+    assert own <= exported
+    for public in exported - {"__version__"}:
+        assert getattr(package, public).__module__.startswith("lightning_vfl.")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["lightning_vfl", "lightning_vfl.aggregators"])
+def test_the_core_is_imported_without_lightning(name):
+    code = f"import sys, {name}; print(*{{'lightning', 'pytorch_lightning', 'lightning_fabric'}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "\n"
+
+
+def test_the_version_is_that_of_the_installation():
+    assert lightning_vfl.__version__ == version("lightning-vfl")

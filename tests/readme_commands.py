@@ -1,0 +1,82 @@
+"""The README's commands are parsed, not run, and its local links followed: ``python -m tests.readme_commands``."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from itertools import dropwhile, groupby
+from pathlib import Path
+from unittest.mock import patch
+
+from lightning_vfl import cli
+
+ROOT = Path(__file__).parents[1]
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"""\]\(<?([^)\s>]+)|\b(?:src|href)=["']([^"']+)|^\[[^\]]+\]:\s*(\S+)""", re.MULTILINE)
+_SHELL = ("", "bash", "console", "sh", "shell")
+
+
+class Broken(Exception):
+    """A command or a link of the README that does not hold."""
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every command in the fenced shell blocks; where lines have a prompt, the others are output."""
+    for _, language, block in _FENCE.findall(text):
+        lines = [line.strip() for line in block.replace("\\\n", " ").splitlines()] if language in _SHELL else []
+        for line in [line[2:] for line in lines if line.startswith("$ ")] or lines:
+            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            try:
+                parts = [list(words) for mark, words in groupby(lexer, lambda w: not w.strip("();<>|&")) if not mark]
+            except ValueError as error:
+                raise Broken(f"{line}: {error}") from None
+            for words in parts:
+                words = list(dropwhile(re.compile(r"\w+=").match, words))  # variables of this command alone
+                if words:
+                    yield [Path(words[0]).name, *words[1:]]
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse arguments of ``lightning-vfl`` up to where the checkpoint would be read."""
+    said = StringIO()
+    try:
+        parsed = patch.object(cli.VFLCLI, "_parse_ckpt_path", side_effect=SystemExit(0))
+        with redirect_stdout(StringIO()), redirect_stderr(said), parsed:
+            cli.run(arguments)
+    except SystemExit as end:
+        if end.code:
+            raise Broken(f"lightning-vfl {shlex.join(arguments)}: {said.getvalue().strip()}") from None
+
+
+def check(readme: Path) -> Iterator[str]:
+    """One line for each command and local link that holds; raises Broken at the first that does not."""
+    text = readme.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for words in commands(text):
+        if words[0] == "make":
+            for target in words[1:]:
+                if not target.startswith("-") and "=" not in target and target not in targets:
+                    raise Broken(f"{shlex.join(words)}: the Makefile has no target {target}")
+        elif words[0] == "lightning-vfl" or words[1:3] == ["-m", "lightning_vfl"]:
+            parse(words[1:] if words[0] == "lightning-vfl" else words[3:])
+        else:
+            continue
+        yield shlex.join(words)
+    for groups in _LINK.findall(_FENCE.sub("", text)):
+        path = "".join(groups).partition("#")[0]
+        if not path or re.match(r"\w+:", path):
+            continue
+        if not (readme.parent / path).exists():
+            raise Broken(f"link to {path}: no such file")
+        yield f"link to {path}"
+
+
+if __name__ == "__main__":
+    try:
+        for line in check(ROOT / "README.md"):
+            print(line)
+    except Broken as broken:
+        sys.exit(f"README.md: {broken}")
