@@ -119,8 +119,8 @@ class InTurn(Callback):
 def build(aggregator: Aggregator, top: Callable[[int], nn.Module], data: RandomFloats, looped: bool) -> SplitVFL:
     """The module, built, with its bottoms banked or looped."""
     torch.manual_seed(0)
-    module = SplitVFL(aggregator, partial(MLP, hidden=(HIDDEN,)), top, WIDTH, None, None, None, None, "auto", 0)
-    module.hparams["party_shapes"], module.hparams["num_classes"] = [list(s) for s in data.party_shapes], 10
+    bottom = partial(MLP, hidden=(HIDDEN,))
+    module = SplitVFL(aggregator, bottom, top, WIDTH, seed=0, party_shapes=data.party_shapes, num_classes=10)
     module.configure_model()
     if looped:
         module.bottoms = PartyBank(list(module.bottoms.parties), batch_from=10**6)

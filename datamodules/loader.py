@@ -95,7 +95,7 @@ class ScheduledLoader:
         loader: DataLoader[VerticalBatch] = DataLoader(
             self.records,
             batch_size=None,
-            sampler=list(self._requests()),  # type: ignore[arg-type]  # requests instead of positions
+            sampler=list(self._requests()),  # requests instead of positions
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
             collate_fn=_as_fetched,  # torch's own would turn the tuples inside a batch into lists

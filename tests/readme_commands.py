@@ -14,7 +14,7 @@ from lightning_vfl import cli
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"""\]\(<?([^)\s>]+)|\b(?:src|href)=["']([^"']+)|^\[[^\]]+\]:\s*(\S+)""", re.MULTILINE)
+_LINK = re.compile(r"""(?:\]\(<?|\b(?:src|href)=["']|^\[[^\]]+\]:\s*)(?!#|\w+:)([^)\s>"'#]+)""", re.MULTILINE)
 _SHELL = ("", "bash", "console", "sh", "shell")
 
 
@@ -33,18 +33,19 @@ def commands(text: str) -> Iterator[list[str]]:
                 parts = [list(words) for mark, words in groupby(lexer, lambda w: not w.strip("();<>|&")) if not mark]
             except ValueError as error:
                 raise Broken(f"{line}: {error}") from None
-            for words in parts:
-                words = list(dropwhile(re.compile(r"\w+=").match, words))  # variables of this command alone
-                if words:
+            for part in parts:
+                if words := list(dropwhile(re.compile(r"\w+=").match, part)):  # without variables of its own
                     yield [Path(words[0]).name, *words[1:]]
 
 
 def parse(arguments: list[str]) -> None:
-    """Parse arguments of ``lightning-vfl`` up to where the checkpoint would be read."""
+    """Parse arguments of ``lightning-vfl``, and go no further."""
     said = StringIO()
+    no_further = patch.object(
+        cli.VFLCLI, "parse_arguments", lambda _, parser, args: (parser.parse_args(args), sys.exit())
+    )
     try:
-        parsed = patch.object(cli.VFLCLI, "_parse_ckpt_path", side_effect=SystemExit(0))
-        with redirect_stdout(StringIO()), redirect_stderr(said), parsed:
+        with redirect_stdout(StringIO()), redirect_stderr(said), no_further:
             cli.run(arguments)
     except SystemExit as end:
         if end.code:
@@ -57,18 +58,15 @@ def check(readme: Path) -> Iterator[str]:
     targets = set(re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for words in commands(text):
         if words[0] == "make":
-            for target in words[1:]:
-                if not target.startswith("-") and "=" not in target and target not in targets:
-                    raise Broken(f"{shlex.join(words)}: the Makefile has no target {target}")
+            named = {word for word in words[1:] if not word.startswith("-") and "=" not in word}
+            if named - targets:
+                raise Broken(f"{shlex.join(words)}: the Makefile has no target {min(named - targets)}")
         elif words[0] == "lightning-vfl" or words[1:3] == ["-m", "lightning_vfl"]:
             parse(words[1:] if words[0] == "lightning-vfl" else words[3:])
         else:
             continue
         yield shlex.join(words)
-    for groups in _LINK.findall(_FENCE.sub("", text)):
-        path = "".join(groups).partition("#")[0]
-        if not path or re.match(r"\w+:", path):
-            continue
+    for path in _LINK.findall(_FENCE.sub("", text)):
         if not (readme.parent / path).exists():
             raise Broken(f"link to {path}: no such file")
         yield f"link to {path}"

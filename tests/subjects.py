@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ def dropping(shape: tuple[int, ...], width: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], 6), nn.Dropout(0.3), nn.Linear(6, width))
 
 
-def split(aggregator: Aggregator | None = None, dropout: bool = False, **settings: object) -> SplitVFL:
+def split(aggregator: Aggregator | None = None, dropout: bool = False, **settings: Any) -> SplitVFL:
     """A small SplitVFL whose weights depend on nothing but the seed here."""
     torch.manual_seed(0)
     bottom = dropping if dropout else None
@@ -83,7 +84,7 @@ def split(aggregator: Aggregator | None = None, dropout: bool = False, **setting
     return SplitVFL(aggregator or Mean(), width=5, seed=0, **settings)
 
 
-def trainer(folder: object, **settings: object) -> Trainer:
+def trainer(folder: object, **settings: Any) -> Trainer:
     """A quiet trainer on the CPU."""
     settings = {
         "accelerator": "cpu",
@@ -95,4 +96,4 @@ def trainer(folder: object, **settings: object) -> Trainer:
         "default_root_dir": str(folder),
         **settings,
     }
-    return Trainer(**settings)  # type: ignore[arg-type]
+    return Trainer(**settings)

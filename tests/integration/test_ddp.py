@@ -38,7 +38,7 @@ if __name__ == "__main__":
 """
 
 
-def run(folder: Path, devices: int, aggregator: str, batch_size: int, records: int) -> dict:
+def run(folder: Path, devices: int, aggregator: str, batch_size: int, records: int):
     folder.mkdir()
     script = folder / "script.py"
     script.write_text(CODE)

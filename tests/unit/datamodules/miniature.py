@@ -1,8 +1,9 @@
 """Tiny files in the raw formats of the file-based data sets, and tiny data held in memory."""
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ def write_idx(folder: Path) -> Mapping[str, np.ndarray]:
     return arrays
 
 
-def write_csv(path: Path, columns: Mapping[str, Sequence[object]], separator: str = ",") -> Path:
+def write_csv(path: Path, columns: Mapping[str, Any], separator: str = ",") -> Path:
     """A CSV file; None is an empty field."""
     rows = [list(columns), *zip(*columns.values(), strict=True)]
     lines = [separator.join("" if value is None else str(value) for value in row) for row in rows]
@@ -51,7 +52,7 @@ class InMemory(VerticalDataModule):
         partitioner: Partitioner | None = None,
         columns: tuple[str, ...] = (),
         batch_size: int = 4,
-        **settings: int,
+        **settings: Any,
     ) -> None:
         super().__init__(partitioner or ContiguousColumns(2), batch_size=batch_size, **settings)
         self.splits = splits

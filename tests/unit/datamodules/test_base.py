@@ -1,6 +1,7 @@
 """Bad data end in an error that names the fix, before training starts; good data arrive in the right hands."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lightning_vfl.schedules import InOrder
 from .miniature import InMemory, table
 
 
-def refused(message: str, split: Split, stage: str = "fit", **settings: object):
+def refused(message: str, split: Split, stage: str = "fit", **settings: Any):
     with pytest.raises(ConfigurationError, match=message):
         InMemory({"train": split}, **settings).setup(stage)
 

@@ -1,5 +1,7 @@
 """Tables joined on ids: against a pandas merge, and every refusal with its count."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,13 +16,13 @@ JOBS = ("clerk", "farmer", "cook")
 SPLITS = ("train", "val", "test")
 
 
-def bank(records: int = 60, start: int = 0) -> dict[str, list[object]]:
+def bank(records: int = 60, start: int = 0) -> dict[str, list[Any]]:
     """Ids, a label and two numbers, in an order that is not sorted."""
     ids = [(7 * i) % records + start for i in range(records)]  # 7 does not divide any size used here
     return {"id": ids, "y": [i % 3 % 2 for i in ids], "age": [20 + i for i in ids], "income": [i * 1.5 for i in ids]}
 
 
-def shop(records: int = 50, start: int = 20) -> dict[str, list[object]]:
+def shop(records: int = 50, start: int = 20) -> dict[str, list[Any]]:
     ids = list(range(start + records - 1, start - 1, -1))
     return {"id": ids, "visits": [i % 5 for i in ids], "age": [i / 4 for i in ids]}
 
@@ -30,9 +32,9 @@ def files(tmp_path):
     return {"bank": write_csv(tmp_path / "bank.csv", bank()), "shop": write_csv(tmp_path / "shop.csv", shop())}
 
 
-def open_tables(files, **settings: object):
-    settings = {"label_party": "bank", "label_column": "y", "normaliser": Unchanged(), "batch_size": 4} | settings
-    data = CSVTables(files, **settings)
+def open_tables(files, **settings: Any):
+    usual: dict[str, Any] = {"label_party": "bank", "label_column": "y", "normaliser": Unchanged(), "batch_size": 4}
+    data = CSVTables(files, **usual | settings)
     for stage in ("fit", "test"):
         data.setup(stage)
     return data
@@ -48,7 +50,7 @@ def joined(data) -> pd.DataFrame:
     return pd.concat(parts).sort_index()
 
 
-def oracle(how: str) -> pd.DataFrame:
+def oracle(how: Any) -> pd.DataFrame:
     both = pd.DataFrame(bank()).merge(pd.DataFrame(shop()), on="id", how=how, suffixes=("_bank", "_shop"))
     both = both.rename(columns={"age_bank": "bank.age", "age_shop": "shop.age", "y": "label"})
     columns = ["bank.age", "income", "visits", "shop.age"]
@@ -210,7 +212,7 @@ def test_another_separator_and_another_id_column(tmp_path):
     assert joined(data).index.tolist() == list(range(20, 60))
 
 
-def change(table: dict[str, list[object]], column: str, **values: object) -> dict[str, list[object]]:
+def change(table: dict[str, list[Any]], column: str, **values: object) -> dict[str, list[Any]]:
     """The table with some values (r3=... is row 3) of a column replaced."""
     cells = list(table[column])
     for row, value in values.items():

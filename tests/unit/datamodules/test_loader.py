@@ -1,6 +1,7 @@
 """Laws: ranks together see exactly the joint batch; a run that was killed continues with the very next batch."""
 
 from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ workers = pytest.mark.parametrize(
 )
 
 
-def loader(rank: int = 0, world: int = 1, workers: int = 0, seed: int = 3, drop: bool = False, **records: object):
+def loader(rank: int = 0, world: int = 1, workers: int = 0, seed: int = 3, drop: bool = False, **records: Any):
     data = VerticalRecords(FEATURES, ((3,), (1,)), torch.arange(N), np.arange(N), **records)
     return ScheduledLoader(data, Shuffled(N, BATCH, seed, drop), rank, world, workers)
 

@@ -1,5 +1,7 @@
 """Law: a batch is one gather, and what each party gets equals naive indexing of its own columns."""
 
+from math import prod
+
 import numpy as np
 import torch
 
@@ -8,7 +10,7 @@ from lightning_vfl.datamodules.records import Request
 from lightning_vfl.types import Joint
 
 N, SHAPES = 20, ((3,), (1, 2, 4), (1,))
-OWN = [torch.arange(N * np.prod(s), dtype=torch.float32).reshape(N, *s) + 1000 * m for m, s in enumerate(SHAPES)]
+OWN = [torch.arange(N * prod(s), dtype=torch.float32).reshape(N, *s) + 1000 * m for m, s in enumerate(SHAPES)]
 LABELS = torch.arange(N) % 3
 PRESENT = torch.arange(3 * N).reshape(N, 3) % 4 > 0
 RECORDS = VerticalRecords(torch.cat([x.flatten(1) for x in OWN], 1), SHAPES, LABELS, np.arange(N) + 100, PRESENT)

@@ -1,0 +1,49 @@
+"""The code printed in docs/extending.md, run as printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Mean
+from tests.subjects import Blobs, trainer
+
+PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+BLOCKS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", PAGE, re.DOTALL))
+
+
+def printed(block, name):
+    space = {"__name__": f"printed_{block}"}
+    exec(compile(BLOCKS[block], f"extending.md:{block}", "exec"), space)
+    return space[name]
+
+
+def test_every_block_of_the_page_is_run_and_short():
+    assert len(re.findall("```python", PAGE)) == len(BLOCKS) == 2
+    assert all(code.count("\n") < 40 for code in BLOCKS.values())
+
+
+@pytest.mark.parametrize("trim", [0, 1])
+def test_the_aggregator(tmp_path, trim):
+    made = printed("aggregator", "TrimmedMean")(trim)
+    h = tuple(torch.full((2, 3), float(x)) for x in (1, 2, 90))
+    from lightning_vfl.types import Roll
+
+    assert made.plain(h, Roll.everyone(3))[0, 0] == (2.0 if trim else 31.0)
+    module = SplitVFL(made, width=5, seed=0)
+    t = trainer(tmp_path, max_epochs=15)
+    t.fit(module, datamodule=Blobs(batch_size=10))
+    assert float(t.callback_metrics["val/accuracy"]) > 0.8
+    assert module.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
+
+
+def test_the_protocol(tmp_path):
+    module = printed("protocol", "Committee")(Mean(), width=5, seed=0)
+    t = trainer(tmp_path, max_epochs=15)
+    data = Blobs(batch_size=10)
+    t.fit(module, datamodule=data)
+    assert t.test(module, datamodule=data, verbose=False)[0]["test/accuracy"] > 0.8
+    assert module.rounds["fit"] == 15 * 6
+    assert module.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
