@@ -41,11 +41,9 @@ def commands(text: str) -> Iterator[list[str]]:
 def parse(arguments: list[str]) -> None:
     """Parse arguments of ``lightning-vfl``, and go no further."""
     said = StringIO()
-    no_further = patch.object(
-        cli.VFLCLI, "parse_arguments", lambda _, parser, args: (parser.parse_args(args), sys.exit())
-    )
+    halt = patch.object(cli.VFLCLI, "parse_arguments", lambda _, parser, args: (parser.parse_args(args), sys.exit()))
     try:
-        with redirect_stdout(StringIO()), redirect_stderr(said), no_further:
+        with redirect_stdout(StringIO()), redirect_stderr(said), halt:
             cli.run(arguments)
     except SystemExit as end:
         if end.code:

@@ -73,7 +73,7 @@ class VFLModule(LightningModule, ABC):
         metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
         bottom_of: party number -> factory, for parties whose bottom is not ``bottom``'s.
         optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
-        lr_scheduler: makes a learning-rate schedule, stepped each epoch.
+        lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau watches ``val/loss``.
         evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
             messages (metered under kinds of their own), ``auto`` as the aggregator prefers.
         seed: names the randomness of the rounds; None: the seed of ``seed_everything``, else 0.
@@ -232,7 +232,10 @@ class VFLModule(LightningModule, ABC):
         optimizer = make(self.parameters())
         if self._lr_scheduler is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self._lr_scheduler(optimizer)}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": self._lr_scheduler(optimizer), "monitor": "val/loss"},
+        }
 
     def owners(self) -> Iterator[nn.Module]:
         """The networks that belong to different owners: each party's bottom, then the server's top."""

@@ -46,6 +46,13 @@ def test_a_compiled_protocol_is_refused_with_the_way_out(tmp_path):
         trainer(tmp_path).fit(torch.compile(split()), datamodule=Blobs(batch_size=10))
 
 
+def test_a_plateau_schedule_watches_the_validation_loss(tmp_path):
+    plateau = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, threshold=10.0, factor=0.5)
+    t = trainer(tmp_path, max_epochs=4)
+    t.fit(split(lr_scheduler=plateau), datamodule=Blobs(batch_size=10))
+    assert t.optimizers[0].param_groups[0]["lr"] < 1e-2
+
+
 def test_early_stopping_schedules_and_best_checkpoints(tmp_path):
     module = split(lr_scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.1))
     stopper = EarlyStopping("train/loss_epoch", min_delta=10.0, patience=1)

@@ -71,20 +71,36 @@ def test_the_gpu_recipe(tmp_path):
 
 
 def test_recipes_overlay_and_append_callbacks(tmp_path):
-    more = ["--trainer.callbacks+=LearningCurve", "--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping"]
-    more += ["--trainer.callbacks.monitor=val/loss", "--model.width", "16", "--model.optimizer", "torch.optim.SGD"]
-    done = run(["fit", "--config", "data/breast_cancer", "--config", "protocol/concat", *more, *SHORT])
+    (tmp_path / "mine.yaml").write_text(
+        """
+        trainer:
+          callbacks+:
+            - class_path: lightning.pytorch.callbacks.EarlyStopping
+              init_args: {monitor: val/loss}
+        model:
+          init_args:
+            width: 16
+            optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1}}
+            lr_scheduler: {class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 1}}
+            top: {class_path: Linear}
+            objective:
+              class_path: MultiClass
+              init_args: {loss: {class_path: torch.nn.CrossEntropyLoss, init_args: {label_smoothing: 0.1}}}
+            metrics:
+              f1: {class_path: torchmetrics.classification.MulticlassF1Score, init_args: {num_classes: 10}}
+        """
+    )
+    more = ["--config", "mine.yaml", "--trainer.callbacks+=LearningCurve", "--data.partitioner", "Grid"]
+    done = run(["fit", "--config", "data/digits", "--config", "protocol/concat", *more, *SHORT])
     kinds = {type(callback).__name__ for callback in done.trainer.callbacks}
     assert kinds >= {"LearningCurve", "EarlyStopping", "RunSummary", "ModelCheckpoint"}
-    assert done.model.top.layers[0].in_features == 3 * 16
-    assert (
-        type(
-            done.trainer.optimizers[0].optimizer
-            if hasattr(done.trainer.optimizers[0], "optimizer")
-            else done.trainer.optimizers[0]
-        ).__name__
-        == "SGD"
-    )
+    assert done.model.top.layer.in_features == 4 * 16
+    assert isinstance(done.trainer.optimizers[0], torch.optim.SGD)
+    assert done.trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.01)
+    assert done.model.objective.criterion.label_smoothing == 0.1
+    assert done.datamodule.party_shapes == ((1, 4, 4),) * 4
+    assert "val/f1" in done.trainer.callback_metrics
+    assert "val/accuracy" not in done.trainer.callback_metrics
 
 
 @pytest.mark.parametrize(("data", "file"), [("digits", "p.csv"), ("breast_cancer", "p.parquet")])

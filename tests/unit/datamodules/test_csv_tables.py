@@ -174,7 +174,12 @@ def test_regression_labels_are_real_numbers(files):
 def one_hot(tmp_path, seed: int = 0):
     """One party; record 'rI' works as JOBS[I % 3], only the first test record works as an astronaut."""
     ids = [f"r{i:02}" for i in range(40)]
-    table = {"id": ids, "y": [i % 2 for i in range(40)], "job": [JOBS[i % 3] for i in range(40)], "age": range(40)}
+    table: dict[str, Any] = {
+        "id": ids,
+        "y": [i % 2 for i in range(40)],
+        "job": [JOBS[i % 3] for i in range(40)],
+        "age": range(40),
+    }
     tested = (
         open_tables({"bank": write_csv(tmp_path / "a.csv", table)}, categorical=["job"], seed=seed).records("test").ids
     )

@@ -1,0 +1,72 @@
+import pytest
+import torch
+
+from lightning_vfl.callbacks import LearningCurve, PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks.run_summary import in_bytes, per_party
+from lightning_vfl.errors import ConfigurationError
+from tests.subjects import Blobs, split, trainer
+
+
+def test_learning_curve_draws_every_epoch_and_keeps_its_points(tmp_path):
+    curve = LearningCurve(str(tmp_path / "deep/er/curve.png"), metrics=["accuracy"])
+    t = trainer(tmp_path, max_epochs=3, callbacks=[curve])
+    t.fit(split(), datamodule=Blobs(batch_size=10))
+    assert (tmp_path / "deep/er/curve.png").read_bytes().startswith(b"\x89PNG")
+    assert {name: [e for e, _ in points] for name, points in curve.points.items()} == {
+        "train/loss_epoch": [1, 2, 3],
+        "val/loss": [1, 2, 3],
+        "val/accuracy": [1, 2, 3],
+    }
+    again = LearningCurve()
+    again.load_state_dict(curve.state_dict())
+    assert again.points == curve.points
+
+
+def test_the_epochs_own_training_loss_is_drawn(tmp_path):
+    curve = LearningCurve(str(tmp_path / "curve.png"))
+    t = trainer(tmp_path, max_epochs=2, callbacks=[curve])
+    t.fit(split(), datamodule=Blobs(batch_size=10))
+    assert curve.points["train/loss_epoch"][-1][1] == float(t.callback_metrics["train/loss_epoch"])
+
+
+def test_summary_names_what_was_trained_and_sent(tmp_path, capsys):
+    data, module = Blobs(batch_size=10), split()
+    t = trainer(tmp_path, callbacks=[RunSummary()])
+    t.fit(module, datamodule=data)
+    t.test(module, datamodule=data, verbose=False)
+    t.validate(module, datamodule=data, verbose=False)
+    printed = capsys.readouterr().out
+    for words in ("Summary of fit", "Summary of test", "Summary of validate", "test/accuracy", "2.2 kB each"):
+        assert words in printed
+    assert printed.count("Summary of") == 3
+
+
+def test_summary_can_be_silenced(tmp_path, capsys):
+    trainer(tmp_path, callbacks=[RunSummary(enabled=False)]).fit(split(), datamodule=Blobs(batch_size=10))
+    assert "Summary" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_500_000_000, "2.5 GB")])
+def test_bytes_in_words(count, words):
+    assert in_bytes(count) == words
+
+
+def test_unequal_parties_are_listed():
+    assert per_party(torch.tensor([1, 2000])) == "1 B, 2.0 kB"
+
+
+def test_predictions_go_to_files_that_can_be_read():
+    with pytest.raises(ConfigurationError, match="change the ending"):
+        PredictionWriter("x.json")
+
+
+def test_progress_bar_moves_sparsely_and_ends_complete(tmp_path, monkeypatch):
+    moves = []
+    monkeypatch.setattr(
+        "lightning.pytorch.callbacks.RichProgressBar.on_train_batch_end", lambda *args: moves.append(args[-1] + 1)
+    )
+    bar = SparseProgressBar(every=4)
+    trainer(tmp_path, max_epochs=1, enable_progress_bar=True, callbacks=[bar]).fit(
+        split(), datamodule=Blobs(batch_size=10)
+    )
+    assert moves == [4, 6]
