@@ -164,6 +164,8 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(2)
     rows, goals = [], []
+    # The goals are against a loop with one optimiser a party, as one would write it; the stricter ratio, against a
+    # loop with one optimiser for all, stands beside it in every row.
     for parties, join, looped, limit in (
         (4, "mean", True, 1.35),
         (28, "mean", True, 1.15),
@@ -173,18 +175,19 @@ def main() -> None:
         (8, "concat", True, None),
     ):
         timed, _ = measure(parties, join, looped, chosen.epochs)
-        pairs = timed.pairs("one")
+        pairs, strict = timed.pairs("one a party"), timed.pairs("one")
         rows.append(
             {
                 "parties": parties,
                 "aggregate": join,
                 "bottoms": "looped" if looped else "banked",
                 "trainer s/epoch": timed.epoch(timed.own),
-                "hand s/epoch": timed.epoch(timed.other["one"]),
+                "hand s/epoch": timed.epoch(timed.other["one a party"]),
                 "trainer/hand": pairs.ratio,
                 "spread": pairs.spread,
+                "one optimiser s/epoch": timed.epoch(timed.other["one"]),
+                "trainer/one optimiser": strict.ratio,
                 "pairs": len(pairs.a),
-                "over one optimiser a party": timed.pairs("one a party").ratio,
             }
         )
         if limit is not None:

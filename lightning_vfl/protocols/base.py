@@ -285,31 +285,35 @@ class VFLModule(LightningModule, ABC):
 
     def rank_loss(self, output: Tensor, batch: VerticalBatch) -> Tensor:
         """The loss whose mean over ranks is the mean over the joint batch: ranks with more rows count for more."""
-        rows = self.rows_of(batch)
-        mine = len(rows.ids)
+        mine = len(batch.record_ids)
         if mine == 0:  # a joint batch smaller than the number of ranks: take part with a zero
             return output.sum() * 0.0
         loss = self.objective.loss(output, self._labels(batch))
-        share = mine * self.trainer.world_size / rows.total
-        return loss if share == 1 else loss * share
+        if batch.joint is None:
+            return loss
+        return loss * (mine * self.trainer.world_size / batch.joint.total)
 
     def log_training(self, loss: Tensor, batch: VerticalBatch, batch_idx: int) -> None:
         """``train/loss`` at every logging step; with an epoch's last round, its mean loss and the traffic so far.
 
         Logging costs 0.2 ms a value, so it is not done in steps whose value nobody would see.
         """
-        total, joint = self.rows_of(batch).total, self.trainer.world_size > 1
+        total = len(batch.record_ids) if batch.joint is None else batch.joint.total
         if self._epoch.number != self.current_epoch:
             self._epoch = EpochLoss(self.current_epoch)
         self._epoch.add(loss.detach(), total)
-        if batch_idx == 0 or (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        trainer = self.trainer
+        seen = batch_idx == 0 or (self.global_step + 1) % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]  # set in Trainer.__init__
+        if not (seen or trainer.is_last_batch):
+            return
+        joint = trainer.world_size > 1
+        if seen:
             self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
-        if self.trainer.is_last_batch:
+        if trainer.is_last_batch:
             sums = {f"comm/{way}_bytes": self.meter.total(way).sum().double() for way in ("up", "down", "peer")}
             self.log_dict(sums, on_step=False, on_epoch=True, batch_size=1)
-            self.log(
-                "train/loss_epoch", self._epoch.mean(), on_step=False, on_epoch=True, sync_dist=joint, batch_size=1
-            )
+            mean = self._epoch.mean()
+            self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
 
     # ---- evaluation
 
