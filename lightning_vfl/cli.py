@@ -134,6 +134,7 @@ def _quieten() -> None:
         r".*isinstance\(treespec, LeafSpec\)",  # between torch and lightning
         r"The number of training batches .* is smaller than the logging interval",  # train/loss_epoch comes anyway
         r"The dirpath has changed from .*",  # every run has a folder of its own
+        r"Be aware that when using `ckpt_path`",  # testing needs no checkpoint callback
     ):
         warnings.filterwarnings("ignore", message=message)
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_tips)
