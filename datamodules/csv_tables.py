@@ -52,6 +52,7 @@ class CSVTables(VerticalDataModule):
         label_party: the party whose file holds the labels.
         label_column: the column of the labels.
         id_column: the column of the ids, the same in every file; whole numbers or text.
+        data_dir: the folder that relative file names start from; None: the working folder.
         task: ``classification``: labels are whole numbers or texts, numbered in sorted order, see ``classes``;
             ``regression``: labels are real numbers.
         overlap: ``inner``: the records that every party holds. ``keep``: every record of the label party; where another
@@ -84,6 +85,7 @@ class CSVTables(VerticalDataModule):
         label_party: str,
         label_column: str,
         id_column: str = "id",
+        data_dir: str | Path | None = None,
         task: Literal["classification", "regression"] = "classification",
         overlap: Literal["inner", "keep"] = "inner",
         categorical: Sequence[str] = (),
@@ -115,7 +117,7 @@ class CSVTables(VerticalDataModule):
                 f"val_share {val_share} and test_share {test_share} leave nothing for training; "
                 "use shares from 0 that add up to less than 1"
             )
-        self.tables = {party: Path(path) for party, path in tables.items()}
+        self.tables = {party: Path(data_dir or ".") / path for party, path in tables.items()}
         self.label_party = label_party
         self.label_column = label_column
         self.id_column = id_column

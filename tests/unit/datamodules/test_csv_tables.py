@@ -350,3 +350,9 @@ def test_files_that_are_not_there(files, tmp_path, name):
 def test_impossible_settings(files, settings, message):
     with pytest.raises(ConfigurationError, match=message):
         open_tables(files, **settings)
+
+
+def test_relative_names_start_from_data_dir(tmp_path, files):
+    names = {party: path.name for party, path in files.items()}
+    there, here = open_tables(names, data_dir=tmp_path), open_tables(files)
+    pd.testing.assert_frame_equal(joined(there), joined(here))
