@@ -187,6 +187,10 @@ class VerticalDataModule(LightningDataModule, ABC):
     def _in_order(self, name: SplitName) -> ScheduledLoader:
         records = self.records(name)
         rank, world = self._place()
+        if len(records) < world:  # a process that never sees a record cannot join in reducing the metrics
+            raise ConfigurationError(
+                f"the {len(records)} {name} records cannot be shared by {world} processes; use at most {len(records)}"
+            )
         return self._loader(records, InOrder(len(records), self.batch_size * world), rank, world)
 
     def _loader(self, records: VerticalRecords, schedule: Schedule, rank: int, world: int) -> ScheduledLoader:

@@ -177,3 +177,11 @@ def test_folder_of_file_based_data(monkeypatch, tmp_path):
     monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
     assert data_folder(None, "mnist") == tmp_path / "mnist"
     assert data_folder("elsewhere", "mnist").parts == ("elsewhere",)
+
+
+def test_fewer_records_than_processes_are_refused_where_metrics_are_reduced(monkeypatch):
+    data = InMemory({"train": table(8, 2), "val": table(1, 2)})
+    data.setup("fit")
+    monkeypatch.setattr(data, "_place", lambda: (0, 2))
+    with pytest.raises(ConfigurationError, match="cannot be shared by 2 processes; use at most 1"):
+        data.val_dataloader()
