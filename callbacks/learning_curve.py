@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 
 class LearningCurve(Callback):
@@ -21,16 +22,18 @@ class LearningCurve(Callback):
         self.metrics = metrics
         self.points: dict[str, list[tuple[int, float]]] = {}
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._add(trainer, "val/")
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Runs after the epoch's validation, so both sides of the curve belong to the same weights."""
-        for name, value in trainer.callback_metrics.items():
-            if name in ("train/loss_epoch", "val/loss") or self._wanted(name):
-                self.points.setdefault(name, []).append((trainer.current_epoch + 1, float(value)))
+        self._add(trainer, "train/loss_epoch")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        folder = trainer.log_dir or trainer.default_root_dir  # asked of all processes: it is broadcast
         if not trainer.is_global_zero or not self.points:
             return
-        path = Path(self.path or Path(trainer.log_dir or trainer.default_root_dir) / "learning_curve.png")
+        path = Path(self.path or Path(folder) / "learning_curve.png")
         path.parent.mkdir(parents=True, exist_ok=True)
         draw(self.points, path)
         print(f"learning curve: {path}")
@@ -41,10 +44,12 @@ class LearningCurve(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.points = {name: [(int(e), v) for e, v in points] for name, points in state_dict["points"].items()}
 
-    def _wanted(self, name: str) -> bool:
-        if not name.startswith("val/") or name == "val/loss":
-            return False
-        return self.metrics is None or name.removeprefix("val/") in self.metrics
+    def _add(self, trainer: Trainer, prefix: str) -> None:
+        for name, value in trainer.callback_metrics.items():
+            if name.startswith(prefix) and (
+                self.metrics is None or name.split("/")[1] in {"loss", "loss_epoch", *self.metrics}
+            ):
+                self.points.setdefault(name, []).append((trainer.current_epoch + 1, float(value)))
 
 
 def draw(points: dict[str, list[tuple[int, float]]], path: Path) -> None:

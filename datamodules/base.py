@@ -233,6 +233,10 @@ class VerticalDataModule(LightningDataModule, ABC):
                 f"{int(wrong.sum())} labels of the {name} records are NaN or infinite, first of record "
                 f"{split.ids[int(wrong.nonzero()[0])]}; correct them or remove the records"
             )
+        if split.labels.ndim != 1:
+            raise ConfigurationError(
+                f"labels of the {name} records have shape {tuple(split.labels.shape)}; give one number a record"
+            )
         classes = self.num_classes
         if classes is not None and len(split.labels):
             low, high = int(split.labels.min()), int(split.labels.max())

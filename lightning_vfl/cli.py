@@ -2,9 +2,11 @@
 
 import argparse
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 import torch
@@ -51,18 +53,26 @@ class VFLCLI(LightningCLI):
         return trainer
 
     def _parse_ckpt_path(self) -> None:
-        """A checkpoint of a run started from Python has no class paths to overlay the recipe with."""
+        """Look at the checkpoint before anything is built. The recipe decides what is built, not the checkpoint.
+
+        LightningCLI would overrule the recipe and the command line silently; here the loaded module is held to the
+        checkpoint instead, see ``VFLModule.on_load_checkpoint``.
+        """
         path = self.config[self.config.subcommand].get("ckpt_path")
-        if path is not None and path not in ("best", "last", "hpc", "registry"):
-            try:
-                hparams = torch.load(path, weights_only=True, map_location="cpu").get("hyper_parameters", {})
-            except FileNotFoundError:
-                raise ConfigurationError(
-                    f"--ckpt_path {path}: no such file; give the .ckpt that fit has written"
-                ) from None
-            if "_class_path" not in hparams:
-                return
-        super()._parse_ckpt_path()
+        if path is None and self.config.subcommand != "fit":
+            raise ConfigurationError(
+                f"{self.config.subcommand} needs a trained model; give --ckpt_path FILE, which the summary of fit names"
+            )
+        if path is None or path in ("best", "last", "hpc", "registry"):
+            return
+        try:
+            known = "pytorch-lightning_version" in torch.load(path, weights_only=True, map_location="cpu")
+        except FileNotFoundError:
+            raise ConfigurationError(f"--ckpt_path {path}: no such file; give the .ckpt that fit has written") from None
+        except (OSError, RuntimeError, LookupError, TypeError, UnpicklingError):
+            known = False
+        if not known:
+            raise ConfigurationError(f"--ckpt_path {path} is no checkpoint; give the .ckpt that fit has written")
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -108,11 +118,12 @@ def run(args: Sequence[str] | None = None) -> VFLCLI:
         _fail(one_line(str(error)), status=2)
     except (ConfigurationError, MisconfigurationException) as error:
         _fail(" ".join(str(error).split()), status=1)
-    except ValueError as error:
+    except (ValueError, RuntimeError, OSError) as error:
         cause = _configuration_error(error)
-        if cause is None:
+        if cause is None and os.environ.get("LIGHTNING_VFL_TRACEBACK"):
             raise
-        _fail(" ".join(str(cause).split()), status=1)
+        hint = "" if cause else f" ({type(error).__name__}; LIGHTNING_VFL_TRACEBACK=1 shows where)"
+        _fail(" ".join(str(cause or error).split()) + hint, status=1)
 
 
 def _configuration_error(error: BaseException | None) -> ConfigurationError | None:

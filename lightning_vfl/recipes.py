@@ -75,17 +75,14 @@ def with_full_paths(config: Any) -> Any:
 def expand_arguments(arguments: Sequence[str]) -> list[str]:
     """Command-line arguments with recipes found and short names of factories (``--model.top=Linear``) made full."""
     expanded: list[str] = []
-    expects: str | None = None  # the option whose value comes next
+    before = ""
     for argument in arguments:
         option, equals, value = argument.partition("=")
-        if expects is not None:
-            expanded.append(_expand(expects, argument))
-            expects = None
-        elif equals and option.startswith("-"):
-            expanded.append(f"{option}={_expand(option, value)}")
+        if argument.startswith("-"):
+            expanded.append(f"{option}={_expand(option, value)}" if equals else argument)
         else:
-            expanded.append(argument)
-            expects = argument if argument.startswith("-") else None
+            expanded.append(_expand(before, argument))
+        before = argument
     return expanded
 
 

@@ -110,11 +110,10 @@ class Aggregator(ABC):
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
         """The aggregate from the messages of the last leg; default: ``plain`` of what arrived."""
         (message,) = messages
-        like = message.pieces[0]
+        like = message.pieces[0] if message.pieces else view.rows.ids.new_zeros((), dtype=torch.get_default_dtype())
+        rows = len(view.rows.ids)
         arrived = dict(zip(message.senders, message.pieces, strict=True))
-        h = tuple(
-            arrived[m] if m in arrived else like.new_zeros(like.shape[0], width) for m, width in enumerate(view.widths)
-        )
+        h = tuple(arrived[m] if m in arrived else like.new_zeros(rows, width) for m, width in enumerate(view.widths))
         return self._real(h, view.roll, view.present)
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
@@ -143,6 +142,8 @@ class Aggregator(ABC):
     ) -> tuple[Tensor, ...]:
         """The adjoint of the round: one gradient a leaf. grad (B, D_out) = dL/dz."""
         saved = aggregate.saved
+        if not saved.z.requires_grad:  # nobody counted
+            return tuple(torch.zeros_like(h) for h in saved.h)
         grads = torch.autograd.grad(saved.z, saved.h, grad, allow_unused=True)
         return tuple(torch.zeros_like(h) if g is None else g for g, h in zip(grads, saved.h, strict=True))
 

@@ -16,8 +16,8 @@ def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
 
 
 def _stacked(h: tuple[Tensor, ...], counted: tuple[int, ...], present: Tensor | None) -> Tensor:
-    """(n, B, D): the counted parties' embeddings, in order of their numbers."""
-    return torch.stack([_held(h[m], m, present) for m in counted])
+    """(n, B, D): the counted parties' embeddings, in order of their numbers; nobody counts as one zero."""
+    return torch.stack([_held(h[m], m, present) for m in counted] or [torch.zeros_like(h[0])])
 
 
 class Concat(Aggregator):
@@ -92,7 +92,7 @@ class Mean(Aggregator):
         counted = roll.counted
         total = _stacked(h, counted, present).sum(0)
         if present is None:
-            return total / len(counted)
+            return total / max(len(counted), 1)
         return total / present[:, list(counted)].sum(1, keepdim=True).clamp(min=1)
 
 
@@ -115,8 +115,8 @@ class Max(Aggregator):
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         counted = roll.counted
-        if present is None:
-            return torch.stack([h[m] for m in counted]).max(0).values
+        if present is None or not counted:
+            return _stacked(h, counted, present).max(0).values
         lowest = torch.finfo(h[0].dtype).min
         held = present[:, list(counted)]
         rivals = torch.stack([h[m].masked_fill(~present[:, m, None], lowest) for m in counted])

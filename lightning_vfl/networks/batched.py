@@ -25,9 +25,11 @@ def batched(first: nn.Module, layers: Layers, x: Tensor) -> Tensor:
 
 def has_rule(network: nn.Module) -> bool:
     """Whether this network and everything inside it has a batched rule."""
-    if not all(batched.dispatch(type(layer)) is not batched.dispatch(object) for layer in network.modules()):
+    # the exact type: a subclass may have a forward of its own
+    if not all(type(layer) in batched.registry for layer in network.modules()):
         return False
-    return not any(layer._forward_hooks or layer._forward_pre_hooks for layer in network.modules())
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return not any(getattr(layer, kind) for layer in network.modules() for kind in hooks)
 
 
 def stack(layers: Layers, name: str) -> Tensor:
@@ -46,7 +48,9 @@ def _sequential(first: nn.Sequential, layers: Layers, x: Tensor) -> Tensor:
 def _linear(first: nn.Linear, layers: Layers, x: Tensor) -> Tensor:
     weight = stack(layers, "weight").transpose(1, 2)
     bias: Tensor | None = first.bias  # torch's annotation forgets bias=False
-    return torch.bmm(x, weight) if bias is None else torch.baddbmm(stack(layers, "bias").unsqueeze(1), x, weight)
+    rows = x.flatten(1, -2)  # a record may have further axes in front of the features
+    out = torch.bmm(rows, weight) if bias is None else torch.baddbmm(stack(layers, "bias").unsqueeze(1), rows, weight)
+    return out.view(*x.shape[:-1], out.shape[-1])
 
 
 @batched.register
@@ -60,8 +64,11 @@ def _layer_norm(first: nn.LayerNorm, layers: Layers, x: Tensor) -> Tensor:
     x = nn.functional.layer_norm(x, first.normalized_shape, eps=first.eps)
     if not first.elementwise_affine:
         return x
-    x = x * stack(layers, "weight").unsqueeze(1)
-    return x if first.bias is None else x + stack(layers, "bias").unsqueeze(1)
+    between = (1,) * (x.ndim - 1 - len(first.normalized_shape))  # rows, and axes that are not normalised
+    x = x * stack(layers, "weight").view(len(layers), *between, *first.normalized_shape)
+    if first.bias is None:
+        return x
+    return x + stack(layers, "bias").view(len(layers), *between, *first.normalized_shape)
 
 
 def _elementwise(first: nn.Module, layers: Layers, x: Tensor) -> Tensor:

@@ -5,12 +5,11 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -118,13 +117,9 @@ class VFLModule(LightningModule, ABC):
             warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
             self.save_hyperparameters()
         self.hparams["seed"] = seed
-        self._parts = {
-            "aggregator": aggregator,
-            "bottom": bottom,
-            "bottom_of": bottom_of,
-            "top": top,
-            "objective": objective,
-        }
+        if party_shapes is not None:  # numpy's integers are no plain data
+            self.hparams["party_shapes"] = [[int(side) for side in shape] for shape in party_shapes]
+            self.hparams["num_classes"] = None if num_classes is None else int(num_classes)
         for stored in (self.hparams, self._hparams_initial):
             _drop_unplain(stored)
 
@@ -202,7 +197,13 @@ class VFLModule(LightningModule, ABC):
                     f"the model was built for parties of shapes {built} but the data have {given}; "
                     "use the partitioner that it was trained with"
                 )
-        if not isinstance(self.trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+            if self.hparams["num_classes"] != data.num_classes:
+                raise ConfigurationError(
+                    f"the model was built for num_classes = {self.hparams['num_classes']} but the data have "
+                    f"{data.num_classes}; give the same num_classes with party_shapes"
+                )
+        strategy = self.trainer.strategy
+        if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
             raise ConfigurationError(
                 f"{type(self.trainer.strategy).__name__} would shard networks that belong to different parties; "
                 "use strategy: auto or ddp"
@@ -212,14 +213,26 @@ class VFLModule(LightningModule, ABC):
                 "a compiled protocol cannot be traced through the messages of a round; compile the networks instead: "
                 "bottom=lambda shape, width: torch.compile(MLP(shape, width))"
             )
-        if stage == "fit" and self.trainer.accumulate_grad_batches != 1:
+        if stage == "fit":
+            self._refuse_accumulation()
+
+    def on_train_epoch_start(self) -> None:
+        """A callback may have changed it since."""
+        self._refuse_accumulation()
+
+    def _refuse_accumulation(self) -> None:
+        if self.trainer.accumulate_grad_batches != 1:
             raise ConfigurationError(
                 "accumulate_grad_batches > 1 would make one optimiser step of several rounds with different parties; "
                 "raise batch_size instead"
             )
 
+    def on_train_end(self) -> None:
+        """A later fit counts its first epoch anew."""
+        self._epoch = EpochLoss()
+
     def forward(self, features: tuple[Tensor, ...]) -> Tensor:
-        """Predictions in the clear for features of all parties, each (B, *S_m)."""
+        """Predictions for features of all parties, each (B, *S_m); run as evaluation is, see ``evaluate``."""
         ids = torch.arange(features[0].shape[0])
         output = self.output(VerticalBatch(features, None, ids), RoundNames(self.seed, "predict", 0))
         return self.objective.predict(output)
@@ -303,10 +316,10 @@ class VFLModule(LightningModule, ABC):
             self._epoch = EpochLoss(self.current_epoch)
         self._epoch.add(loss.detach(), total)
         trainer = self.trainer
-        seen = batch_idx == 0 or (self.global_step + 1) % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]  # set in Trainer.__init__
+        seen = batch_idx == 0 or _due(self.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
         if not (seen or trainer.is_last_batch):
             return
-        joint = trainer.world_size > 1
+        joint = self._joint
         if seen:
             self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
         if trainer.is_last_batch:
@@ -351,13 +364,31 @@ class VFLModule(LightningModule, ABC):
 
     # ---- checkpoints
 
+    def _parts(self) -> dict[str, str]:
+        """What the networks are, in words that compare: the printed form of what was built."""
+        bottoms = "\n".join(str(bottom) for bottom in self.bottoms.parties)
+        objective = type(self.objective).__name__
+        return {"aggregator": repr(self.aggregator), "bottom": bottoms, "top": str(self.top), "objective": objective}
+
+    def _epoch_of_all(self) -> EpochLoss:
+        """The running loss over all processes; a rank's own sum is scaled so that their mean is the joint sum."""
+        total = self._epoch.total
+        if self._trainer is not None and self._joint and isinstance(total, Tensor):
+            total = self.trainer.strategy.reduce(total.clone(), reduce_op="mean")
+        return EpochLoss(self._epoch.number, total.cpu() if isinstance(total, Tensor) else total, self._epoch.rows)
+
+    @property
+    def _joint(self) -> bool:
+        return self.trainer.world_size > 1
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the books: round numbers, bytes, running loss, and which parts the networks were built with."""
         checkpoint[_BOOKS] = {
             "rounds": dict(self.rounds),
             "meter": self.meter.state_dict(),
-            "epoch_loss": asdict(self._epoch),
-            "parts": {name: _part(part) for name, part in self._parts.items()},
+            "epoch_loss": asdict(self._epoch_of_all()),
+            "seed": self.seed,
+            "parts": self._parts(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -365,16 +396,23 @@ class VFLModule(LightningModule, ABC):
         books = checkpoint.get(_BOOKS)
         if books is None:
             return
-        for name, part in self._parts.items():
-            if books["parts"][name] != _part(part):
-                raise ConfigurationError(
-                    f"the checkpoint was trained with {name} = {books['parts'][name]}, this model has {_part(part)}; "
-                    f"give the same {name}= (load_from_checkpoint(path, {name}=...))"
-                )
         self.configure_model()
+        trained, own = books["parts"], self._parts()
+        for name, part in own.items():
+            if trained[name] != part:
+                words = f": {trained[name]} there, {part} here" if "\n" not in trained[name] + part else ""
+                raise ConfigurationError(
+                    f"the checkpoint was trained with another {name} than this model has{words}; give the same one "
+                    f"(in Python: load_from_checkpoint(path, {name}=...))"
+                )
+        self.seed = books["seed"]
         self.rounds = dict(books["rounds"])
         self.meter.load_state_dict(books["meter"])
         self._epoch = EpochLoss(**books["epoch_loss"])
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 def _drop_unplain(hparams: Any) -> None:
@@ -389,13 +427,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_plain(inner) for inner in value)
     return value is None or type(value) in (bool, int, float, str)
-
-
-def _part(part: Any) -> str:
-    """What a part is, in words that compare: the class of an object or of what a factory makes, no settings."""
-    if isinstance(part, dict):
-        return ", ".join(f"{key}: {_part(one)}" for key, one in sorted(part.items()))
-    if isinstance(part, partial):  # of a class, or of what a recipe instantiates a class with
-        return _part(next((argument for argument in part.args if isinstance(argument, type)), part.func))
-    kind = part if hasattr(part, "__qualname__") else type(part)
-    return f"{kind.__module__}.{kind.__qualname__}"

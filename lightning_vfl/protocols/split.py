@@ -19,6 +19,9 @@ class SplitVFL(VFLModule):
 
     A party that holds none of a batch's records takes no part in that round: it sends nothing and does not learn.
 
+    Not guaranteed: a meaning for batch norm in the bottoms when records are partly held; rows that a party does not
+        hold run through its bottom as zeros, and only their embeddings are left out.
+
     Example:
         >>> from lightning_vfl.aggregators import Mean
         >>> module = SplitVFL(Mean(), party_shapes=[(3,), (2,)], num_classes=2)
@@ -72,7 +75,10 @@ class SplitVFL(VFLModule):
         seen = batch.present if aggregator.visible else None
         server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen)
         self._count(contribution, rows.total, roll, names)
-        output: Tensor = self.top(Exchange(aggregator, contribution, parties, server).run())
+        value = Exchange(aggregator, contribution, parties, server).run()
+        if not roll.complete:  # with several processes every parameter has to take part in the backward pass
+            value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
+        output: Tensor = self.top(value)
         return output
 
     def _count(self, contribution: Contribution, rows: int, roll: Roll, names: RoundNames) -> None:

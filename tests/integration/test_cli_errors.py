@@ -64,6 +64,21 @@ def test_incomplete_commands(arguments, message, capsys):
     assert message in line
 
 
+@pytest.mark.parametrize("command", ["test", "predict", "validate"])
+def test_an_untrained_model_is_not_evaluated_silently(command, capsys):
+    code, line = complaint([command, *GOOD], capsys)
+    assert code == 1
+    assert f"{command} needs a trained model; give --ckpt_path" in line
+
+
+def test_what_is_no_checkpoint_is_said_so(tmp_path, capsys):
+    (tmp_path / "x.ckpt").write_text("no checkpoint")
+    for path in ("x.ckpt", "."):
+        code, line = complaint(["test", *GOOD, "--ckpt_path", path], capsys)
+        assert code == 1
+        assert "is no checkpoint; give the .ckpt that fit has written" in line
+
+
 def test_labels_missing_and_nan_in_features(tmp_path, capsys):
     x = np.arange(40, dtype=float)
     pd.DataFrame({"id": range(40), "a": x, "b": x}).to_csv(tmp_path / "one.csv", index=False)

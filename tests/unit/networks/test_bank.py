@@ -120,6 +120,30 @@ def test_what_is_random_or_stateful_or_unknown_is_looped(layer):
     assert PartyBank(bottoms).groups == ()
 
 
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def test_a_subclass_with_a_forward_of_its_own_is_looped():
+    assert not has_rule(Residual(nn.Linear(3, 3)))
+
+
+@pytest.mark.parametrize("parties", [2, 6])
+def test_further_axes_in_front_of_the_features(parties):
+    """With as many parties as rows, a wrong broadcast would not even fail."""
+    layers = [
+        nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.LayerNorm((2, 4)), nn.Flatten()) for _ in range(parties)
+    ]
+    for parameter in nn.ModuleList(layers).parameters():
+        nn.init.normal_(parameter)
+    features = tuple(torch.randn(B, 2, 5) for _ in range(parties))
+    looped, banked = PartyBank(layers, batch_from=10**6), PartyBank(layers, batch_from=2)
+    assert banked.groups == (tuple(range(parties)),)
+    for one, other in zip(looped(features), banked(features), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_convolutions_are_looped_and_hooks_are_respected():
     assert not has_rule(ConvNet((1, 4, 4), D))
     hooked = MLP((3,), D)

@@ -34,7 +34,7 @@ def test_a_run_from_python_loads_with_the_parts_that_built_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("parts", "message"),
-    [({"aggregator": Mean()}, "trained with aggregator"), ({"aggregator": Sum(), "top": MLP}, "trained with top")],
+    [({"aggregator": Mean()}, "another aggregator"), ({"aggregator": Sum(), "top": MLP}, "another top")],
 )
 def test_other_parts_are_refused_instead_of_silently_used(tmp_path, parts, message):
     path, _ = saved(tmp_path, SplitVFL(Sum(), width=5))

@@ -221,3 +221,41 @@ def test_bottoms_may_differ_between_parties(tmp_path):
 def test_a_top_that_knows_its_outputs_is_called_with_the_width_alone(tmp_path):
     module, _ = fitted(tmp_path, Blobs(batch_size=10), split(top=lambda width: nn.Linear(width, 3)))
     assert module.top.out_features == 3
+
+
+class Unheld(PartlyHeld):
+    """Nobody holds any feature of the first 20 training records."""
+
+    def load(self, names):
+        splits = super().load(names)
+        if "train" in splits:
+            splits["train"].present[:20] = False
+        return splits
+
+
+def test_a_round_that_nobody_takes_part_in_passes(tmp_path):
+    module = InOrderSplit(Mean(), width=5, seed=0, optimizer=partial(torch.optim.SGD, lr=0.1))
+    _, t = fitted(tmp_path, Unheld(batch_size=10), module, max_steps=2, limit_val_batches=0)
+    assert t.global_step == 2
+    assert module.meter.total("up").tolist() == [0, 0, 0]
+
+
+def test_accumulation_by_a_callback_is_refused_too(tmp_path):
+    from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+    with pytest.raises(ConfigurationError, match="raise batch_size"):
+        fitted(tmp_path, Blobs(batch_size=10), callbacks=[GradientAccumulationScheduler({0: 1, 1: 3})])
+
+
+def test_classes_that_are_not_the_datas_are_refused(tmp_path):
+    module = split(party_shapes=[(3,), (3,), (2,)])
+    with pytest.raises(ConfigurationError, match="give the same num_classes"):
+        fitted(tmp_path, Blobs(batch_size=10), module)
+
+
+def test_a_second_fit_has_epoch_losses_of_its_own(tmp_path):
+    data = Blobs(batch_size=54)
+    module, _ = fitted(tmp_path, data, max_epochs=1)
+    t = trainer(tmp_path, max_epochs=1, log_every_n_steps=1)
+    t.fit(module, datamodule=data)
+    assert float(t.callback_metrics["train/loss_epoch"]) == pytest.approx(float(t.callback_metrics["train/loss"]))
