@@ -14,7 +14,7 @@ from lightning_vfl.protocols import VFLModule
 class RunSummary(Callback):
     """Prints rounds, bytes and metrics at the end of fit, validate and test.
 
-    Bytes and rounds are those of the training, also when the summary follows a test of a loaded checkpoint.
+    Bytes and rounds are those of the training; after a checkpoint was loaded, those up to that checkpoint.
 
     Args:
         enabled: False keeps quiet.

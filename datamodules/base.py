@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -139,7 +139,7 @@ class VerticalDataModule(LightningDataModule, ABC):
                     held = split.present.repeat_interleave(torch.tensor(widths), dim=1)
                     features = torch.where(held, features, 0.0)
                 shapes = [part.shape for part in parts]
-                self._records[name] = VerticalRecords(features, shapes, split.labels, split.ids, split.present)
+                self._records[name] = VerticalRecords(features.float(), shapes, split.labels, split.ids, split.present)
 
     def train_dataloader(self) -> ScheduledLoader:
         """Batches in the order that the protocol's schedule gives; without a protocol, shuffled."""
@@ -173,6 +173,21 @@ class VerticalDataModule(LightningDataModule, ABC):
             return batch
         moved: VerticalBatch = super().transfer_batch_to_device(batch, device, dataloader_idx)
         return moved
+
+    # ---- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """How the records were cut and split: a model is resumed and tested on these data and no others."""
+        return {"partitioner": repr(self.partitioner), "normaliser": repr(self.normaliser), "seed": self.seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse data that were cut otherwise; another seed may have put test records into training."""
+        for name, own in self.state_dict().items():
+            if state_dict[name] != own:
+                raise ConfigurationError(
+                    f"the checkpoint was trained on {type(self).__name__} with {name} = {state_dict[name]}, these data "
+                    f"have {own}; give the same {name}"
+                )
 
     # ---- inside
 
@@ -210,6 +225,7 @@ class VerticalDataModule(LightningDataModule, ABC):
 
     def _check(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
         # a sum is finite only if all its terms are: a tenth of the time for images
+        features = features.float()  # what training will see: a value beyond float32 is infinite there
         if not torch.isfinite(features.sum()) and (bad := ~torch.isfinite(features)).any():
             row, column = (int(i) for i in bad.nonzero()[0])
             ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)

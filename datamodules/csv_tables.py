@@ -192,7 +192,7 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(f"no party has a column besides '{self.id_column}' and the labels; add features")
         return _Joined(
             ids,
-            torch.from_numpy(np.hstack(blocks)).float(),
+            torch.from_numpy(np.hstack(blocks)).double(),  # scaled first: a timestamp needs more than float32
             torch.from_numpy(np.stack(held, axis=1)) if self.overlap == "keep" else None,
             torch.tensor(labels, dtype=torch.int64 if self.task == "classification" else torch.float32),
             classes,

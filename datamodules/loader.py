@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.schedules import Schedule
 from lightning_vfl.types import Joint, VerticalBatch
 
@@ -77,10 +78,20 @@ class ScheduledLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands; plain numbers."""
-        return {"epoch": self.epoch, "offset": self.offset, "schedule": self.schedule.state_dict()}
+        return {
+            "epoch": self.epoch,
+            "offset": self.offset,
+            "steps": self.schedule.steps,
+            "schedule": self.schedule.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Stand there again."""
+        if state["steps"] != self.schedule.steps and 0 < state["offset"] < state["steps"]:
+            raise ConfigurationError(
+                f"the checkpoint stands in the middle of an epoch of {state['steps']} batches, this loader has "
+                f"{self.schedule.steps}; resume with the same batch_size and number of processes"
+            )
         self.epoch, self.offset = state["epoch"], state["offset"]
         self.schedule.load_state_dict(state["schedule"])
         self._restored = True

@@ -21,7 +21,7 @@ class Split:
     """What a data set gives for one stage, before it is cut: everything about N records.
 
     Args:
-        features: (N, *shape of the layout) float32.
+        features: (N, *shape of the layout) float32, or float64 where scaling needs the digits.
         labels: (N,) int64 classes or float32 values; None if there are none.
         ids: the user's own record ids, any dtype.
         present: (N, views) bool, which view's holder has which record; None: all have all.

@@ -20,6 +20,7 @@ class Blobs(VerticalDataModule):
 
     records_in_all = 90
     columns = 8
+    partly_held = False  # party 2 holds one record of 29, so that most batches hold none of its own
 
     @property
     def layout(self) -> Layout:
@@ -41,7 +42,17 @@ class Blobs(VerticalDataModule):
         n = self.records_in_all * 3 // 5
         m = self.records_in_all * 4 // 5
         rows = {"train": slice(0, n), "val": slice(n, m), "test": slice(m, None), "predict": slice(m, None)}
-        return {name: Split(x[rows[name]], self.target(y)[rows[name]], ids[rows[name]]) for name in names}
+        present = torch.ones(self.records_in_all, 3, dtype=torch.bool)
+        present[:, 2] = torch.arange(self.records_in_all) % 29 == 0
+        return {
+            name: Split(
+                x[rows[name]],
+                self.target(y)[rows[name]],
+                ids[rows[name]],
+                present[rows[name]] if self.partly_held else None,
+            )
+            for name in names
+        }
 
     def target(self, y: torch.Tensor) -> torch.Tensor:
         return y

@@ -66,9 +66,8 @@ def _layer_norm(first: nn.LayerNorm, layers: Layers, x: Tensor) -> Tensor:
         return x
     between = (1,) * (x.ndim - 1 - len(first.normalized_shape))  # rows, and axes that are not normalised
     x = x * stack(layers, "weight").view(len(layers), *between, *first.normalized_shape)
-    if first.bias is None:
-        return x
-    return x + stack(layers, "bias").view(len(layers), *between, *first.normalized_shape)
+    bias: Tensor | None = first.bias  # torch's annotation forgets bias=False
+    return x if bias is None else x + stack(layers, "bias").view(len(layers), *between, *first.normalized_shape)
 
 
 def _elementwise(first: nn.Module, layers: Layers, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ if __name__ == "__main__":
     devices, batch_size, records = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(1)
     Blobs.records_in_all = records
+    Blobs.partly_held = records == 92
     module = split({"Mean": Mean, "Sum": Sum, "Max": Max, "Concat": Concat}[aggregator](),
                    optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9))
     strategy = "ddp" if devices > 1 else "auto"

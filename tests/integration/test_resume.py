@@ -10,6 +10,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_vfl.aggregators import Max
 from lightning_vfl.callbacks import LearningCurve
+from lightning_vfl.datamodules import RandomColumns
+from lightning_vfl.errors import ConfigurationError
 from tests.subjects import Blobs, split, trainer
 
 pytestmark = pytest.mark.filterwarnings(
@@ -108,6 +110,24 @@ def test_resume_from_a_checkpoint_at_the_end_of_an_epoch(tmp_path):
     for stage in ("fit", "validation"):  # Lightning repeats its sanity check
         assert one.rounds[stage] == again.rounds[stage]
     assert t.callback_metrics.keys() == u.callback_metrics.keys()
+
+
+def test_another_batch_size_in_the_middle_of_an_epoch_is_refused(whole, tmp_path):
+    folder, _ = whole
+    with pytest.raises(ConfigurationError, match="resume with the same batch_size"):
+        trainer(tmp_path, max_epochs=EPOCHS).fit(
+            module(), datamodule=Blobs(batch_size=5), ckpt_path=folder / "step=7.ckpt"
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(Blobs(batch_size=10, seed=1), "give the same seed"), (Blobs(RandomColumns(3)), "give the same partitioner")],
+)
+def test_other_data_are_refused(whole, tmp_path, data, message):
+    folder, _ = whole
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path).test(module(), datamodule=data, ckpt_path=folder / "step=7.ckpt", verbose=False)
 
 
 def test_a_resumed_log_continues(tmp_path, whole):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lightning_vfl.datamodules import ContiguousColumns, CSVTables, NamedColumns, Unchanged
+from lightning_vfl.datamodules import ContiguousColumns, CSVTables, NamedColumns, Standardise, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
 from .miniature import write_csv
@@ -356,3 +356,11 @@ def test_relative_names_start_from_data_dir(tmp_path, files):
     names = {party: path.name for party, path in files.items()}
     there, here = open_tables(names, data_dir=tmp_path), open_tables(files)
     pd.testing.assert_frame_equal(joined(there), joined(here))
+
+
+def test_digits_beyond_float32_survive_until_the_scaling(tmp_path):
+    """Timestamps a second apart: one value in float32, as many as records after scaling in float64."""
+    columns = {"id": range(60), "t": [1_700_000_000 + i for i in range(60)], "y": [0, 1] * 30}
+    path = write_csv(tmp_path / "t.csv", {name: list(column) for name, column in columns.items()})
+    data = open_tables({"bank": path}, normaliser=Standardise())
+    assert len(data.records("train").features.unique()) == len(data.records("train"))

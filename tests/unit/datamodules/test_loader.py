@@ -92,7 +92,7 @@ def test_a_restored_loader_continues_with_the_next_batch(workers, done):
     killed.sampler.set_epoch(2)
     seen = ids(islice(killed, done))
     state = killed.state_dict()
-    assert state == {"epoch": 2, "offset": done, "schedule": {}}
+    assert state == {"epoch": 2, "offset": done, "steps": killed.schedule.steps, "schedule": {}}
 
     resumed = loader(workers=workers)
     resumed.load_state_dict(state)
