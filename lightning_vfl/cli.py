@@ -27,6 +27,7 @@ from lightning_vfl.protocols import VFLModule
 from lightning_vfl.recipes import expand_arguments, with_full_paths
 
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
+_ABOUT = "Vertical federated learning from recipes that overlay: --config data/digits --config protocol/mean"
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
 
 
@@ -111,7 +112,7 @@ def run(args: Sequence[str] | None = None) -> VFLCLI:
                 "max_epochs": 20,  # Lightning would go on to 1000
                 "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs"}},
             },
-            parser_kwargs={**_PARSER, **{name: dict(_PARSER) for name in _SUBCOMMANDS}},
+            parser_kwargs={**_PARSER, "description": _ABOUT, **{name: dict(_PARSER) for name in _SUBCOMMANDS}},
             args=expand_arguments(arguments),
         )
     except argparse.ArgumentError as error:
