@@ -4,7 +4,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
+from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top
 from lightning_vfl.schedules import Schedule, Shuffled
 from lightning_vfl.simulation.meter import CommunicationMeter
@@ -37,22 +38,6 @@ class Predictions(NamedTuple):
 
     record_ids: Tensor
     values: Tensor
-
-
-@dataclass
-class EpochLoss:
-    """The running mean of one epoch's loss over its rows, float64 on the loss's own device."""
-
-    number: int = 0
-    total: Tensor | float = 0.0
-    rows: int = 0
-
-    def add(self, loss: Tensor, rows: int) -> None:
-        self.total = self.total + loss.double() * rows
-        self.rows += rows
-
-    def mean(self) -> Tensor:
-        return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
 
 
 class VFLModule(LightningModule, ABC):
@@ -121,7 +106,7 @@ class VFLModule(LightningModule, ABC):
             self.hparams["party_shapes"] = [[int(side) for side in shape] for shape in party_shapes]
             self.hparams["num_classes"] = None if num_classes is None else int(num_classes)
         for stored in (self.hparams, self._hparams_initial):
-            _drop_unplain(stored)
+            drop_unplain(stored)
 
         self.aggregator = aggregator
         self.width = width
@@ -316,7 +301,7 @@ class VFLModule(LightningModule, ABC):
             self._epoch = EpochLoss(self.current_epoch)
         self._epoch.add(loss.detach(), total)
         trainer = self.trainer
-        seen = batch_idx == 0 or _due(self.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
+        seen = batch_idx == 0 or is_due(self.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
         if not (seen or trainer.is_last_batch):
             return
         joint = self._joint
@@ -409,21 +394,3 @@ class VFLModule(LightningModule, ABC):
         self.rounds = dict(books["rounds"])
         self.meter.load_state_dict(books["meter"])
         self._epoch = EpochLoss(**books["epoch_loss"])
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def _drop_unplain(hparams: Any) -> None:
-    """Leave only what the safe loader accepts; a run from a recipe keeps its class paths, which are plain."""
-    for name in [name for name, value in hparams.items() if not _is_plain(value)]:
-        del hparams[name]
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(inner) for inner in value)
-    return value is None or type(value) in (bool, int, float, str)

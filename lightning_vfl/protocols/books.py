@@ -1,0 +1,42 @@
+"""What a protocol writes down: an epoch's loss, when to log, and which settings a checkpoint may hold."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class EpochLoss:
+    """The running mean of one epoch's loss over its rows, float64 on the loss's own device."""
+
+    number: int = 0
+    total: Tensor | float = 0.0
+    rows: int = 0
+
+    def add(self, loss: Tensor, rows: int) -> None:
+        self.total = self.total + loss.double() * rows
+        self.rows += rows
+
+    def mean(self) -> Tensor:
+        return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
+
+
+def is_due(step: int, every: int) -> bool:
+    """Whether something done every so many steps is due after this one; 0: never."""
+    return every > 0 and step % every == 0
+
+
+def drop_unplain(hparams: Any) -> None:
+    """Leave only what the safe loader accepts; a run from a recipe keeps its class paths, which are plain."""
+    for name in [name for name, value in hparams.items() if not _is_plain(value)]:
+        del hparams[name]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(inner) for inner in value)
+    return value is None or type(value) in (bool, int, float, str)
