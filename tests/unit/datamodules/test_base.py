@@ -42,7 +42,9 @@ def test_the_named_party_is_the_one_with_the_column():
 def test_finite_values_whose_sum_is_not_are_accepted():
     split = table(10, 2)
     split.features[:, 0] = 3e38
-    InMemory({"train": split}).setup("fit")
+    data = InMemory({"train": split})
+    data.setup("fit")
+    assert torch.isfinite(data.records("train").features).all()
 
 
 @pytest.mark.parametrize(("label", "run"), [(-1, "from -1 to 1"), (2, "from 0 to 2")])
