@@ -82,17 +82,19 @@ class Roster:
     Args:
         groups: party numbers; the parties of one group hold the same columns for different records.
         active: the party that holds the labels, None if the labels are held by a server without features.
+        hosts: H, how many joiners of embeddings there are; only decoupled training has several.
     """
 
     groups: tuple[tuple[int, ...], ...]
     active: int | None = None
+    hosts: int = 1
 
     @classmethod
     def singles(cls, parties: int, active: int | None = None) -> "Roster":
         """Every party is a group of its own: conventional VFL."""
         return cls(tuple((m,) for m in range(parties)), active)
 
-    @property
+    @cached_property
     def parties(self) -> int:
         """M."""
         return sum(len(group) for group in self.groups)
@@ -140,6 +142,11 @@ class Roll:
         return bool(self.included.all())
 
     @cached_property
+    def included_parties(self) -> tuple[int, ...]:
+        """The numbers of the included parties."""
+        return tuple(self.included.nonzero().flatten().tolist())
+
+    @cached_property
     def counted(self) -> tuple[int, ...]:
         """The parties that count in the aggregate: included or filled."""
         return tuple((self.included | self.filled).nonzero().flatten().tolist())
@@ -156,6 +163,7 @@ class Leg:
         bits: wire size of one number.
         flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
         gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n.
+        delay_share: which part of an injected delay falls on this leg; FedVS 6.2 puts (ln² M) / B on sharing models.
     """
 
     kind: str
@@ -164,6 +172,7 @@ class Leg:
     bits: int
     flops: Tensor
     gate: Literal["all", "rule"] | int = "rule"
+    delay_share: float = 1.0
 
     @cached_property
     def bytes(self) -> Tensor:

@@ -1,0 +1,115 @@
+"""Crashes: guests, hosts or connections that go down and come back."""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.simulation.draws import BLOCK, uniform_block
+from lightning_vfl.simulation.faults import FaultModel, RoundOutcome, probability
+from lightning_vfl.streams import Name
+from lightning_vfl.types import Roster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Flags = NDArray[np.bool_]
+
+What = Literal["guests", "hosts", "connections"]
+
+
+class CrashChain(FaultModel):
+    """Everybody of one kind follows a chain of two states, alive and dead, that moves at each of its requests.
+
+    All start alive. At request t one uniform U is drawn for each: who is alive dies if U < ``down``, who is dead comes
+    back if U ≥ 1 - ``rejoin``, before the request is answered. A dead guest neither sends nor receives.
+
+    The state is found from the draws backwards: once ``down`` + ``rejoin`` ≤ 1, a draw either leads to the same state
+    from both, or changes nothing; above 1, it leads to the same state or exchanges the two. So the last draw that leads
+    to one state from both, and the number of exchanges since, say where the chain is, without a walk from request 0.
+
+    Guarantee: the expected cost of a request is bounded by 1 / (1 - |1 - down - rejoin|) draws, however late it is. The
+        chain of guest m, of host h and of the link (m, h) is the same whatever other guests and hosts there are.
+
+    Args:
+        what: guests (the parties), hosts, or the connections between them.
+        down: probability that one who is alive dies.
+        rejoin: probability that one who is dead comes back.
+
+    Raises:
+        ConfigurationError: for another ``what``, or numbers outside [0, 1].
+
+    Example:
+        >>> model = CrashChain("guests", down=1.0, rejoin=1.0)
+        >>> [model.sample(t, Roster.singles(2), seed=0).sends.tolist() for t in range(2)]
+        [[False, False], [True, True]]
+
+    References:
+        Amalanshu, Sirvi, Inouye, "Decoupled Vertical Federated Learning" (DVFL), appendix D.2 (fault simulation;
+        it prints the rate of coming back as the threshold of both moves, read here as one rate for each; in table 1
+        down is 0.3, rejoin 1, 0.5 and 0.1).
+    """
+
+    def __init__(self, what: What, down: float, rejoin: float) -> None:
+        if what not in ("guests", "hosts", "connections"):
+            raise ConfigurationError(f"'{what}' cannot crash; use guests, hosts or connections")
+        self.what = what
+        self.down = probability("down", down)
+        self.rejoin = probability("rejoin", rejoin)
+
+    @property
+    def silent(self) -> bool:
+        return self.down > 0 and self.what != "hosts"  # of a host that is down no message is waited for
+
+    def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
+        nothing = RoundOutcome.nothing(roster)
+        if self.what == "guests":
+            alive = torch.from_numpy(self._alive(request, roster.parties, seed, "guests"))
+            return replace(nothing, sends=alive, receives=alive)
+        each = 1 if self.what == "hosts" else roster.parties  # a stream for each host: more hosts change no other's
+        states = [self._alive(request, each, seed, self.what, host) for host in range(roster.hosts)]
+        if self.what == "hosts":
+            return replace(nothing, hosts=torch.from_numpy(np.concatenate(states)))
+        return replace(nothing, links=torch.from_numpy(np.stack(states, axis=1)))
+
+    def _alive(self, request: int, entities: int, seed: int, *names: Name) -> "Flags":
+        """Who is alive after the draw of this request, (entities,)."""
+        if self.down + self.rejoin == 0.0:
+            return np.ones(entities, dtype=np.bool_)
+        if self.down + self.rejoin == 2.0:
+            return np.full(entities, request % 2 == 1)
+        state = np.ones(entities, dtype=np.bool_)  # all start alive
+        exchanged = np.zeros(entities, dtype=np.bool_)
+        unknown = np.ones(entities, dtype=np.bool_)
+        block, draws = divmod(request, BLOCK)
+        draws += 1
+        while block >= 0 and unknown.any():
+            settled, to, odd = _moves(self.down, self.rejoin, seed, block, draws, entities, *names)
+            state = np.where(unknown & settled, to, state)
+            exchanged ^= unknown & odd
+            unknown &= ~settled
+            block, draws = block - 1, BLOCK
+        return state ^ exchanged
+
+
+@lru_cache(maxsize=4096)  # a rare crash is looked for in many blocks, by every request anew
+def _moves(
+    down: float, rejoin: float, seed: int, block: int, draws: int, entities: int, *names: Name
+) -> tuple["Flags", "Flags", "Flags"]:
+    """What the first draws of a block do to each chain.
+
+    Returns:
+        whether one of them leads to the same state from both, to which the last of these leads, and whether the number
+        of exchanges after it (of all exchanges, if there is none) is odd; (entities,) each.
+    """
+    u = uniform_block(seed, block, entities, *names)[:draws]
+    dies, revives = u < down, u >= 1.0 - rejoin
+    settles = dies ^ revives
+    settled: Flags = np.any(settles, axis=0)
+    last = np.where(settled, draws - 1 - settles[::-1].argmax(0), -1)
+    later = np.arange(draws)[:, None] > last
+    odd = (dies & revives & later).sum(0) % 2 == 1
+    return settled, revives[last, np.arange(entities)], odd

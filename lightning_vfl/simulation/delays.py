@@ -1,0 +1,163 @@
+"""How long a party delays its messages: distributions, as functions of one uniform draw."""
+
+from abc import ABC, abstractmethod
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Draws = NDArray[np.float64]
+    Ranks = NDArray[np.int64]
+
+_SMALLEST = 2.0**-54  # stands in for a draw of 0, whose normal quantile is -inf
+
+
+class Delay(ABC):
+    """A distribution of delays; slower parties of the same kind have a higher rank.
+
+    Laws, held by ``tests/unit/simulation/test_delays.py`` for every subclass: seconds are finite and 0 or more for all
+    draws in [0, 1) and all ranks; they do not decrease in the draw nor in the rank; slowdowns are 1 or more.
+    """
+
+    @abstractmethod
+    def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
+        """The delays (n,) of n parties: their quantiles at ``u``, uniform draws in [0, 1).
+
+        ``rank`` is 0 for ordinary parties, 1, 2, … for slow ones in order of slowness.
+        """
+
+    def slowdown(self, rank: "Ranks") -> "Draws":
+        """The factors (n,) on the time that the parties compute."""
+        return np.ones(len(rank))
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name.lstrip('_')}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({settings})"
+
+
+class Exponential(Delay):
+    """Exponentially distributed delays.
+
+    Args:
+        mean: seconds.
+        step: added to the mean for every rank.
+
+    Example:
+        >>> Exponential(0.1, step=0.1).seconds(np.array([0.5, 0.5]), np.array([0, 1])).round(4).tolist()
+        [0.0693, 0.1386]
+    """
+
+    def __init__(self, mean: float, step: float = 0.0) -> None:
+        self.mean = _at_least(0.0, "mean", mean)
+        self.step = _at_least(0.0, "step", step)
+
+    def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
+        return _shifted(self.mean, self.step, rank) * -np.log1p(-u)
+
+
+class Constant(Delay):
+    """The same delay every time.
+
+    Args:
+        seconds: the delay.
+        step: added to it for every rank.
+
+    Example:
+        >>> Constant(0.5, step=1.0).seconds(np.array([0.1, 0.9]), np.array([0, 2])).tolist()
+        [0.5, 2.5]
+    """
+
+    def __init__(self, seconds: float, step: float = 0.0) -> None:
+        self._seconds = _at_least(0.0, "seconds", seconds)
+        self.step = _at_least(0.0, "step", step)
+
+    def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
+        return _shifted(self._seconds, self.step, rank)
+
+
+class Uniform(Delay):
+    """Delays spread evenly over an interval.
+
+    Args:
+        low: seconds.
+        high: seconds, ``low`` or more.
+        step: added to both for every rank.
+
+    Example:
+        >>> Uniform(1.0, 3.0, step=1.0).seconds(np.array([0.5, 0.5]), np.array([0, 1])).tolist()
+        [2.0, 3.0]
+    """
+
+    def __init__(self, low: float, high: float, step: float = 0.0) -> None:
+        self.low = _at_least(0.0, "low", low)
+        self.high = _at_least(self.low, "high", high)
+        self.step = _at_least(0.0, "step", step)
+
+    def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
+        return _shifted(self.low, self.step, rank) + (self.high - self.low) * u
+
+
+class LogNormal(Delay):
+    """Delays whose logarithm is normally distributed: mostly short, now and then very long.
+
+    Args:
+        median: seconds.
+        sigma: standard deviation of the logarithm.
+        step: added to the median for every rank.
+
+    Example:
+        >>> LogNormal(0.2, sigma=1.0).seconds(np.array([0.5, 0.9]), np.array([0, 0])).round(4).tolist()
+        [0.2, 0.7204]
+    """
+
+    def __init__(self, median: float, sigma: float, step: float = 0.0) -> None:
+        self.median = _at_least(0.0, "median", median)
+        self.sigma = _at_least(0.0, "sigma", sigma)
+        self.step = _at_least(0.0, "step", step)
+        if self.sigma > 50.0:  # e^(8.3 · 50) is 1e180: seconds stay finite, also in sums and products
+            raise ConfigurationError(f"sigma {sigma} of LogNormal makes delays overflow; use 50 or less")
+
+    def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
+        normal = torch.special.ndtri(torch.from_numpy(np.maximum(u, _SMALLEST))).numpy()
+        seconds: Draws = _shifted(self.median, self.step, rank) * np.exp(self.sigma * normal)
+        return seconds
+
+
+class ComputeBound(Delay):
+    """No delay, but slower computing.
+
+    Args:
+        slowdown: factor on the time that a party computes, 1 or more.
+        step: added to the factor for every rank.
+
+    Example:
+        >>> ComputeBound(2.0, step=0.5).slowdown(np.array([0, 1])).tolist()
+        [2.0, 2.5]
+    """
+
+    def __init__(self, slowdown: float, step: float = 0.0) -> None:
+        self._slowdown = _at_least(1.0, "slowdown", slowdown)
+        self.step = _at_least(0.0, "step", step)
+
+    def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
+        return np.zeros(len(rank))
+
+    def slowdown(self, rank: "Ranks") -> "Draws":
+        return _shifted(self._slowdown, self.step, rank)
+
+
+def _shifted(value: float, step: float, rank: "Ranks") -> "Draws":
+    """A setting at each rank."""
+    return value + step * rank.astype(np.float64)
+
+
+def _at_least(least: float, name: str, value: float) -> float:
+    if not (isfinite(value) and value >= least):
+        raise ConfigurationError(f"{name} {value} of a delay is out of range; use a finite number, {least:g} or more")
+    return float(value)

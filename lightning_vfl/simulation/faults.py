@@ -1,0 +1,188 @@
+"""What goes wrong, as data: the outcome of a request, and models that say it from a seed alone.
+
+A request is one call that is made to a party, a host or a link between them. Requests are counted for each of them:
+round t of ``SplitVFL`` makes requests 2t (forward) and 2t + 1 (backward) of everybody, the k-th event of party m in
+``AsyncVFL`` makes 2k and 2k + 1 of party m alone. A fault model is a pure function of (request, roster, seed), so two
+protocols with the same seed meet the identical trace, every process of a run sees the same one, and nothing about
+faults has to be in a checkpoint.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import seed_of
+from lightning_vfl.types import Roster
+
+_REMEMBERED = 4096  # outcomes that are kept: asynchronous parties come back to the same request at different times
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no one truth to compare by
+class RoundOutcome:
+    """What happens to everybody at one request; ``a & b`` is what happens when both do.
+
+    Shapes: (M,) for parties, (H,) for hosts, (M, H) for links; on the CPU.
+    Units: ``delay`` and ``peer_delay`` float64 seconds, 0 or more; ``slowdown`` float64, 1 or more; the others bool.
+    Guarantee: ``&`` is commutative, associative but for the rounding of seconds, and ``RoundOutcome.nothing(roster)``
+        is its neutral element.
+
+    Args:
+        delay: seconds that pass before a party sends to the server.
+        peer_delay: seconds that pass before a party sends to its peers; a leg says which part of it applies.
+        slowdown: factor on the time that a party computes.
+        announced: False for a party known to be away before the round: it is not called.
+        sends: False for a party that is called, and sends nothing.
+        receives: False for a party that does not hear the server's answer.
+        hosts: False for a host (the server of a protocol that has one) that is down.
+        links: False for a connection between a party and a host that is down.
+    """
+
+    delay: Tensor
+    peer_delay: Tensor
+    slowdown: Tensor
+    announced: Tensor
+    sends: Tensor
+    receives: Tensor
+    hosts: Tensor
+    links: Tensor
+
+    @classmethod
+    @cache
+    def nothing(cls, roster: Roster) -> "RoundOutcome":
+        """The faultless request."""
+        m, h = roster.parties, roster.hosts
+        zero, one = torch.zeros(m, dtype=torch.float64), torch.ones(m, dtype=torch.float64)
+        yes = torch.ones(m, dtype=torch.bool)
+        hosts, links = torch.ones(h, dtype=torch.bool), torch.ones(m, h, dtype=torch.bool)
+        return cls(zero, zero, one, yes, yes, yes, hosts, links)
+
+    def __and__(self, other: "RoundOutcome") -> "RoundOutcome":
+        return RoundOutcome(
+            self.delay + other.delay,
+            self.peer_delay + other.peer_delay,
+            self.slowdown * other.slowdown,
+            self.announced & other.announced,
+            self.sends & other.sends,
+            self.receives & other.receives,
+            self.hosts & other.hosts,
+            self.links & other.links,
+        )
+
+
+class FaultModel(ABC):
+    """One kind of trouble; subclass it for a kind of your own.
+
+    Laws, held by ``tests/unit/simulation/test_fault_contract.py`` for every subclass:
+
+    1. ``sample`` is pure: the same (request, roster, seed) gives the same bits, in any order of calls.
+    2. outcomes have the shapes, units and ranges of ``RoundOutcome``.
+    3. the seed matters, unless the model draws nothing.
+    4. ``silent`` is what the outcomes do: False if ``sends``, ``links`` and ``receives`` always hold.
+    """
+
+    @abstractmethod
+    def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
+        """What happens at this request, of everybody."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether messages may be lost without notice: somebody who waits for them needs a timeout."""
+        return False
+
+    def stragglers(self, roster: Roster, seed: int) -> Tensor:
+        """(M,) bool, who is known to be slow for the whole run: whom ``Ignore`` leaves out. Default: nobody."""
+        return torch.zeros(roster.parties, dtype=torch.bool)
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
+        return f"{type(self).__name__}({settings})"
+
+
+class Faults:
+    """All fault models of a run, and what they say together.
+
+    Args:
+        seed: of the run. Every model draws under a name of its own: its class, and its number among that class.
+
+    Example:
+        >>> faults = Faults(seed=0)
+        >>> faults.at(0, Roster.singles(2)).sends.tolist()
+        [True, True]
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.models: tuple[FaultModel, ...] = ()
+        self._seeded: tuple[tuple[FaultModel, int], ...] = ()
+        self._recent: dict[tuple[int, Roster], RoundOutcome] = {}
+        self._slow: dict[Roster, Tensor] = {}
+
+    def add(self, model: FaultModel) -> None:
+        """Let this happen too; a model that is there already is not added again."""
+        if not any(model is known for known in self.models):
+            self._hold((*self.models, model))
+
+    def remove(self, model: FaultModel) -> None:
+        """Let this happen no longer."""
+        self._hold(tuple(known for known in self.models if known is not model))
+
+    def reseed(self, seed: int) -> None:
+        """Draw as a run of this seed does: a resumed run meets the faults of the one it continues."""
+        self.seed = seed
+        self._hold(self.models)
+
+    def at(self, request: int, roster: Roster) -> RoundOutcome:
+        """What happens at this request."""
+        key = (request, roster)
+        outcome = self._recent.get(key)
+        if outcome is None:
+            if len(self._recent) >= _REMEMBERED:
+                self._recent.clear()
+            outcome = RoundOutcome.nothing(roster)
+            for model, seed in self._seeded:
+                sampled = model.sample(request, roster, seed)
+                outcome = sampled if len(self.models) == 1 else outcome & sampled
+            self._recent[key] = outcome
+        return outcome
+
+    def stragglers(self, roster: Roster) -> Tensor:
+        """(M,) bool, who is known to be slow for the whole run."""
+        if roster not in self._slow:
+            slow = torch.zeros(roster.parties, dtype=torch.bool)
+            for model, seed in self._seeded:
+                slow = slow | model.stragglers(roster, seed)
+            self._slow[roster] = slow
+        return self._slow[roster]
+
+    @property
+    def silent(self) -> bool:
+        """Whether messages may be lost without notice."""
+        return any(model.silent for model in self.models)
+
+    def _hold(self, models: tuple[FaultModel, ...]) -> None:
+        met: Counter[str] = Counter()
+        seeds = []
+        for model in models:
+            name = type(model).__name__
+            seeds.append(seed_of(self.seed, "faults", name, met[name]))
+            met[name] += 1
+        self.models = models
+        self._seeded = tuple(zip(models, seeds, strict=True))
+        self._recent.clear()
+        self._slow.clear()
+
+
+def probability(name: str, value: float) -> float:
+    """This setting, seen to be a probability.
+
+    Raises:
+        ConfigurationError: if it is none.
+    """
+    if not 0.0 <= value <= 1.0:
+        raise ConfigurationError(f"{name} {value} is no probability; use a number from 0 to 1")
+    return value

@@ -1,0 +1,292 @@
+"""Recorded traces: what happened to whom at which request, in a table that can be written, edited and replayed.
+
+One row a party and request. Columns ``party``, ``delay``, ``up`` (it sends), ``down`` (it receives) and ``request``, or
+``round`` alone, when a row says both requests 2 · round and 2 · round + 1. Optional: ``peer_delay``, ``slowdown``,
+``announced``, ``link_h`` (its connection to host h is up) and ``host_h`` (host h is up, repeated in every row of a
+request). What is not there does not go wrong.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
+from lightning_vfl.types import Roster
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Values = NDArray[np.float64]
+
+# column -> the field of RoundOutcome that it says
+_SECONDS = {"delay": "delay", "peer_delay": "peer_delay"}
+_FACTORS = {"slowdown": "slowdown"}
+_FLAGS = {"up": "sends", "down": "receives", "announced": "announced"}
+_FIELDS = {**_SECONDS, **_FACTORS, **_FLAGS}
+_NEEDED = ("party", "delay", "up", "down")
+_OF_HOST = re.compile(r"(link|host)_(\d+)")
+
+
+class RecordedTrace(FaultModel):
+    """Replays a trace from a file.
+
+    Units: seconds.
+    Guarantee: a trace written by ``write`` gives the outcomes it was recorded from, bit for bit. A table with a hole, a
+        number twice or a value out of range is refused, and so is a request past its end.
+    Not guaranteed: known stragglers. The trace says who was late, not who is slow for the whole run.
+
+    Args:
+        path: a ``.csv`` or ``.parquet`` file. It is read once, when first needed.
+
+    Raises:
+        ConfigurationError: for another ending; later, for what the file does not say or cannot mean, for a roster with
+            other parties or more hosts than a trace that tells of hosts, and past the end.
+
+    Example:
+        >>> RecordedTrace("trace.csv")
+        RecordedTrace(path='trace.csv')
+    """
+
+    def __init__(self, path: str) -> None:
+        file_of(path)
+        self.path = path
+
+    @cached_property
+    def _trace(self) -> "_Trace":
+        return _Reader(Path(self.path)).trace()
+
+    @property
+    def silent(self) -> bool:
+        trace = self._trace
+        held = [trace.parties["sends"], trace.parties["receives"], *([] if trace.links is None else [trace.links])]
+        return not all(bool(flags.all()) for flags in held)
+
+    def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
+        trace, name = self._trace, Path(self.path).name
+        steps, parties = trace.parties["delay"].shape
+        if parties != roster.parties:
+            raise ConfigurationError(
+                f"{name} is a trace of {parties} parties, but {roster.parties} take part; use the trace of such a run"
+            )
+        step = request // trace.requests_a_step
+        if step >= steps:
+            raise ConfigurationError(
+                f"request {request} of party 0, as of every party, lies past the end of {name}, which has requests "
+                f"0 to {steps * trace.requests_a_step - 1}; record a longer one or train fewer rounds"
+            )
+        nothing = RoundOutcome.nothing(roster)
+        return RoundOutcome(
+            **{field: values[step] for field, values in trace.parties.items()},
+            hosts=self._of_hosts(trace.hosts, step, nothing.hosts),
+            links=self._of_hosts(trace.links, step, nothing.links),
+        )
+
+    def _of_hosts(self, values: Tensor | None, step: int, nothing: Tensor) -> Tensor:
+        """States of the first H hosts, or of the links to them: their traces are the same whatever hosts follow."""
+        if values is None:
+            return nothing
+        hosts = nothing.shape[-1]
+        if values.shape[-1] < hosts:
+            raise ConfigurationError(
+                f"{Path(self.path).name} tells of {values.shape[-1]} hosts, but {hosts} take part; "
+                "use the trace of a run with as many"
+            )
+        return values[step, ..., :hosts]
+
+
+def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataFrame":
+    """The trace of requests 0 to ``requests`` - 1 as a table that ``RecordedTrace`` reads.
+
+    Args:
+        faults_at: request -> its outcome.
+        requests: how many.
+
+    Raises:
+        ConfigurationError: if that is none.
+
+    Example:
+        >>> table = record(lambda request: RoundOutcome.nothing(Roster.singles(2)), requests=3)
+        >>> table[["round", "request", "party", "delay", "up"]].tail(2).to_dict("list")
+        {'round': [1, 1], 'request': [2, 2], 'party': [0, 1], 'delay': [0.0, 0.0], 'up': [True, True]}
+    """
+    import pandas as pd  # 0.5 s, where it is used
+
+    if requests < 1:
+        raise ConfigurationError(f"a trace of {requests} requests says nothing; record 1 or more")
+    outcomes = [faults_at(request) for request in range(requests)]
+    parties = len(outcomes[0].delay)
+    request = np.arange(requests).repeat(parties)
+    columns = {"round": request // 2, "request": request, "party": np.tile(np.arange(parties), requests)}
+    for column in ("delay", "up", "down", "peer_delay", "slowdown", "announced"):
+        columns[column] = torch.cat([getattr(outcome, _FIELDS[column]) for outcome in outcomes]).numpy()
+    links, hosts = torch.cat([o.links for o in outcomes]), torch.stack([o.hosts for o in outcomes])
+    columns |= {f"link_{h}": links[:, h].numpy() for h in range(links.shape[1])}
+    columns |= {f"host_{h}": hosts[:, h].numpy().repeat(parties) for h in range(hosts.shape[1])}
+    return pd.DataFrame(columns)
+
+
+def write(table: "pd.DataFrame", path: str) -> None:
+    """Write a trace to a ``.csv`` or ``.parquet`` file, which appears whole or not at all.
+
+    Raises:
+        ConfigurationError: for another ending.
+    """
+    file = file_of(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    whole = file.with_name(f".{file.name}")
+    if file.suffix == ".csv":
+        table.to_csv(whole, index=False)  # floats in their shortest form that reads back to the same bits
+    else:
+        table.to_parquet(whole, index=False)
+    whole.replace(file)
+
+
+def file_of(path: str) -> Path:
+    """The file of a trace.
+
+    Raises:
+        ConfigurationError: for an ending that stands for no format.
+    """
+    if Path(path).suffix not in (".csv", ".parquet"):
+        raise ConfigurationError(f"a trace is a .csv or a .parquet file, not '{path}'; change the ending")
+    return Path(path)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trace:
+    """Fields of RoundOutcome by step, a step being a request or a round: (R, M); hosts (R, H); links (R, M, H)."""
+
+    requests_a_step: int
+    parties: dict[str, Tensor]
+    hosts: Tensor | None
+    links: Tensor | None
+
+
+def _read(path: Path) -> "pd.DataFrame":
+    import pandas as pd  # 0.5 s, where it is used
+
+    if not path.is_file():
+        raise ConfigurationError(f"there is no trace {path}; correct the path, or record one with TraceRecorder")
+    try:
+        if path.suffix == ".csv":
+            return pd.read_csv(path, converters=dict.fromkeys((*_SECONDS, *_FACTORS), _number))
+        return pd.read_parquet(path)
+    except (ValueError, OSError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigurationError(f"{path.name} cannot be read ({said}); correct it, or record a new one") from error
+
+
+def _number(text: str) -> float:
+    """Python's reading, which is exact: that of pandas may be off by a bit."""
+    return float(text or "nan")
+
+
+class _Reader:
+    """A file on its way to tensors; every complaint names it."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        table = _read(path)
+        self.step = "request" if "request" in table else "round"
+        self._check_columns(table)
+        self.steps, self.parties = self._count(table, self.step), self._count(table, "party")
+        self.table = table.sort_values([self.step, "party"], ignore_index=True)
+        self._check_rectangle()
+
+    def trace(self) -> _Trace:
+        """The whole of it."""
+        fields = {field: self._field(column) for column, field in _FIELDS.items()}
+        links, hosts = self._of_hosts("link"), self._of_hosts("host")
+        return _Trace(1 if self.step == "request" else 2, fields, None if hosts is None else hosts[:, 0], links)
+
+    def _check_columns(self, table: "pd.DataFrame") -> None:
+        missing = [column for column in (*_NEEDED, self.step) if column not in table]
+        if missing:
+            raise ConfigurationError(
+                f"{self.name} has no column '{missing[0]}'; a trace needs {', '.join(_NEEDED)}, and round or request"
+            )
+        known = {*_FIELDS, "party", "round", "request"}
+        strange = [column for column in table if column not in known and not _OF_HOST.fullmatch(str(column))]
+        if strange:
+            raise ConfigurationError(f"{self.name} has a column '{strange[0]}' that means nothing; remove or rename it")
+
+    def _count(self, table: "pd.DataFrame", column: str) -> int:
+        """How many there are of what is numbered from 0."""
+        if not len(table):
+            raise ConfigurationError(f"{self.name} has no rows; record a trace of one request or more")
+        numbers = table[column].to_numpy()
+        if numbers.dtype.kind not in "iu" or numbers.min() < 0:
+            raise ConfigurationError(f"column '{column}' of {self.name} has to number from 0; write whole numbers")
+        return int(numbers.max()) + 1
+
+    def _check_rectangle(self) -> None:
+        """Every party at every step, once."""
+        rows = list(zip(self.table[self.step].tolist(), self.table["party"].tolist(), strict=True))
+        wanted = ((step, party) for step in range(self.steps) for party in range(self.parties))
+        for row, expected in zip(rows, wanted, strict=False):  # both are in order: the first difference says it
+            if row != expected:
+                twice = row < expected
+                step, party = row if twice else expected
+                problem, fix = ("twice", "remove one") if twice else ("not at all", "add its row")
+                raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} {problem}; {fix}")
+        if len(rows) != self.steps * self.parties:  # the last row twice: a hole would have been met
+            step, party = rows[-1]
+            raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} twice; remove one")
+
+    def _field(self, column: str) -> Tensor:
+        """A column as (R, M), or no fault if there is none."""
+        if column in self.table:
+            return self._values(column)
+        shape = (self.steps, self.parties)
+        if column in _FLAGS:
+            return torch.ones(shape, dtype=torch.bool)
+        return torch.full(shape, 0.0 if column in _SECONDS else 1.0, dtype=torch.float64)
+
+    def _values(self, column: str) -> Tensor:
+        """A column as (R, M), float64 or bool, every value in range."""
+        try:
+            values = self.table[column].to_numpy(dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"column '{column}' of {self.name} holds what is no number; write numbers, or True and False"
+            ) from error
+        if column in _SECONDS or column in _FACTORS:
+            least = 0 if column in _SECONDS else 1
+            self._refuse(column, values, (values >= least) & (values < inf), f"use a finite number, {least} or more")
+            return torch.from_numpy(values.reshape(self.steps, self.parties).copy())
+        self._refuse(column, values, (values == 0) | (values == 1), "use True or False")
+        return torch.from_numpy(values.reshape(self.steps, self.parties) == 1)
+
+    def _refuse(self, column: str, values: "Values", fine: "NDArray[np.bool_]", fix: str) -> None:
+        if not fine.all():
+            row = int(fine.argmin())
+            step, party = divmod(row, self.parties)
+            raise ConfigurationError(
+                f"{column} {values[row]} of party {party} at {self.step} {step} in {self.name} is out of range; {fix}"
+            )
+
+    def _of_hosts(self, kind: str) -> Tensor | None:
+        """The columns ``kind``_0, _1, … as (R, M, H)."""
+        count = sum(str(column).startswith(f"{kind}_") for column in self.table)
+        if not count:
+            return None
+        for host in range(count):
+            if f"{kind}_{host}" not in self.table:
+                raise ConfigurationError(f"{self.name} has no column '{kind}_{host}'; number the hosts from 0")
+        values = torch.stack([self._values(f"{kind}_{host}") for host in range(count)], dim=-1)
+        if kind == "host" and not bool((values == values[:, :1]).all()):
+            step, _, host = (values != values[:, :1]).nonzero()[0].tolist()
+            raise ConfigurationError(
+                f"the parties' rows of {self.step} {step} in {self.name} differ in host_{host}; give all the same"
+            )
+        return values
