@@ -12,9 +12,9 @@ from lightning_vfl.protocols import VFLModule
 
 
 class RunSummary(Callback):
-    """Prints rounds, bytes and metrics at the end of fit, validate and test.
+    """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test.
 
-    Bytes and rounds are those of the training; after a checkpoint was loaded, those up to that checkpoint.
+    Bytes, seconds and rounds are those of the training; after a checkpoint was loaded, those up to that checkpoint.
 
     Args:
         enabled: False keeps quiet.
@@ -50,7 +50,11 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     for name, value in sorted(trainer.callback_metrics.items()):
         if name.startswith(prefixes):
             yield name, f"{float(value):.4f}"
-    yield "training rounds", f"{module.rounds.get('fit', 0):,}"
+    rounds, given_up = module.rounds.get("fit", 0), module.given_up
+    yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
+    standing = module.standing()
+    yield "passes over the data", f"{standing['progress/passes']:.2f}"
+    yield "virtual time", f"{standing['clock/virtual_seconds']:,.3f} s"
     for direction, words in (
         ("up", "sent per party"),
         ("peer", "sent to peers per party"),

@@ -15,7 +15,17 @@ from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
 
-_ROOMS = ("aggregators", "callbacks", "datamodules", "networks", "objectives", "protocols")
+_ROOMS = (
+    "aggregators",
+    "callbacks",
+    "datamodules",
+    "missing",
+    "networks",
+    "objectives",
+    "protocols",
+    "simulation",
+    "waiting",
+)
 
 
 def packaged() -> dict[str, Traversable]:

@@ -25,6 +25,11 @@ class Schedule(ABC):
 
     steps: int
 
+    @property
+    def pass_batches(self) -> int:
+        """Mini-batches of one party's pass over its records, ⌊N/B⌋; default: ``steps``."""
+        return self.steps
+
     @abstractmethod
     def epoch(self, epoch: int) -> Plan:
         """The batches of this epoch, in order."""
@@ -92,6 +97,10 @@ class Shuffled(Schedule):
         self.seed = seed
         self.drop_last = drop_last
         self.steps = records // batch_size if drop_last else -(-records // batch_size)
+
+    @property
+    def pass_batches(self) -> int:
+        return self.records // self.batch_size
 
     def epoch(self, epoch: int) -> Plan:
         order = permutation(self.records, self.seed, "order", "fit", epoch)

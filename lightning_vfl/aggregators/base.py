@@ -91,6 +91,10 @@ class Aggregator(ABC):
             Leg("embeddings", "server", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double()),
         )
 
+    def min_responses(self, parties: int) -> int:
+        """The fewest answers of M parties that can be decoded; default: one."""
+        return 1
+
     def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
         """The server's answer: the gradient of each party's embedding, float32, (rows, D_m)."""
         return Leg("gradients", "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())

@@ -1,6 +1,6 @@
 """The bottom models of all parties, equal ones run in one batched call."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -46,13 +46,22 @@ class PartyBank(nn.Module):
 
     def forward(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The M embeddings."""
+        h = self.some(features, range(len(self.parties)))
+        return tuple(h[m] for m in range(len(self.parties)))
+
+    def some(self, features: tuple[Tensor, ...], parties: Collection[int]) -> dict[int, Tensor]:
+        """The embeddings of these parties alone; no time is spent on the others."""
         h: dict[int, Tensor] = {}
         for group in self.groups:
-            if len({features[m].shape for m in group}) == 1:
-                bottoms = [self.parties[m] for m in group]
-                together = batched(bottoms[0], bottoms, torch.stack([features[m] for m in group]))
-                h.update(zip(group, together.unbind(0), strict=True))
-        return tuple(h[m] if m in h else bottom(features[m]) for m, bottom in enumerate(self.parties))
+            run = [m for m in group if m in parties]
+            if len({features[m].shape for m in run}) == 1:
+                bottoms = [self.parties[m] for m in run]
+                together = batched(bottoms[0], bottoms, torch.stack([features[m] for m in run]))
+                h.update(zip(run, together.unbind(0), strict=True))
+        for m in parties:
+            if m not in h:
+                h[m] = self.parties[m](features[m])
+        return h
 
     def withhold(self, parties: Iterable[int]) -> None:
         """Take these parties' gradients away: the optimiser then moves neither their parameters nor their state."""

@@ -18,14 +18,18 @@ from torchmetrics import MeanMetric, Metric, MetricCollection
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.flops import Work, work_of
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
+from lightning_vfl.planning import RoundCosts
 from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top
 from lightning_vfl.schedules import Schedule, Shuffled
+from lightning_vfl.simulation.clock import VirtualClock
+from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import RecordSource, Roster, RoundNames, Rows, Stage, VerticalBatch
+from lightning_vfl.types import LinearForms, RecordSource, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -58,11 +62,15 @@ class VFLModule(LightningModule, ABC):
         bottom_of: party number -> factory, for parties whose bottom is not ``bottom``'s.
         optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
         lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau watches ``val/loss``.
+        clock: speed of links and machines, for the virtual time of the rounds; None: ``VirtualClock()``.
         evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
-            messages (metered under kinds of their own), ``auto`` as the aggregator prefers.
+            messages (metered under kinds of their own), ``auto`` as the aggregator prefers. Nothing fails and no
+            virtual time passes there.
         seed: names the randomness of the rounds; None: the seed of ``seed_everything``, else 0.
         party_shapes: per-record shape of each party's features; None: asked of the datamodule.
         num_classes: classes of the labels, None for real-valued ones; asked of the datamodule with ``party_shapes``.
+
+    Faults are added to ``faults``, usually by a callback; the protocol asks what happens at a request.
 
     Guarantee: a party that takes no part in a round has bit-identical parameters and optimiser state afterwards. A run
         resumed from a checkpoint gives the bits of the uninterrupted run. Gradients are clipped for each party and for
@@ -89,6 +97,7 @@ class VFLModule(LightningModule, ABC):
         bottom_of: dict[int, BottomFactory] | None = None,
         optimizer: OptimizerFactory | None = None,
         lr_scheduler: SchedulerFactory | None = None,
+        clock: VirtualClock | None = None,
         evaluate: Literal["auto", "plain", "protocol"] = "auto",
         seed: int | None = None,
         party_shapes: Sequence[Sequence[int]] | None = None,
@@ -114,8 +123,15 @@ class VFLModule(LightningModule, ABC):
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
         self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
+        self.clock = clock or VirtualClock()
+        self.faults = Faults(seed)
         self.rounds: dict[str, int] = {}
+        self.mini_batches = 0  # of single parties, that training has used
+        self.pass_batches = 1  # in a party's pass over its records
+        self.given_up = 0  # rounds that nobody learnt from
         self._epoch = EpochLoss()
+        self._work: tuple[list[Work], Work] | None = None
+        self._resumed_memory: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         """The trainer notes its hook's name 40 times a step; torch's search for parameters then costs 0.4 ms."""
@@ -200,6 +216,11 @@ class VFLModule(LightningModule, ABC):
             )
         if stage == "fit":
             self._refuse_accumulation()
+
+    def on_train_start(self) -> None:
+        """How many mini-batches a pass has is known now."""
+        schedule = getattr(self.trainer.train_dataloader, "schedule", None)
+        self.pass_batches = self.trainer.num_training_batches if schedule is None else schedule.pass_batches  # type: ignore[assignment]  # no stream
 
     def on_train_epoch_start(self) -> None:
         """A callback may have changed it since."""
@@ -291,29 +312,122 @@ class VFLModule(LightningModule, ABC):
             return loss
         return loss * (mine * self.trainer.world_size / batch.joint.total)
 
-    def log_training(self, loss: Tensor, batch: VerticalBatch, batch_idx: int) -> None:
-        """``train/loss`` at every logging step; with an epoch's last round, its mean loss and the traffic so far.
+    def standing(self) -> dict[str, float]:
+        """How far the training has come, in every unit that runs are compared by.
 
-        Logging costs 0.2 ms a value, so it is not done in steps whose value nobody would see.
+        ``clock/virtual_seconds``; ``comm/up_bytes``, ``comm/down_bytes`` and ``comm/peer_bytes`` of all parties;
+        ``progress/passes``: mini-batches that parties have contributed, over M times those of a pass over the data.
+        """
+        sums = {f"comm/{way}_bytes": float(self.meter.total(way).sum()) for way in ("up", "down", "peer")}
+        passes = self.mini_batches / (self.roster.parties * self.pass_batches)
+        return {"clock/virtual_seconds": self.clock.seconds, "progress/passes": passes, **sums}
+
+    def requests_made(self) -> int:
+        """How many requests each party has had in training so far; two a round."""
+        return 2 * self.rounds.get("fit", 0)
+
+    def log_training(self, loss: Tensor | None, batch: VerticalBatch, batch_idx: int) -> None:
+        """``train/loss`` and the standing at every logging step; with an epoch's last round, its mean loss too.
+
+        Logging costs 0.2 ms a value, so it is not done in steps whose value nobody would see. The loss of a round that
+        nobody has learnt from is None and enters no mean.
         """
         total = len(batch.record_ids) if batch.joint is None else batch.joint.total
         if self._epoch.number != self.current_epoch:
             self._epoch = EpochLoss(self.current_epoch)
-        self._epoch.add(loss.detach(), total)
+        if loss is not None:
+            self._epoch.add(loss.detach(), total)
         trainer = self.trainer
         seen = batch_idx == 0 or is_due(self.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
         if not (seen or trainer.is_last_batch):
             return
         joint = self._joint
-        if seen:
+        self.log_dict(self._exact_standing())
+        if seen and loss is not None:
             self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
         if trainer.is_last_batch:
-            sums = {f"comm/{way}_bytes": self.meter.total(way).sum().double() for way in ("up", "down", "peer")}
-            self.log_dict(sums, on_step=False, on_epoch=True, batch_size=1)
             mean = self._epoch.mean()
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
 
+    def _exact_standing(self) -> dict[str, Tensor]:
+        """As float64 tensors: Lightning would make float32 of numbers."""
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in self.standing().items()}
+
+    def _log_standing(self) -> None:
+        """Beside an epoch's values, so that every logger can plot them against time, bytes and passes."""
+        self.log_dict(self._exact_standing(), on_step=False, on_epoch=True, reduce_fx="max", sync_dist=self._joint)
+
+    def on_train_epoch_end(self) -> None:
+        """Where the epoch has got to."""
+        self._log_standing()
+
+    def on_validation_epoch_end(self) -> None:
+        """Where the training stood when it was validated."""
+        if self.stage == "validation":
+            self._log_standing()
+
+    def nothing_learnt(self) -> Tensor:
+        """The zero loss of a round that nobody learns from; ``withhold_everything`` makes it leave no trace."""
+        parameters = list(self.parameters()) if self._joint else [next(self.parameters())]  # DDP waits for them all
+        return torch.stack([parameter.sum() for parameter in parameters]).sum() * 0.0
+
+    def withhold_everything(self) -> None:
+        """Take all gradients away: the optimiser then moves nobody."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    # ---- what a round costs, and what is remembered between rounds
+
+    def round_costs(self, rows: int) -> RoundCosts:
+        """Seconds of a faultless round of so many rows, from planned traffic and the networks' FLOPs."""
+        if self._work is None:
+            shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
+            alike: dict[tuple[str, tuple[int, ...]], Work] = {}
+            for network, shape in zip(self.bottoms.parties, shapes, strict=True):
+                if (str(network), shape) not in alike:
+                    alike[str(network), shape] = work_of(network, shape, input_gradient=False)
+            works = [alike[str(n), shape] for n, shape in zip(self.bottoms.parties, shapes, strict=True)]
+            out_width = self.aggregator.out_width(self.width, self.roster)
+            self._work = works, work_of(self.top, (out_width,), input_gradient=True)
+        legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
+        downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
+        return RoundCosts.of(legs, downlink, rows, *self._work, self.clock)
+
+    def basis_widths(self) -> tuple[int, ...]:
+        """(M,) widths of the expanded features, for aggregators of ``LinearForms``; empty for others."""
+        if self.aggregator.form is not LinearForms:
+            return ()
+        networks: list[Any] = list(self.bottoms.parties)
+        return tuple(len(network.weight) for network in networks)
+
+    def on_fit_start(self) -> None:
+        """Make room for what is remembered between rounds, and fill it from the checkpoint that is resumed."""
+        data = getattr(self._trainer, "datamodule", None)
+        if data is not None:
+            self.prepare_memory(len(data.records("train")))
+        if self._resumed_memory:
+            self.load_memory(self._resumed_memory)
+        self._resumed_memory = {}
+
+    def prepare_memory(self, records: int) -> None:
+        """Make room for N records; default: a protocol remembers nothing between rounds."""
+        return
+
+    def memory_state(self) -> dict[str, Any]:
+        """What is remembered, for checkpoints that can be resumed; tensors and plain values."""
+        return {}
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        """Remember it again."""
+        return
+
     # ---- evaluation
+
+    def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
+        """The top's output for the embeddings of these parties (None: of all), aggregated in real arithmetic."""
+        roll = roll or Roll.everyone(self.roster.parties)
+        output: Tensor = self.top(self.aggregator.plain(self.bottoms(batch.features), roll, batch.present))
+        return output
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
         """Loss and metrics of a batch."""
@@ -366,15 +480,25 @@ class VFLModule(LightningModule, ABC):
     def _joint(self) -> bool:
         return self.trainer.world_size > 1
 
+    @property
+    def _joint_training(self) -> bool:
+        return self._trainer is not None and self._joint and self.stage == "fit"
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the books: round numbers, bytes, running loss, and which parts the networks were built with."""
+        """Keep the books: round numbers, bytes, seconds, running loss, and which parts the networks were built with."""
         checkpoint[_BOOKS] = {
             "rounds": dict(self.rounds),
             "meter": self.meter.state_dict(),
+            "clock": self.clock.seconds,
+            "mini_batches": self.mini_batches,
+            "pass_batches": self.pass_batches,
+            "given_up": self.given_up,
             "epoch_loss": asdict(self._epoch_of_all()),
             "seed": self.seed,
             "parts": self._parts(),
         }
+        if "optimizer_states" in checkpoint:  # as large as the data: only where a run goes on from
+            checkpoint[_BOOKS]["memory"] = self.memory_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continue the books, after a look whether this is the same model."""
@@ -391,6 +515,11 @@ class VFLModule(LightningModule, ABC):
                     f"(in Python: load_from_checkpoint(path, {name}=...))"
                 )
         self.seed = books["seed"]
+        self.faults.reseed(self.seed)
+        self.clock.seconds = books["clock"]
+        self.mini_batches, self.pass_batches = books["mini_batches"], books["pass_batches"]
         self.rounds = dict(books["rounds"])
         self.meter.load_state_dict(books["meter"])
+        self.given_up = books["given_up"]
+        self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])

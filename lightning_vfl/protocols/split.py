@@ -1,26 +1,48 @@
 """SplitVFL: every round all parties send embeddings, and all learn from the server's gradient."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.planning import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.protocols.base import VFLModule
-from lightning_vfl.rounds import Exchange, contribute
-from lightning_vfl.types import Contribution, Leg, LinearForms, PartyView, Roll, RoundNames, ServerView, VerticalBatch
+from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.rounds import Exchange, contribute, contribute_some
+from lightning_vfl.types import Contribution, Leg, PartyView, Roll, RoundNames, ServerView, VerticalBatch
+from lightning_vfl.waiting import WaitForAll, WaitingRule
 
 
 class SplitVFL(VFLModule):
     """Synchronous split learning over vertical partitions, with any aggregator.
 
     One round is one mini-batch is one optimiser step: the parties' bottoms give embeddings, the aggregator joins them
-    at the server, the top gives the loss, and the gradient goes back the same way. Arguments are ``VFLModule``'s.
+    at the server, the top gives the loss, and the gradient goes back the same way. A waiting rule says when the server
+    stops waiting for embeddings, a policy what stands in for those that are missing then.
 
-    A party that holds none of a batch's records takes no part in that round: it sends nothing and does not learn.
+    A party learns from a round if its embedding is in the aggregate and the server's answer reaches it. A party that
+    holds none of a batch's records takes no part in that round and is not missed. A round with nobody in it, or whose
+    server is down, is given up: nobody learns, its time and bytes are spent. In evaluation nothing is late or lost; who
+    is never called in training (``Ignore``) is not called there either.
 
     Not guaranteed: a meaning for batch norm in the bottoms when records are partly held; rows that a party does not
         hold run through its bottom as zeros, and only their embeddings are left out.
+
+    Args:
+        aggregator: how the embeddings of the parties become one tensor.
+        waiting: when the server stops waiting; None: ``WaitForAll()``.
+        missing: what happens about the missing; None: ``Exclude()``.
+        settings: those of ``VFLModule``.
+
+    Raises:
+        ConfigurationError: before training, for a waiting rule and a policy that cannot train together, under these
+            faults or with this aggregator.
 
     Example:
         >>> from lightning_vfl.aggregators import Mean
@@ -30,71 +52,167 @@ class SplitVFL(VFLModule):
         torch.Size([5])
     """
 
-    _roll: Roll | None = None
+    _plan: RoundPlan | None = None
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        waiting: WaitingRule | None = None,
+        missing: MissingPolicy | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(aggregator, bottom, top, width, **settings)
+        self.waiting = waiting or WaitForAll()
+        self.missing = missing or Exclude()
 
     def configure_model(self) -> None:
         super().configure_model()
-        # planned traffic by (rows, basis, stage): a fit knows two batch sizes at most
-        self._plans: dict[tuple[int, tuple[int, ...], str], tuple[tuple[Leg, ...], Leg | None]] = {}
+        # a fit knows two batch sizes at most
+        self._costs: dict[int, RoundCosts] = {}
+        self._faultless: dict[int, RoundPlan] = {}
+        self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
+
+    # ---- before training
+
+    def on_fit_start(self) -> None:
+        """Refuse what cannot train, then make room for what is remembered."""
+        needed = self.aggregator.min_responses(self.roster.parties)
+        slow = self.faults.stragglers(self.roster)
+        check_pair(self.waiting, self.missing, self.faults.silent, slow, needed)
+        policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
+        if self.missing.needs_visible and not self.aggregator.visible:
+            raise ConfigurationError(
+                f"missing: {policy} reads single embeddings, which {aggregator} hides from the server; "
+                "use Exclude, Zeros or Skip"
+            )
+        if self.missing.remembers and self._joint:
+            raise ConfigurationError(
+                f"missing: {policy} would remember in each process only the records that this process has seen; "
+                "train in one process, or use Exclude, Zeros or Skip"
+            )
+        super().on_fit_start()
+
+    def prepare_memory(self, records: int) -> None:
+        self.missing.prepare(records, self.embedding_widths, self.device)
+
+    def memory_state(self) -> dict[str, Any]:
+        return self.missing.state()
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        if self.missing.remembers:
+            self.missing.load_state(state)
+
+    # ---- training
 
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """One round."""
         names = self.next_round(seed_global=True)
-        self._roll = self.roll_call(batch)
-        loss = self.rank_loss(self._through_protocol(batch, names, self._roll), batch)
+        rows = self.rows_of(batch).total
+        plan = self._plan = self.plan_round(batch, names.round)
+        self._enter(plan, self._costs[rows])
+        if plan.skipped:
+            self.log_training(None, batch, batch_idx)
+            return self.nothing_learnt()
+        loss = self.rank_loss(self._through_protocol(batch, names, plan.roll), batch)
         self.log_training(loss, batch, batch_idx)
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Nobody learns from a round that they took no part in."""
-        if self._roll is not None and not self._roll.complete:
-            self.bottoms.withhold((~self._roll.included).nonzero().flatten().tolist())
+        """Nobody learns from a round that they took no part in, or whose answer has not reached them."""
+        if self._plan is None:
+            return
+        if self._plan.skipped:
+            self.withhold_everything()
+        else:
+            self.bottoms.withhold(self._plan.withheld)
+
+    def plan_round(self, batch: VerticalBatch, number: int) -> RoundPlan:
+        """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1."""
+        rows = self.rows_of(batch).total
+        if rows not in self._costs:
+            self._costs[rows] = self.round_costs(rows)
+        held = self._held(batch)
+        alike = held is None and not self.faults.models
+        if alike and rows in self._faultless:
+            return self._faultless[rows]
+        plan = plan_round(
+            self._costs[rows],
+            self.waiting,
+            self.missing,
+            torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
+            self.faults.at(2 * number, self.roster),
+            self.faults.at(2 * number + 1, self.roster),
+            self.faults.stragglers(self.roster),
+            self.aggregator.min_responses(self.roster.parties),
+        )
+        if alike:
+            self._faultless[rows] = plan
+        return plan
+
+    def _held(self, batch: VerticalBatch) -> Tensor | None:
+        """(M,) bool, the parties that hold at least one row of the joint batch; None: all do."""
+        if batch.joint is None:
+            return None if batch.present is None else batch.present.any(0).cpu()
+        if batch.joint.held is None:
+            return None
+        held = torch.zeros(self.roster.parties, dtype=torch.bool)
+        held[list(batch.joint.held)] = True
+        return held
+
+    def _enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
+        """Enter what the round sends and how long it takes in the books."""
+        for leg, senders in zip(costs.legs, plan.sent, strict=True):
+            self.meter.add(leg, senders)
+        if costs.downlink is not None:
+            self.meter.add(costs.downlink, plan.answered)
+        self.clock.advance(plan.seconds)
+        if plan.skipped:
+            self.given_up += 1
+        else:
+            self.mini_batches += int(plan.roll.included.sum())
+
+    # ---- the server's output
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The top's output, in the clear or through the aggregator's messages."""
-        everyone = Roll.everyone(self.roster.parties)
-        if self.protected_evaluation:
-            return self._through_protocol(batch, names, everyone)
-        output: Tensor = self.top(self.aggregator.plain(self.bottoms(batch.features), everyone, batch.present))
-        return output
+        roll = self._evaluation_roll()
+        if not self.protected_evaluation:
+            return self.output_in_the_clear(batch, roll)
+        self._enter_evaluation(self.rows_of(batch).total, names.stage, roll)
+        return self._through_protocol(batch, names, roll, Exclude())
 
-    def roll_call(self, batch: VerticalBatch) -> Roll:
-        """Who takes part in this round: the parties that hold at least one row of the joint batch."""
-        if batch.joint is None:
-            held = None if batch.present is None else batch.present.any(0).cpu()
-        else:
-            held = None if batch.joint.held is None else torch.zeros(self.roster.parties, dtype=torch.bool)
-            if held is not None:
-                held[list(batch.joint.held or ())] = True
-        return Roll.everyone(self.roster.parties) if held is None else Roll.of(held)
+    def _evaluation_roll(self) -> Roll:
+        """Everybody but those whom the waiting rule never calls: their bottoms have learnt nothing."""
+        parties = self.roster.parties
+        slow = self.faults.stragglers(self.roster)
+        called = self.waiting.calls(torch.ones(parties, dtype=torch.bool), slow)
+        return Roll.everyone(parties) if bool(called.all()) else Roll.of(called)
 
-    def _through_protocol(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
+    def _through_protocol(
+        self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy | None = None
+    ) -> Tensor:
         aggregator, rows, everyone = self.aggregator, self.rows_of(batch), tuple(range(self.roster.parties))
-        contribution = contribute(aggregator.form, self.bottoms, batch.features)
+        contribution: Contribution
+        if aggregator.in_the_clear and not (roll.complete or self._joint_training):
+            contribution = contribute_some(self.bottoms, batch.features, roll.included_parties, self.embedding_widths)
+        else:
+            contribution = contribute(aggregator.form, self.bottoms, batch.features)
         parties = PartyView(names, self.roster, everyone, roll.called, rows, {}, batch.present)
         seen = batch.present if aggregator.visible else None
         server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen)
-        self._count(contribution, rows.total, roll, names)
-        value = Exchange(aggregator, contribution, parties, server).run()
-        if not roll.complete:  # with several processes every parameter has to take part in the backward pass
+        value = Exchange(aggregator, contribution, parties, server, policy or self.missing).run()
+        if self._joint_training and not roll.complete:  # every process's every parameter has to take part
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
         output: Tensor = self.top(value)
         return output
 
-    def _count(self, contribution: Contribution, rows: int, roll: Roll, names: RoundNames) -> None:
-        """Enter the round's traffic in the books; evaluation stands there under kinds of its own."""
-        basis = tuple(b.shape[1] for b in contribution.basis) if isinstance(contribution, LinearForms) else ()
-        key = (rows, basis, names.stage)
-        if key not in self._plans:
-            legs = self.aggregator.legs(rows, self.embedding_widths, basis, self.roster)
-            if names.stage == "fit":
-                downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
-            else:
-                downlink, legs = None, tuple(replace(leg, kind=f"{names.stage} {leg.kind}") for leg in legs)
-            self._plans[key] = (legs, downlink)
-        legs, downlink = self._plans[key]
-        everyone = None if roll.complete else roll.called
-        for leg in legs:
-            self.meter.add(leg, everyone)
-        if downlink is not None:
-            self.meter.add(downlink, None if roll.complete else roll.included)
+    def _enter_evaluation(self, rows: int, stage: str, roll: Roll) -> None:
+        """Evaluation stands in the books under kinds of its own."""
+        if (rows, stage) not in self._evaluation_legs:
+            legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
+            self._evaluation_legs[rows, stage] = tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
+        for leg in self._evaluation_legs[rows, stage]:
+            self.meter.add(leg, roll.called)

@@ -19,8 +19,15 @@ def test_csv_logger_is_the_default(tmp_path):
     (file,) = tmp_path.rglob("metrics.csv")
     table = pd.read_csv(file)
     assert {"train/loss", "train/loss_epoch", "val/auroc", "comm/up_bytes"} <= set(table.columns)
-    up = table["comm/up_bytes"].dropna().tolist()
-    assert up == [398 * 64 * 4 * 3, 2 * 398 * 64 * 4 * 3]
+    standing = ["clock/virtual_seconds", "progress/passes", "comm/up_bytes", "comm/down_bytes", "comm/peer_bytes"]
+    assert set(standing) <= set(table.columns)
+    spent = table.dropna(subset=["comm/up_bytes"])
+    assert spent["comm/up_bytes"].is_monotonic_increasing
+    assert spent["comm/up_bytes"].iloc[0] == 5 * 32 * 64 * 4 * 3  # with the training loss, every 5 rounds of 32 records
+    for needed in ("train/loss", "val/accuracy"):  # each can be plotted against what it has cost
+        assert table.dropna(subset=[needed])[standing].notna().all(axis=None)
+    ends = table.dropna(subset=["val/accuracy"])["comm/up_bytes"].tolist()
+    assert ends == [398 * 64 * 4 * 3, 2 * 398 * 64 * 4 * 3]
 
 
 def test_tensorboard_logger(tmp_path):

@@ -77,10 +77,10 @@ def test_a_party_without_a_row_in_the_batch_takes_no_part():
     x = (torch.ones(3, 2), torch.ones(3, 2))
     present = torch.tensor([[True, False]] * 3)
     batch = VerticalBatch(x, None, torch.arange(3), present)
-    assert module.roll_call(batch).included.tolist() == [True, False]
+    assert module.plan_round(batch, 0).roll.included.tolist() == [True, False]
     joint = batch._replace(joint=Joint(0, 6, held=(0, 1)))  # another rank has rows of party 1
-    assert module.roll_call(joint).included.tolist() == [True, True]
-    assert module.roll_call(batch._replace(present=None)).included.tolist() == [True, True]
+    assert module.plan_round(joint, 0).roll.included.tolist() == [True, True]
+    assert module.plan_round(batch._replace(present=None), 0).roll.included.tolist() == [True, True]
 
 
 class PartlyHeld(Blobs):

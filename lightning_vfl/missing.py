@@ -1,0 +1,124 @@
+"""What stands in for the embeddings that are missing when the server goes on."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
+from lightning_vfl.types import Message, ServerView
+
+__all__ = ["Exclude", "MissingPolicy", "Skip", "Stale", "Zeros"]
+
+
+class MissingPolicy:
+    """What the server does about parties that should have sent and have not.
+
+    Whoever stands in, a missing party learns nothing in the round: no gradient, no optimiser step.
+
+    Class data:
+        fills: the missing count in the aggregate (in its divisor, as candidates of its maximum).
+        discards: a round with anybody missing is given up: nobody learns, time and bytes are spent.
+        needs_visible: the policy reads single embeddings, so the aggregator has to show them.
+        remembers: the policy keeps state from round to round, as large as the data.
+    """
+
+    fills: ClassVar[bool] = False
+    discards: ClassVar[bool] = False
+    needs_visible: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
+        """Make room before training; default: nothing to remember."""
+        return
+
+    def before(self, message: Message, view: ServerView) -> Message:
+        """What is decoded instead of what has arrived; ``view.roll.filled`` are the missing. Default: what arrived."""
+        return message
+
+    def state(self) -> dict[str, Any]:
+        """State for a checkpoint that a run goes on from."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from there, after ``prepare``."""
+        return
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
+        return f"{type(self).__name__}({settings})"
+
+
+class Exclude(MissingPolicy):
+    """The aggregate of those who are there; a mean is divided by their number. With Ignore, FedVS section 6.2.
+
+    In a concatenation the segment of a missing party is zero.
+    """
+
+
+class Zeros(MissingPolicy):
+    """Zeros count as the embeddings of the missing: on a sum the same as ``Exclude``, a mean is divided by all.
+
+    DVFL's SplitNN-zeros (section 5.1).
+    """
+
+    fills: ClassVar[bool] = True
+
+
+class Skip(MissingPolicy):
+    """The round is discarded: DVFL's SplitNN-skip (section 5.1), vFedSec's discard (section 5.1)."""
+
+    discards: ClassVar[bool] = True
+
+
+class Stale(MissingPolicy):
+    """The latest embedding of the same record stands in; zeros, if none has ever arrived.
+
+    DVFL's SplitNN-buffer (section 5.1). The table of embeddings is part of checkpoints that can be resumed.
+
+    Args:
+        table_dtype: ``float16`` halves the memory of the table.
+        limit_bytes: the largest table that is built.
+
+    Raises:
+        ConfigurationError: before training, if the table would be larger.
+    """
+
+    fills: ClassVar[bool] = True
+    needs_visible: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
+
+    def __init__(self, table_dtype: TableDtype = "float32", limit_bytes: float = LIMIT_BYTES) -> None:
+        self.table_dtype = table_dtype
+        self.limit_bytes = limit_bytes
+        self._table: RecordTable | None = None
+
+    @property
+    def table(self) -> RecordTable:
+        """What is remembered, after ``prepare``."""
+        if self._table is None:
+            raise RuntimeError("Stale has no table before prepare")
+        return self._table
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
+        self._table = RecordTable(records, widths, self.table_dtype, self.limit_bytes).to(device)
+
+    def before(self, message: Message, view: ServerView) -> Message:
+        ids = view.rows.ids
+        missing = view.roll.filled.nonzero().flatten().tolist()
+        if len(message.senders) == len(view.widths):
+            self.table.write_all(ids, message.pieces)
+        else:
+            for party, piece in zip(message.senders, message.pieces, strict=True):
+                self.table.write(ids, party, piece)
+        if not missing:
+            return message
+        latest = self.table.read(ids)
+        pieces = (*message.pieces, *(latest[party] for party in missing))
+        return Message(message.kind, message.to, (*message.senders, *missing), pieces)
+
+    def state(self) -> dict[str, Any]:
+        return self.table.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.table.load_state(state)

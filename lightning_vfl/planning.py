@@ -1,0 +1,184 @@
+"""A synchronous round, planned before it is computed: who is in, who learns, what is sent, how long it takes.
+
+Everything follows from shapes, the faults' outcomes, the clock's speeds and two rules, so a plan is a pure function and
+each rule has a closed form to be tested against.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isinf, nan
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.networks.flops import Work
+from lightning_vfl.simulation.clock import VirtualClock, injected
+from lightning_vfl.simulation.faults import RoundOutcome
+from lightning_vfl.types import Leg, Roll
+from lightning_vfl.waiting import Fastest, WaitForAll, WaitingRule
+
+
+@dataclass(frozen=True)
+class RoundCosts:
+    """What a round of so many rows costs when nothing goes wrong, in float64 seconds, (M,) unless said otherwise.
+
+    Args:
+        legs: the traffic of the parties.
+        downlink: the server's answer; None: there is none.
+        forward: a party's bottom, forward.
+        backward: a party's bottom, backward.
+        server: one number, all of the server's work.
+        sending: for each leg, the time on the wire.
+        encoding: for each leg, the work before sending.
+        answering: the downlink's time on the wire.
+    """
+
+    legs: tuple[Leg, ...]
+    downlink: Leg | None
+    forward: Tensor
+    backward: Tensor
+    server: float
+    sending: tuple[Tensor, ...]
+    encoding: tuple[Tensor, ...]
+    answering: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        legs: tuple[Leg, ...],
+        downlink: Leg | None,
+        rows: int,
+        bottoms: Sequence[Work],
+        top: Work,
+        clock: VirtualClock,
+    ) -> "RoundCosts":
+        """The costs of a round of ``rows`` records, whose networks are this work a record."""
+
+        def seconds(flops: list[float]) -> Tensor:
+            return clock.computing(torch.tensor(flops, dtype=torch.float64) * rows)
+
+        answer = 0.0 if downlink is None else float(downlink.flops.sum())
+        return cls(
+            legs,
+            downlink,
+            seconds([work.forward for work in bottoms]),
+            seconds([work.backward for work in bottoms]),
+            clock.serving((top.forward + top.backward) * rows + answer),
+            tuple(clock.transfer(leg) for leg in legs),
+            tuple(clock.computing(leg.flops) for leg in legs),
+            torch.zeros(len(bottoms), dtype=torch.float64) if downlink is None else clock.transfer(downlink),
+        )
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What is going to happen in a round.
+
+    Args:
+        roll: who is what in the aggregate.
+        learners: (M,) bool, whose bottom is updated: included, and reached by the server's answer.
+        sent: for each leg (M,) bool, who puts its part on the wire, in time or late.
+        answered: (M,) bool, to whom the server sends gradients.
+        seconds: how long the round takes.
+        skipped: nobody learns, not even the server; time and bytes are spent all the same.
+    """
+
+    roll: Roll
+    learners: Tensor
+    sent: tuple[Tensor, ...]
+    answered: Tensor
+    seconds: float
+    skipped: bool
+
+    @cached_property
+    def withheld(self) -> tuple[int, ...]:
+        """The parties that learn nothing."""
+        return tuple((~self.learners).nonzero().flatten().tolist())
+
+
+def plan_round(
+    costs: RoundCosts,
+    rule: WaitingRule,
+    policy: MissingPolicy,
+    held: Tensor,
+    forward: RoundOutcome,
+    backward: RoundOutcome,
+    stragglers: Tensor,
+    needed: int = 1,
+) -> RoundPlan:
+    """One round under a waiting rule, a policy for the missing, and what goes wrong.
+
+    Every round begins for all parties at once: a late party gives up its old round when it is called again. Delays are
+    those of the forward request; the backward request says who hears the answer and whether the server is there to
+    give one (DVFL appendix D.2: a failing host has called the parties and computes no gradients).
+
+    Args:
+        costs: of a faultless round.
+        rule: closes the legs whose gate is ``rule``; its timeout holds for the others too.
+        policy: what happens about the missing.
+        held: (M,) bool, who holds at least one record of the batch; the others are not missed.
+        forward: what happens on the way to the server.
+        backward: what happens on the way back.
+        stragglers: (M,) bool, who is known to be slow.
+        needed: the fewest answers that the aggregator can decode.
+    """
+    nobody = torch.zeros_like(held)
+    called = held & rule.calls(forward.announced, stragglers)
+    if policy.discards and bool((held & ~called).any()):  # known before anybody is called: nothing is spent
+        return RoundPlan(Roll(nobody, nobody, nobody, nobody), nobody, (nobody,) * len(costs.legs), nobody, 0.0, True)
+
+    seconds, sent = 0.0, []
+    asked, included = called, nobody
+    ready = costs.forward
+    for number, leg in enumerate(costs.legs):
+        speaks = asked & forward.sends
+        arrivals = (ready + costs.encoding[number]) * forward.slowdown + injected(leg, forward) + costs.sending[number]
+        arrivals = arrivals.where(speaks & forward.links[:, 0], inf).where(asked, nan)
+        asked, when = _close(leg, rule, arrivals, needed)
+        sent.append(speaks)
+        seconds += when
+        included = asked if number == 0 else included
+        ready = torch.zeros_like(ready)
+    missing = held & ~included
+    filled = missing if policy.fills else nobody
+    roll = Roll(called, included, asked, filled)
+
+    short = not bool(included.any()) or int(asked.sum()) < min(needed, len(held))
+    given_up = short or (policy.discards and bool(missing.any())) or not bool(backward.hosts[0])
+    if given_up:
+        return RoundPlan(roll, nobody, tuple(sent), nobody, seconds, True)
+    learners = included & backward.receives & backward.links[:, 0]
+    back = (costs.answering + costs.backward * backward.slowdown).where(learners, 0.0)
+    seconds += costs.server + float(back.max())
+    return RoundPlan(roll, learners, tuple(sent), included, seconds, False)
+
+
+def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
+    """Who is in when the leg's gate closes, and when; a leg that would never close ends with its last arrival."""
+    if leg.gate != "rule":
+        rule = WaitForAll(rule.timeout) if leg.gate == "all" else Fastest(leg.gate, rule.timeout)
+    who, when = rule.close(arrivals, needed)
+    if isinf(when):
+        when = float(arrivals.nan_to_num(nan=0.0, posinf=0.0).max())
+    return who, when
+
+
+def check_pair(rule: WaitingRule, policy: MissingPolicy, silent: bool, stragglers: Tensor, needed: int = 1) -> None:
+    """Refuse a waiting rule and a policy that cannot train together.
+
+    Raises:
+        ConfigurationError: before training, with the way out.
+    """
+    parties = len(stragglers)
+    rule.check(parties, silent)
+    called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
+    if policy.discards and min(int(called.sum()), rule.fewest(parties, needed)) < parties:
+        raise ConfigurationError(
+            f"{rule} leaves somebody out of every round and {type(policy).__name__} discards such rounds, so nothing "
+            "would be learnt; use WaitForAll or Deadline, or missing: Exclude"
+        )
+    if not called.any():
+        raise ConfigurationError(f"{rule} would call nobody: all {parties} parties are stragglers; lower their share")

@@ -1,0 +1,103 @@
+"""The latest embedding of every record, party by party, at whoever may remember it."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.errors import ConfigurationError
+
+LIMIT_BYTES = 2e9
+TableDtype = Literal["float32", "float16"]
+
+
+class RecordTable(nn.Module):
+    """The latest embedding known of every record, zeros before anything has arrived.
+
+    Shapes: rows (N, Σ D_m), record-major: the embeddings of one record lie side by side, so that a batch is one gather.
+    Guarantee: what is read is what was written last, bit for bit in ``float32`` and rounded to half precision in
+        ``float16``. The rows are a buffer of no state_dict: ``state`` puts them into checkpoints that can be resumed.
+
+    Args:
+        records: N.
+        widths: (M,) embedding widths.
+        dtype: ``float16`` halves the memory.
+        limit_bytes: the largest table that is built.
+
+    Raises:
+        ConfigurationError: if the table would be larger.
+
+    Example:
+        >>> table = RecordTable(4, (2, 1))
+        >>> table.write(torch.tensor([3, 1]), 1, torch.tensor([[5.0], [6.0]]))
+        >>> [h.tolist() for h in table.read(torch.tensor([1, 2]))]
+        [[[0.0, 0.0], [0.0, 0.0]], [[6.0], [0.0]]]
+    """
+
+    rows: Tensor
+
+    def __init__(
+        self,
+        records: int,
+        widths: Sequence[int],
+        dtype: TableDtype = "float32",
+        limit_bytes: float = LIMIT_BYTES,
+    ) -> None:
+        super().__init__()
+        self.widths = tuple(widths)
+        if dtype not in get_args(TableDtype):
+            raise ConfigurationError(f"a table of {dtype} is not known; use float32 or float16")
+        needed = table_bytes(records, widths, dtype)
+        if needed > limit_bytes:
+            raise ConfigurationError(
+                f"the latest embeddings of {records} records, {sum(self.widths)} numbers each, take "
+                f"{needed / 1e6:,.0f} MB, more than limit_bytes = {limit_bytes:.0f}; "
+                "raise the limit, lower width, or use table_dtype float16"
+            )
+        self._starts = [sum(self.widths[:m]) for m in range(len(self.widths))]
+        self.register_buffer(
+            "rows", torch.zeros(records, sum(self.widths), dtype=getattr(torch, dtype)), persistent=False
+        )
+
+    def write(self, ids: Tensor, party: int, h: Tensor) -> None:
+        """Remember these embeddings, (B, D_m), of one party."""
+        start = self._starts[party]
+        columns = self.rows[:, start : start + self.widths[party]]
+        columns.index_copy_(0, ids.to(self.rows.device), h.detach().to(self.rows.dtype))
+
+    def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
+        """Remember the embeddings of all parties, (B, D_m) each: one copy instead of M."""
+        self.rows.index_copy_(0, ids.to(self.rows.device), torch.cat([x.detach().to(self.rows.dtype) for x in h], 1))
+
+    def read(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """The latest embeddings, float32 (B, D_m) a party: views of one gathered tensor."""
+        gathered = self.rows.index_select(0, ids.to(self.rows.device)).float()
+        return torch.split(gathered, list(self.widths), dim=1)
+
+    def state(self) -> dict[str, Any]:
+        """The rows, for a checkpoint that a run goes on from."""
+        return {"rows": self.rows}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from there.
+
+        Raises:
+            ConfigurationError: if the records or widths are others.
+        """
+        if state["rows"].shape != self.rows.shape:
+            raise ConfigurationError(
+                f"the checkpoint remembers embeddings of shape {tuple(state['rows'].shape)}, this run has "
+                f"{tuple(self.rows.shape)}; resume with the same data and width"
+            )
+        self.rows.copy_(state["rows"])
+
+
+def table_bytes(records: int, widths: Sequence[int], dtype: TableDtype = "float32") -> int:
+    """The memory that such a table takes.
+
+    Example:
+        >>> table_bytes(60_000, (64,) * 28)
+        430080000
+    """
+    return records * sum(widths) * (2 if dtype == "float16" else 4)

@@ -1,0 +1,222 @@
+"""When the server stops waiting for the parties' uploads: one rule closes one leg of a round."""
+
+from abc import ABC, abstractmethod
+from math import inf, isfinite
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+
+__all__ = ["Deadline", "Fastest", "Ignore", "Threshold", "WaitForAll", "WaitingRule"]
+
+
+class WaitingRule(ABC):
+    """Who still counts in a round, and when the round goes on.
+
+    Laws, held by ``tests/unit/test_waiting.py`` for every subclass: whoever is in arrived by the closing time; the
+    closing time is no earlier than the last arrival of those who are in; adding a delay to somebody never lets another
+    one drop out, except that of equal arrivals the lower party number counts first; ``fewest`` are in when all
+    arrive at once.
+    """
+
+    timeout: float | None = None
+
+    @abstractmethod
+    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
+        """Who is in, and when the server goes on.
+
+        Args:
+            arrivals: (M,) float64 seconds since the leg began; inf: never; NaN: was not called, nobody waits for it.
+            needed: the fewest answers that the aggregator can decode.
+
+        Returns:
+            (M,) bool, and seconds since the leg began; inf if the server would wait for ever.
+        """
+
+    @abstractmethod
+    def fewest(self, parties: int, needed: int = 1) -> int:
+        """How many are in when all M arrive at once: what can be counted on where nothing goes wrong."""
+
+    def calls(self, announced: Tensor, stragglers: Tensor) -> Tensor:
+        """(M,) bool, whom the server calls: default, everybody who is announced present."""
+        return announced
+
+    def check(self, parties: int, silent: bool) -> None:
+        """Refuse what could not work with M parties; ``silent``: messages may be lost without notice.
+
+        Raises:
+            ConfigurationError: before training.
+        """
+        if silent and self.timeout is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} would wait for ever for a party that is silently lost; "
+                "give it a timeout in seconds, or use Deadline"
+            )
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items())
+        return f"{type(self).__name__}({settings})"
+
+
+def _first(arrivals: Tensor, n: int) -> tuple[Tensor, float]:
+    """The first n arrivals, of equal ones the lower party number; inf if fewer ever arrive."""
+    order = arrivals.nan_to_num(nan=inf, posinf=inf).sort(stable=True)
+    when = float(order.values[n - 1])
+    who = torch.zeros(len(arrivals), dtype=torch.bool)
+    who[order.indices[:n]] = True
+    return who & arrivals.isfinite(), when
+
+
+def _called(arrivals: Tensor) -> int:
+    return int((~arrivals.isnan()).sum())
+
+
+def _by(arrivals: Tensor, when: float) -> Tensor:
+    return arrivals <= when  # NaN and inf compare as absent
+
+
+def _cut_off(arrivals: Tensor, closed: tuple[Tensor, float], timeout: float | None) -> tuple[Tensor, float]:
+    """A rule's verdict, unless the timeout comes first."""
+    if timeout is None or closed[1] <= timeout:
+        return closed
+    return _by(arrivals, timeout), timeout
+
+
+def _timeout(value: float | None) -> float | None:
+    if value is not None and not (value > 0 and isfinite(value)):
+        raise ConfigurationError(f"timeout {value} is no number of seconds; use more than 0, or leave it out")
+    return value
+
+
+class WaitForAll(WaitingRule):
+    """Everybody who was called; a silent absence costs the timeout. The baseline Wait of FedVS section 6.2.
+
+    Args:
+        timeout: seconds after which the server goes on with those who have arrived; None: it would wait for ever, which
+            is refused where messages can be lost silently.
+
+    Example:
+        >>> who, when = WaitForAll().close(torch.tensor([0.1, 0.7, 0.2]))
+        >>> who.tolist(), round(when, 3)
+        ([True, True, True], 0.7)
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self.timeout = _timeout(timeout)
+
+    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
+        last = float(arrivals.nan_to_num(nan=0.0, posinf=inf).max())
+        return _cut_off(arrivals, (_by(arrivals, last) & arrivals.isfinite(), last), self.timeout)
+
+    def fewest(self, parties: int, needed: int = 1) -> int:
+        return parties
+
+
+class Ignore(WaitingRule):
+    """Everybody but the known stragglers, who are not even called. The baseline Ignore of FedVS section 6.2.
+
+    Who is a straggler is what the fault models say for the whole run, not who happens to be late in a round.
+
+    Args:
+        timeout: as in ``WaitForAll``.
+
+    Example:
+        >>> Ignore().calls(torch.tensor([True, True]), stragglers=torch.tensor([False, True])).tolist()
+        [True, False]
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self.timeout = _timeout(timeout)
+
+    def calls(self, announced: Tensor, stragglers: Tensor) -> Tensor:
+        return announced & ~stragglers
+
+    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
+        return WaitForAll(self.timeout).close(arrivals, needed)
+
+    def fewest(self, parties: int, needed: int = 1) -> int:
+        return parties
+
+
+class Fastest(WaitingRule):
+    """The first n to arrive; all who were called, if those are fewer.
+
+    Args:
+        n: how many the server waits for.
+        timeout: as in ``WaitForAll``.
+
+    Example:
+        >>> who, when = Fastest(2).close(torch.tensor([0.1, 0.7, 0.2]))
+        >>> who.tolist(), round(when, 3)
+        ([True, False, True], 0.2)
+    """
+
+    def __init__(self, n: int, timeout: float | None = None) -> None:
+        if n < 1:
+            raise ConfigurationError(f"Fastest({n}) waits for nobody; use n >= 1")
+        self.n = n
+        self.timeout = _timeout(timeout)
+
+    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
+        n = min(self.n, _called(arrivals))
+        if n == 0:
+            return torch.zeros(len(arrivals), dtype=torch.bool), 0.0
+        return _cut_off(arrivals, _first(arrivals, n), self.timeout)
+
+    def fewest(self, parties: int, needed: int = 1) -> int:
+        return min(self.n, parties)
+
+    def check(self, parties: int, silent: bool) -> None:
+        super().check(parties, silent)
+        if self.n > parties:
+            raise ConfigurationError(f"Fastest({self.n}) waits for more than the {parties} parties; lower n")
+
+
+class Deadline(WaitingRule):
+    """Whoever arrives by a deadline; the server goes on earlier once nobody it called is outstanding.
+
+    Args:
+        seconds: from the beginning of the leg.
+
+    Example:
+        >>> who, when = Deadline(0.5).close(torch.tensor([0.1, 0.7, 0.2]))
+        >>> who.tolist(), when
+        ([True, False, True], 0.5)
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not (seconds > 0 and isfinite(seconds)):
+            raise ConfigurationError(f"Deadline({seconds}) lets nobody in; use a number of seconds > 0")
+        self.seconds = seconds
+
+    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
+        return WaitForAll(self.seconds).close(arrivals, needed)
+
+    def fewest(self, parties: int, needed: int = 1) -> int:
+        return parties
+
+    def check(self, parties: int, silent: bool) -> None:
+        return  # it never waits for ever
+
+
+class Threshold(WaitingRule):
+    """As many as the aggregator needs to decode, and no more.
+
+    Args:
+        timeout: as in ``WaitForAll``.
+
+    Example:
+        >>> who, when = Threshold().close(torch.tensor([0.1, 0.7, 0.2]), needed=2)
+        >>> who.tolist(), round(when, 3)
+        ([True, False, True], 0.2)
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self.timeout = _timeout(timeout)
+
+    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
+        return Fastest(needed, self.timeout).close(arrivals)
+
+    def fewest(self, parties: int, needed: int = 1) -> int:
+        return needed

@@ -1,0 +1,42 @@
+"""FLOPs against a count by hand: a product of (B, I) and (I, O) is 2·B·I·O."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_vfl.networks import MLP, ConvNet
+from lightning_vfl.networks.flops import work_of
+
+
+def test_a_bottom_of_two_layers():
+    work = work_of(MLP((10,), 3, hidden=(5,)), (10,), input_gradient=False)
+    assert work.forward == 2 * (10 * 5 + 5 * 3)
+    assert work.backward == 2 * (10 * 5 + 5 * 3 + 5 * 3)  # two weight gradients, and that of the hidden layer
+
+
+def test_the_top_gives_its_input_a_gradient():
+    work = work_of(nn.Linear(10, 3), (10,), input_gradient=True)
+    assert (work.forward, work.backward) == (60, 120)
+
+
+def test_a_convolution_counts():
+    assert work_of(ConvNet((1, 8, 8), 4), (1, 8, 8), input_gradient=False).forward > 0
+
+
+def test_the_network_is_left_as_it_was():
+    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    network[1].eval()
+    before, modes = copy.deepcopy(network.state_dict()), [m.training for m in network.modules()]
+    state = torch.random.get_rng_state()
+    work_of(network, (4,), input_gradient=False)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), network.state_dict().values(), strict=True))
+    assert modes == [m.training for m in network.modules()]
+    assert all(p.grad is None for p in network.parameters())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_network_without_parameters_costs_nothing(rows):
+    assert work_of(nn.Flatten(), (2, rows), input_gradient=False) == (0, 0)
