@@ -7,13 +7,18 @@ from lightning_vfl._version import __version__
 from lightning_vfl.types import VerticalBatch
 
 if TYPE_CHECKING:
+    from lightning_vfl.protocols.asynchronous import AsyncVFL
     from lightning_vfl.protocols.base import VFLModule
     from lightning_vfl.protocols.split import SplitVFL
 
-__all__ = ["SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
+__all__ = ["AsyncVFL", "SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
 
 # Protocols pull in `lightning` (3.5 s); aggregators, field and privacy must stay importable without that cost.
-_LAZY = {"SplitVFL": "lightning_vfl.protocols.split", "VFLModule": "lightning_vfl.protocols.base"}
+_LAZY = {
+    "AsyncVFL": "lightning_vfl.protocols.asynchronous",
+    "SplitVFL": "lightning_vfl.protocols.split",
+    "VFLModule": "lightning_vfl.protocols.base",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Protocols: LightningModules that say who trains what, when, and from whose messages."""
 
+from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.base import Predictions, VFLModule
 from lightning_vfl.protocols.split import SplitVFL
 
-__all__ = ["Predictions", "SplitVFL", "VFLModule"]
+__all__ = ["AsyncVFL", "Predictions", "SplitVFL", "VFLModule"]

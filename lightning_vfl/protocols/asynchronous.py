@@ -1,0 +1,180 @@
+"""AsyncVFL: nobody waits; each party learns against the latest embeddings of the others (VAFL)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.event_queue import FirstComeFirstServed
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.planning import RoundCosts
+from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
+from lightning_vfl.streams import seed_of
+from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, VerticalBatch
+
+
+class AsyncVFL(VFLModule):
+    r"""Asynchronous split learning: VAFL.
+
+    The server keeps the latest embedding of every party for every record. Parties come in the order in which their
+    messages arrive (``FirstComeFirstServed``, on the same clock and the same faults as ``SplitVFL``). The party whose
+    turn it is refreshes its rows of one mini-batch of its own order, the server joins them with the latest embeddings
+    of the others, and the party's bottom and the top move; nobody else does, and nobody waits.
+
+    One event is one mini-batch is one optimiser step; an epoch is M⌊N/B⌋ events. An event is atomic: a party has one
+    message in flight, and its update happens with it. An event of a party that is away, or that comes while the server
+    is down, is an idle step that costs its time; where the server's answer is lost, only the server learns.
+
+    Guarantee: parties that are not served keep parameters and optimiser state, bit for bit.
+    Not guaranteed: several processes (refused); a bound on staleness, which the delays decide.
+
+    Args:
+        aggregator: any that shows the server single embeddings.
+        bottom: as in ``VFLModule``.
+        top: as in ``VFLModule``.
+        width: as in ``VFLModule``.
+        noise: standard deviation of Gaussian noise that a party adds to each number of its embeddings before they leave
+            it, VAFL's perturbation; drawn from a named stream, a simulation of privacy and no private generator.
+        table_dtype: ``float16`` halves the memory of the latest embeddings.
+        limit_bytes: the largest table of latest embeddings that is built, N × Σ D_m numbers.
+        settings: those of ``VFLModule``.
+
+    Raises:
+        ConfigurationError: before training.
+
+    References:
+        Chen, Jin, Sun, Yin, "VAFL: a Method of Vertical Asynchronous Federated Learning", 2020,
+        https://arxiv.org/abs/2007.06081, Algorithm 1.
+    """
+
+    _event: Event | None = None
+    _learns = (False, False)  # the party, the server
+    _most_events = 0  # of any party
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        noise: float = 0.0,
+        table_dtype: TableDtype = "float32",
+        limit_bytes: float = LIMIT_BYTES,
+        **settings: Any,
+    ) -> None:
+        super().__init__(aggregator, bottom, top, width, **settings)
+        if not noise >= 0:
+            raise ConfigurationError(f"noise {noise} is no standard deviation; use 0 or more")
+        if not (aggregator.visible and aggregator.in_the_clear):
+            raise ConfigurationError(
+                f"AsyncVFL joins one fresh embedding with the latest ones of the others, which "
+                f"{type(aggregator).__name__} hides from the server; use Concat, Sum, Mean or Max"
+            )
+        if self.protected_evaluation:
+            raise ConfigurationError("AsyncVFL has no protected evaluation; use evaluate: plain")
+        self.noise = noise
+        self.table_dtype = table_dtype
+        self.limit_bytes = limit_bytes
+
+    # ---- before training
+
+    def schedule(
+        self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False
+    ) -> FirstComeFirstServed:
+        """The events in order of arrival; whole batches only, with and without ``drop_last``."""
+        self._costs: RoundCosts = self.round_costs(batch_size)
+        return FirstComeFirstServed(len(records), batch_size, self.roster, self._costs, self.faults, seed)
+
+    def on_fit_start(self) -> None:
+        """Refuse what cannot train, then make room for the latest embeddings."""
+        if self._joint:
+            raise ConfigurationError("AsyncVFL serves one party at a time in one process; use devices: 1")
+        super().on_fit_start()
+
+    def prepare_memory(self, records: int) -> None:
+        self.latest = RecordTable(records, self.embedding_widths, self.table_dtype, self.limit_bytes).to(self.device)
+
+    def memory_state(self) -> dict[str, Any]:
+        return {**self.latest.state(), "most_events": self._most_events}
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        self.latest.load_state(state)
+        self._most_events = state["most_events"]
+
+    # ---- training
+
+    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+        """One event."""
+        names = self.next_round(seed_global=True)
+        event = self._event = _event_of(batch)
+        self._learns = self._reached(event)
+        self._enter(event)
+        if not self._learns[1]:
+            self.given_up += 1
+            self.log_training(None, batch, batch_idx)
+            return self.nothing_learnt()
+        self.mini_batches += 1
+        loss = self.rank_loss(self.top(self._joined(batch, event, names)), batch)
+        self.log_training(loss, batch, batch_idx)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Only the party whose turn it is has gradients; take them away where they do not arrive."""
+        party_learns, server_learns = self._learns
+        if not server_learns:
+            self.withhold_everything()
+        elif not party_learns and self._event is not None:
+            self.bottoms.withhold([self._event.party])
+
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        return self.output_in_the_clear(batch)
+
+    def requests_made(self) -> int:
+        """Two for each event of the party that has had most."""
+        return 2 * self._most_events
+
+    def _joined(self, batch: VerticalBatch, event: Event, names: RoundNames) -> Tensor:
+        """The aggregate of one fresh embedding and the latest ones of the others."""
+        party = event.party
+        fresh = self.bottoms.parties[party](batch.features[party])
+        if self.noise:
+            generator = torch.Generator(fresh.device).manual_seed(
+                seed_of(self.seed, "noise", names.stage, names.round, party)
+            )
+            fresh = fresh + self.noise * torch.randn(fresh.shape, generator=generator, device=fresh.device)
+        h = list(self.latest.read(batch.record_ids))
+        h[party] = fresh
+        self.latest.write(batch.record_ids, party, fresh)
+        return self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
+
+    def _reached(self, event: Event) -> tuple[bool, bool]:
+        """Whether the party and whether the server learn from this event."""
+        if not event.refresh:
+            return False, False
+        back = self.faults.at(2 * event.request + 1, self.roster)
+        return bool(back.receives[event.party] and back.links[event.party, 0]), True
+
+    def _enter(self, event: Event) -> None:
+        """Enter what the event sends and when it ends in the books."""
+        self._most_events = max(self._most_events, event.request + 1)
+        self.clock.advance_to(event.end)
+        outcome = self.faults.at(2 * event.request, self.roster)
+        alone = torch.zeros(self.roster.parties, dtype=torch.bool)
+        alone[event.party] = True
+        for leg in self._costs.legs:
+            self.meter.add(leg, alone & outcome.announced & outcome.sends)
+        if event.refresh and self._costs.downlink is not None:
+            self.meter.add(self._costs.downlink, alone)
+
+
+def _event_of(batch: VerticalBatch) -> Event:
+    if batch.event is None:
+        raise ConfigurationError(
+            "AsyncVFL trains on the events of its own schedule; let the trainer ask a VerticalDataModule for batches"
+        )
+    return batch.event

@@ -1,0 +1,142 @@
+"""The event queue against a simulation that walks through time without a queue."""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.event_queue import FirstComeFirstServed
+from lightning_vfl.networks.flops import Work
+from lightning_vfl.planning import RoundCosts
+from lightning_vfl.simulation.clock import VirtualClock
+from lightning_vfl.simulation.faults import FaultModel, Faults, RoundOutcome
+from lightning_vfl.types import Leg, Roster
+
+M, N, B, WIDTH = 3, 20, 6, 25
+ROSTER = Roster.singles(M)
+SLOW = 1.93718  # no sums of durations that are equal but for rounding
+# 600 bytes at 1 MB/s: 0.6 ms up and down; bottoms 6 ms forward and 12 ms back (party 2: SLOW times that); server 3 ms
+CLOCK = VirtualClock(bandwidth=8e6, speed=1e6, server_speed=2e6, speed_of={2: 1e6 / SLOW})
+
+
+def costs():
+    elements, none = torch.full((M,), B * WIDTH), torch.zeros(M).double()
+    up, down = Leg("embeddings", "server", elements, 32, none), Leg("gradients", "parties", elements, 32, none)
+    return RoundCosts.of((up,), down, B, [Work(1000, 2000)] * M, Work(400, 600), CLOCK)
+
+
+class Scripted(FaultModel):
+    """Delays and absences from a table: (request, party) -> seconds, or None for away."""
+
+    def __init__(self, table, servers_down=()):
+        self.table = table
+        self.servers_down = servers_down
+
+    def sample(self, request, roster, seed):
+        nothing = RoundOutcome.nothing(roster)
+        said = [self.table.get((request, m), 0.0) for m in range(M)]
+        delay = torch.tensor([s or 0.0 for s in said], dtype=torch.float64)
+        sends = torch.tensor([s is not None for s in said])
+        hosts = torch.tensor([request not in self.servers_down])
+        return dataclasses.replace(nothing, delay=delay, sends=sends, hosts=hosts)
+
+
+def queue(table=None, servers_down=()):
+    faults = Faults(0)
+    faults.add(Scripted(table or {}, servers_down))
+    return FirstComeFirstServed(N, B, ROSTER, costs(), faults, seed=0)
+
+
+def walk(table, servers_down, events):
+    """[(party, request, start, end, served)]: at every moment serve whoever has been waiting longest."""
+    forward, back, up, down, service = [6e-3, 6e-3, 6e-3 * SLOW], [12e-3, 12e-3, 12e-3 * SLOW], 0.6e-3, 0.6e-3, 3e-3
+    start, count, free, seen = [0.0] * M, [0] * M, 0.0, []
+    while len(seen) < events:
+        arrivals = [start[m] + forward[m] + (table.get((2 * count[m], m), 0.0) or 0.0) + up for m in range(M)]
+        party = min(range(M), key=lambda m: (arrivals[m], count[m], m))
+        away = table.get((2 * count[party], party), 0.0) is None or 2 * len(seen) + 1 in servers_down
+        end = arrivals[party] if away else max(arrivals[party], free) + service
+        seen.append((party, count[party], start[party], end, not away))
+        if not away:
+            free = end
+        start[party] = end if away else end + down + back[party]
+        count[party] += 1
+    return seen
+
+
+delays = st.dictionaries(
+    st.tuples(st.integers(0, 12).map(lambda k: 2 * k), st.integers(0, M - 1)),
+    st.sampled_from([0.0041379, 0.5173, None]),
+)
+
+
+@given(delays, st.sets(st.integers(0, 20).map(lambda c: 2 * c + 1)))
+def test_events_come_in_the_order_of_their_arrivals(table, servers_down):
+    made = queue(table, servers_down)
+    events = []
+    for epoch in range(3):
+        events += [event for _, event in made.epoch(epoch)]
+        made.advance()
+    expected = walk(table, servers_down, len(events))
+    assert [event.number for event in events] == list(range(3 * M * (N // B)))
+    for event, (party, request, start, end, served) in zip(events, expected, strict=True):
+        assert (event.party, event.request, bool(event.refresh)) == (party, request, served)
+        assert (event.start, event.end) == pytest.approx((start, end), abs=1e-9)
+
+
+def test_without_faults_equal_parties_take_turns_and_the_slow_one_comes_half_as_often():
+    made = queue()
+    events = [event for epoch in range(20) for _, event in (made.epoch(epoch), made.advance())[0]]
+    counts = Counter(event.party for event in events)
+    assert abs(counts[0] - counts[1]) <= 1
+    # a turn takes 4.2 ms and 18 ms of computing, and nobody waits long for the server
+    assert counts[2] / counts[0] == pytest.approx(22.2 / (4.2 + 18 * SLOW), rel=0.1)
+
+
+def test_every_party_goes_through_all_its_whole_batches_in_an_order_of_its_own():
+    made = queue({(2 * k, 0): 0.05 for k in range(100)})
+    batches = {m: [] for m in range(M)}
+    for epoch in range(8):
+        for ids, event in made.epoch(epoch):
+            batches[event.party].append(ids)
+        made.advance()
+    first = {}
+    for party, own in batches.items():
+        assert len(own) >= 2 * (N // B)
+        passes = [np.concatenate(own[k : k + N // B]) for k in range(0, 2 * (N // B), N // B)]
+        assert all(len(set(one.tolist())) == N // B * B for one in passes)
+        assert passes[0].tolist() != passes[1].tolist()
+        first[party] = tuple(passes[0].tolist())
+    assert len(set(first.values())) == M
+
+
+def test_the_queue_goes_on_from_its_state():
+    table = {(2 * k, m): 0.01 * ((k * 7 + m * 3) % 5) for k in range(50) for m in range(M)}
+    one, other = queue(table), queue(table)
+    for epoch in range(2):
+        one.epoch(epoch)
+        one.advance()
+    other.load_state_dict(one.state_dict())
+    for (a, left), (b, right) in zip(one.epoch(2), other.epoch(2), strict=True):
+        assert a.tolist() == b.tolist()
+        assert left == right
+    assert one.steps == M * (N // B)
+    assert one.pass_batches == N // B
+
+
+def test_the_plan_of_an_epoch_does_not_move_the_queue():
+    made = queue()
+    assert [e for _, e in made.epoch(0)] == [e for _, e in made.epoch(0)]
+    before = made.state_dict()
+    made.epoch(0)
+    assert made.state_dict() == before
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(ConfigurationError, match="lower it to at most 5"):
+        FirstComeFirstServed(5, 6, ROSTER, costs(), Faults(0), 0)
