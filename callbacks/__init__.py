@@ -1,8 +1,28 @@
-"""Thin adapters between the trainer and the toolkit: reporting, plots, predictions."""
+"""Thin adapters between the trainer and the toolkit: reporting, plots, predictions, faults, an end by virtual time."""
 
+from .crashes import Crashes
+from .dropout import PartyDropout
+from .history import RunHistory
+from .injector import FaultInjector
 from .learning_curve import LearningCurve
 from .predictions import PredictionWriter
 from .progress import SparseProgressBar
 from .run_summary import RunSummary
+from .stragglers import Stragglers
+from .time_limit import VirtualTimeLimit
+from .trace import TraceRecorder, TraceReplay
 
-__all__ = ["LearningCurve", "PredictionWriter", "RunSummary", "SparseProgressBar"]
+__all__ = [
+    "Crashes",
+    "FaultInjector",
+    "LearningCurve",
+    "PartyDropout",
+    "PredictionWriter",
+    "RunHistory",
+    "RunSummary",
+    "SparseProgressBar",
+    "Stragglers",
+    "TraceRecorder",
+    "TraceReplay",
+    "VirtualTimeLimit",
+]

@@ -13,6 +13,8 @@ SHORT = [*QUIET, "--trainer.accelerator", "cpu", "--trainer.max_epochs", "1"]
 RECIPES = list(packaged())
 DATA = [name for name in RECIPES if name.startswith("data/")]
 PROTOCOLS = [name for name in RECIPES if name.startswith("protocol/")]
+POLICIES = [name for name in RECIPES if name.startswith("policy/")]
+FAULTS = [name for name in RECIPES if name.startswith("faults/")]
 FILES = {"data/mnist": "mnist", "data/fashion_mnist": "fashion_mnist"}
 
 
@@ -51,6 +53,31 @@ def test_protocol_recipes(name, tmp_path):
         torch.equal(a, b)
         for a, b in zip(fitted.model.state_dict().values(), tested.model.state_dict().values(), strict=True)
     )
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "protocol", [["protocol/mean", "policy/zeros"], ["protocol/vafl"]], ids=["SplitVFL", "AsyncVFL"]
+)
+def test_fault_recipes(name, protocol, tmp_path):
+    """After the policy: something goes wrong, or takes time, in every one of them."""
+    recipes = [part for recipe in ("data/digits", *protocol, name) for part in ("--config", recipe)]
+    fitted = run(["fit", *recipes, *SHORT])
+    standing, calm = fitted.model.standing(), 0.01
+    assert standing["clock/virtual_seconds"] > calm or fitted.model.given_up > 0
+    assert standing["progress/passes"] > 0
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policy_recipes(name, tmp_path):
+    recipes = [
+        part
+        for recipe in ("data/digits", "protocol/mean", name, "faults/fedvs_stragglers")
+        for part in ("--config", recipe)
+    ]
+    fitted, tested = fit_and_test(recipes, tmp_path)
+    assert type(fitted.model.waiting) is type(tested.model.waiting)
+    assert fitted.model.clock.seconds > 0.1
 
 
 @pytest.mark.filterwarnings("ignore:Experiment logs directory")

@@ -8,38 +8,54 @@ import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from lightning_vfl.aggregators import Max
-from lightning_vfl.callbacks import LearningCurve
+from lightning_vfl import AsyncVFL
+from lightning_vfl.aggregators import Max, Mean
+from lightning_vfl.callbacks import Crashes, LearningCurve, PartyDropout, Stragglers
 from lightning_vfl.datamodules import RandomColumns
 from lightning_vfl.errors import ConfigurationError
-from tests.subjects import Blobs, split, trainer
+from lightning_vfl.missing import Stale
+from lightning_vfl.waiting import Deadline
+from tests.subjects import Blobs, dropping, split, trainer
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Be aware that when using `ckpt_path`"
 )  # the saver is left out on purpose
 
 EPOCHS, STEPS = 3, 6  # 54 training records in batches of 10
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+RATE = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
 
 
 def module():
     torch.manual_seed(0)
-    return split(
-        Max(),
-        dropout=True,
-        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-        lr_scheduler=partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5),
-    )
+    return split(Max(), dropout=True, optimizer=SGD, lr_scheduler=RATE)
 
 
-def fit(folder, ckpt_path=None, **settings):
-    one = module()
+def unreliable():
+    """Late parties, dropouts and crashes; the latest embeddings stand in for the missing."""
+    waiting, missing = Deadline(0.15), Stale()
+    return split(Mean(), dropout=True, waiting=waiting, missing=missing, optimizer=SGD, lr_scheduler=RATE)
+
+
+def asynchronous():
+    torch.manual_seed(0)
+    return AsyncVFL(Mean(), bottom=dropping, width=5, seed=0, noise=0.1, optimizer=SGD, lr_scheduler=RATE)
+
+
+def injectors():
+    return [Stragglers(), PartyDropout(0.3, 0.3, announced=False), Crashes("guests", 0.2, 0.5)]
+
+
+def fit(folder, ckpt_path=None, make=module, faults=(), **settings):
+    one = make()
     curve = LearningCurve(str(folder / "curve.png"))
     saver = ModelCheckpoint(
         dirpath=folder, filename="{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False
     )
-    settings.setdefault("callbacks", [curve, saver] if ckpt_path is None else [curve])
+    settings.setdefault("callbacks", [curve, *faults, saver] if ckpt_path is None else [curve, *faults])
     saves = any(isinstance(callback, ModelCheckpoint) for callback in settings["callbacks"])
-    t = trainer(folder, max_epochs=EPOCHS, enable_checkpointing=saves, **settings)
+    settings.setdefault("max_epochs", EPOCHS)
+    t = trainer(folder, enable_checkpointing=saves, **settings)
     t.fit(one, datamodule=Blobs(batch_size=10), ckpt_path=ckpt_path)
     return one, t, curve
 
@@ -61,6 +77,9 @@ def everything(one, t, curve):
         "rate": t.lr_scheduler_configs[0].scheduler.state_dict(),
         "rounds": one.rounds,
         "bytes": one.meter.state_dict(),
+        "standing": one.standing(),
+        "given up": one.given_up,
+        "memory": one.memory_state(),
         # train/loss is of the latest logging step, which may lie before the kill
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k != "train/loss"},
         "step": t.global_step,
@@ -84,6 +103,31 @@ def test_a_run_killed_after_any_step_resumes_to_the_same_bits(whole, tmp_path, s
         assert differ == {"curve", "rounds"}
     else:
         assert differ == set()
+
+
+@pytest.mark.parametrize(
+    ("make", "steps", "kills"),
+    [(unreliable, STEPS, (1, 4, 8, 15)), (asynchronous, 15, (1, 7, 16, 29))],
+    ids=["SplitVFL", "AsyncVFL"],
+)
+def test_a_run_under_faults_resumes_to_the_same_bits(tmp_path, make, steps, kills):
+    """Virtual time, bytes, the table of latest embeddings, the queue of events and the faults themselves go on."""
+    first = tmp_path / "first"
+    first.mkdir()
+    expected = everything(*fit(first, make=make, faults=injectors(), max_epochs=2 if steps > STEPS else EPOCHS))
+    assert expected["standing"]["clock/virtual_seconds"] > 0.5
+    assert expected["memory"]["rows"].any()
+    for step in kills:
+        epochs = 2 if steps > STEPS else EPOCHS
+        path = first / f"step={step}.ckpt"
+        resumed = everything(*fit(tmp_path, path, make=make, faults=injectors(), max_epochs=epochs))
+        assert {k for k in expected if not same(expected[k], resumed[k])} == set()
+
+
+def test_the_memory_is_left_out_of_checkpoints_that_are_not_resumed(tmp_path):
+    saver = ModelCheckpoint(dirpath=tmp_path, filename="light", save_weights_only=True)
+    fit(tmp_path, make=asynchronous, callbacks=[saver], max_epochs=1)
+    assert "memory" not in torch.load(tmp_path / "light.ckpt", weights_only=True)["lightning_vfl"]
 
 
 def test_the_books_would_show_a_lost_round(whole):

@@ -1,0 +1,72 @@
+"""What a run measured, and how much it had taken by then."""
+
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.books import is_due
+
+_WAYS = ("up", "down", "peer")
+
+
+class RunHistory(Callback):
+    """Keeps every metric with the rounds, passes, virtual seconds and bytes that had been spent on it.
+
+    ``train/loss`` at every logging step, validation metrics at the end of every validation, those of an epoch at its
+    end, test metrics at the end of a test. The points are part of the checkpoint, so the history of a resumed run is
+    whole.
+
+    Guarantee: one value a metric and step; values are kept in float64.
+    """
+
+    def __init__(self) -> None:
+        self.points: dict[tuple[int, str], tuple[float, dict[str, float]]] = {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One record a step and metric, in the order of steps: ``step``, what was spent, ``metric``, ``value``."""
+        ordered = sorted(self.points.items())
+        return [{"step": step, **spent, "metric": name, "value": value} for (step, name), (value, spent) in ordered]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if is_due(trainer.global_step, trainer.log_every_n_steps):  # type: ignore[attr-defined]  # set in Trainer.__init__
+            self._add(trainer, pl_module, lambda name: name == "train/loss")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._add(trainer, pl_module, lambda name: name.startswith("val/"))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_last_batch:  # an epoch that was cut short still shows the loss of the one before
+            told_elsewhere = ("train/loss", "val/", "test/", "comm/", "clock/", "progress/")
+            self._add(
+                trainer, pl_module, lambda name: name == "train/loss_epoch" or not name.startswith(told_elsewhere)
+            )
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._add(trainer, pl_module, lambda name: name.startswith("test/"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"points": [[step, name, value, spent] for (step, name), (value, spent) in self.points.items()]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.points = {(step, name): (value, dict(spent)) for step, name, value, spent in state_dict["points"]}
+
+    def _add(self, trainer: Trainer, module: LightningModule, wanted: Callable[[str], bool]) -> None:
+        if not isinstance(module, VFLModule):
+            return
+        standing = module.standing()
+        sent = {f"{way}_bytes": standing[f"comm/{way}_bytes"] for way in _WAYS}
+        spent = {
+            "passes": standing["progress/passes"],
+            "virtual_seconds": standing["clock/virtual_seconds"],
+            "bytes": sum(sent.values()),
+            **sent,
+        }
+        for name, value in trainer.callback_metrics.items():
+            if wanted(name):
+                self.points[trainer.global_step, name] = (value.double().item(), spent)

@@ -1,0 +1,166 @@
+import pandas as pd
+import pytest
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Callback
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+from lightning_vfl.callbacks import Crashes, FaultInjector, PartyDropout, Stragglers, TraceRecorder, TraceReplay
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.recipes import packaged, with_full_paths
+from lightning_vfl.simulation import Constant, CrashChain, Exponential, SlowParties
+from tests.subjects import Blobs, split, trainer
+
+FACTORIES = {
+    "Stragglers": lambda folder: Stragglers(),
+    "PartyDropout": lambda folder: PartyDropout(0.3, 0.1),
+    "Crashes": lambda folder: Crashes("hosts", 0.3, 0.1),
+    "TraceReplay": lambda folder: TraceReplay(str(folder / "trace.csv")),
+    "FaultInjector": lambda folder: FaultInjector(SlowParties()),
+}
+every_injector = pytest.mark.parametrize("name", FACTORIES)
+
+
+class Seen(Callback):
+    """What stands in the module when the training starts, and what happens in it."""
+
+    def on_train_start(self, trainer, pl_module):
+        self.models = pl_module.faults.models
+
+    def on_train_end(self, trainer, pl_module):
+        self.outcomes = [pl_module.faults.at(t, pl_module.roster) for t in range(pl_module.requests_made())]
+        self.weights = [p.detach().clone() for p in pl_module.parameters()]
+
+
+def fit(folder, *callbacks, **settings):
+    seen = Seen()
+    module = split(**settings)
+    trainer(folder, callbacks=[*callbacks, seen], max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
+    return module, seen
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """With a faultless trace that is long enough."""
+    requests = 40
+    table = {"request": [t for t in range(requests) for _ in range(3)], "party": [0, 1, 2] * requests}
+    pd.DataFrame({**table, "delay": 0.0, "up": 1, "down": 1}).to_csv(tmp_path / "trace.csv", index=False)
+    return tmp_path
+
+
+@every_injector
+def test_the_model_is_there_during_the_training_and_gone_afterwards(name, folder):
+    injector = FACTORIES[name](folder)
+    module, seen = fit(folder, injector)
+    assert seen.models == (injector.model,)
+    assert module.faults.models == ()
+
+
+@every_injector
+def test_a_module_of_another_kind_is_refused(name, folder):
+    with pytest.raises(ConfigurationError, match=f"{name} cannot act on BoringModel, .* leave the callback out"):
+        trainer(folder, callbacks=[FACTORIES[name](folder)]).fit(BoringModel())
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_the_model_is_there_in_every_stage(stage, folder):
+    crashes = Crashes("hosts", 0.3, 0.1)
+    met = []
+
+    class Look(Callback):
+        def setup(self, trainer, pl_module, stage):
+            met.append(pl_module.faults.models)
+
+    run = trainer(folder, callbacks=[crashes, Look()])
+    getattr(run, stage)(split(), datamodule=Blobs(batch_size=10), **({} if stage == "predict" else {"verbose": False}))
+    assert met == [(crashes.model,)]
+
+
+def test_two_of_a_kind_act_together_and_draw_apart(folder):
+    both = [Crashes("hosts", 0.0, 0.0), Crashes("hosts", 0.5, 0.5), Crashes("hosts", 0.5, 0.5)]
+    _, seen = fit(folder, *both)
+    assert seen.models == tuple(crashes.model for crashes in both)
+    alone = [fit(folder, *both[:n])[1] for n in (1, 2)]
+    states = [[bool(outcome.hosts[0]) for outcome in met.outcomes] for met in (*alone, seen)]
+    assert states[0] == [True] * len(states[0])
+    assert all(not three or two for two, three in zip(states[1], states[2], strict=True))
+    assert states[1] != states[2]
+
+
+@pytest.mark.parametrize("file", ["deep/trace.csv", "trace.parquet"])
+def test_a_recorded_training_is_replayed_to_the_bit(file, folder, capsys):
+    path = str(folder / file)
+    recorder = TraceRecorder(path)
+    _, recorded = fit(folder, Stragglers(), PartyDropout(0.5, 0.4), recorder)
+    assert f"trace of {len(recorded.outcomes)} requests: {path}" in capsys.readouterr().out
+    _, replayed = fit(folder, TraceReplay(path))
+    _, faultless = fit(folder)
+    for a, b in zip(recorded.outcomes, replayed.outcomes, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(vars(a).values(), vars(b).values(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(recorded.weights, replayed.weights, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(recorded.weights, faultless.weights, strict=True))
+
+
+def test_the_end_of_a_trace_ends_the_training_with_one_line(folder):
+    table = pd.read_csv(folder / "trace.csv")
+    table[table["request"] < 4].to_csv(folder / "trace.csv", index=False)
+    with pytest.raises(ConfigurationError, match=r"request 4 of party 0, .* requests 0 to 3; record a longer one"):
+        fit(folder, TraceReplay(str(folder / "trace.csv")))
+
+
+def test_a_training_without_rounds_leaves_no_trace(folder):
+    run = trainer(folder, callbacks=[TraceRecorder(str(folder / "none.csv"))], max_epochs=0)
+    run.fit(split(), datamodule=Blobs(batch_size=10))
+    assert not (folder / "none.csv").exists()
+
+
+def test_recorders_refuse_what_they_cannot_write(folder):
+    with pytest.raises(ConfigurationError, match="change the ending"):
+        TraceRecorder("trace.txt")
+    with pytest.raises(ConfigurationError, match="TraceRecorder cannot act on BoringModel"):
+        trainer(folder, callbacks=[TraceRecorder()]).fit(BoringModel())
+
+
+def built(trainer_part):
+    """The callbacks of a recipe, as the command line makes them."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--callbacks", type=list[Callback])
+    (callbacks,) = trainer_part.values()
+    config = parser.parse_object({"callbacks": with_full_paths(callbacks)})
+    return parser.instantiate_classes(config).callbacks
+
+
+@pytest.mark.parametrize("name", [name for name in packaged() if name.startswith("faults/")])
+def test_recipes_build_their_callbacks(name):
+    recipe = yaml.safe_load(packaged()[name].read_text())
+    (injector,) = built(recipe["trainer"])
+    expected = {
+        "faults/fedvs_stragglers": SlowParties(),
+        "faults/fedvs_figure1": SlowParties(0.6, Constant(0.1), Exponential(0.5)),
+        "faults/vfedsec_dropout": PartyDropout(0.3, 0.1).model,
+        "faults/dvfl_guest_crashes": CrashChain("guests", 0.3, 0.1),
+        "faults/dvfl_host_crashes": CrashChain("hosts", 0.3, 0.1),
+        "faults/dvfl_connection_crashes": CrashChain("connections", 0.3, 0.1),
+    }
+    assert repr(injector.model) == repr(expected[name])
+
+
+def test_every_setting_of_stragglers_can_be_said_in_yaml():
+    text = """
+        callbacks+:
+          - class_path: Stragglers
+            init_args:
+              parties: [2, 0]
+              fast: {class_path: lightning_vfl.simulation.Uniform, init_args: {low: 0.0, high: 1.0}}
+              delay_of:
+                1: {class_path: lightning_vfl.simulation.LogNormal, init_args: {median: 0.5, sigma: 1.0}}
+                2: {class_path: lightning_vfl.simulation.ComputeBound, init_args: {slowdown: 2.0}}
+    """
+    (injector,) = built(yaml.safe_load(text))
+    assert injector.model.parties == [2, 0]
+    assert repr(injector.model.fast) == "Uniform(low=0.0, high=1.0, step=0.0)"
+    assert {party: repr(delay) for party, delay in injector.model.delay_of.items()} == {
+        1: "LogNormal(median=0.5, sigma=1.0, step=0.0)",
+        2: "ComputeBound(slowdown=2.0, step=0.0)",
+    }
