@@ -1,4 +1,4 @@
-"""``lightning-vfl fit|validate|test|predict``: LightningCLI over recipes that overlay, and errors of one line."""
+"""``lightning-vfl``: LightningCLI over recipes that overlay, two commands for studies, and errors of one line."""
 
 import argparse
 import logging
@@ -13,7 +13,7 @@ import torch
 import yaml
 from jsonargparse import get_loader, set_loader
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
@@ -27,7 +27,10 @@ from lightning_vfl.protocols import VFLModule
 from lightning_vfl.recipes import expand_arguments, with_full_paths
 
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
-_ABOUT = "Vertical federated learning from recipes that overlay: --config data/digits --config protocol/mean"
+_ABOUT = (
+    "Vertical federated learning from recipes that overlay: --config data/digits --config protocol/mean. "
+    "Two more commands: `study STUDY` runs a grid of recipes and seeds, `plot RESULTS` draws its figures again."
+)
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
 
 
@@ -76,13 +79,36 @@ class VFLCLI(LightningCLI):
             raise ConfigurationError(f"--ckpt_path {path} is no checkpoint; give the .ckpt that fit has written")
 
 
+class _Parsed(Exception):
+    """The arguments are right."""
+
+
+class _ParserOnly(VFLCLI):
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        super().parse_arguments(parser, args)
+        raise _Parsed
+
+
 def main(args: Sequence[str] | None = None) -> None:
-    """The program: ``run``, without a result."""
-    run(args)
+    """The program: a study, or ``run`` without a result."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    if arguments[:1] not in (["study"], ["plot"]):
+        run(arguments)
+        return
+    from lightning_vfl.study.command import execute  # joblib and pandas: 0.5 s, where they are used
+
+    try:
+        status = execute(arguments, run, check)
+    except ConfigurationError as error:
+        _fail(" ".join(str(error).split()), status=1)
+    except KeyboardInterrupt:
+        _fail("interrupted; the same command goes on from here", status=130)
+    if status:
+        raise SystemExit(status)
 
 
-def run(args: Sequence[str] | None = None) -> VFLCLI:
-    """Run the command line; ``args`` default to those of the process.
+def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -> VFLCLI:
+    """Run the command line; ``args`` default to those of the process, ``callbacks`` come after the recipe's.
 
     Returns:
         The finished command line, with its ``trainer``, ``model`` and ``datamodule``.
@@ -97,24 +123,8 @@ def run(args: Sequence[str] | None = None) -> VFLCLI:
         raise SystemExit(0)
     keep_freed_memory()
     _quieten()
-    load_yaml = get_loader("yaml")
-    set_loader("recipe", lambda text: with_full_paths(load_yaml(text)), exceptions=(yaml.YAMLError,))
     try:
-        return VFLCLI(
-            VFLModule,
-            VerticalDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            seed_everything_default=0,
-            auto_configure_optimizers=False,  # the optimiser is the module's, so that checkpoints rebuild it
-            save_config_kwargs={"overwrite": True},
-            trainer_defaults={
-                "max_epochs": 20,  # Lightning would go on to 1000
-                "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs"}},
-            },
-            parser_kwargs={**_PARSER, "description": _ABOUT, **{name: dict(_PARSER) for name in _SUBCOMMANDS}},
-            args=expand_arguments(arguments),
-        )
+        return _build(VFLCLI, arguments, callbacks)
     except argparse.ArgumentError as error:
         _fail(one_line(str(error)), status=2)
     except (ConfigurationError, MisconfigurationException) as error:
@@ -125,6 +135,41 @@ def run(args: Sequence[str] | None = None) -> VFLCLI:
             raise
         hint = "" if cause else f" ({type(error).__name__}; LIGHTNING_VFL_TRACEBACK=1 shows where)"
         _fail(" ".join(str(cause or error).split()) + hint, status=1)
+
+
+def check(args: Sequence[str]) -> None:
+    """Parse arguments, and build and run nothing.
+
+    Raises:
+        ConfigurationError: if they cannot be read.
+    """
+    try:
+        _build(_ParserOnly, args, ())
+    except _Parsed:
+        return
+    except argparse.ArgumentError as error:
+        raise ConfigurationError(one_line(str(error))) from None
+
+
+def _build(kind: type[VFLCLI], arguments: Sequence[str], callbacks: Sequence[Callback]) -> VFLCLI:
+    load_yaml = get_loader("yaml")
+    set_loader("recipe", lambda text: with_full_paths(load_yaml(text)), exceptions=(yaml.YAMLError,))
+    return kind(
+        VFLModule,
+        VerticalDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        seed_everything_default=0,
+        auto_configure_optimizers=False,  # the optimiser is the module's, so that checkpoints rebuild it
+        save_config_kwargs={"overwrite": True},
+        trainer_defaults={
+            "max_epochs": 20,  # Lightning would go on to 1000
+            "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs"}},
+            "callbacks": list(callbacks),
+        },
+        parser_kwargs={**_PARSER, "description": _ABOUT, **{name: dict(_PARSER) for name in _SUBCOMMANDS}},
+        args=expand_arguments(arguments),
+    )
 
 
 def _configuration_error(error: BaseException | None) -> ConfigurationError | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from lightning_vfl import cli
+from lightning_vfl.study import command
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -44,7 +45,10 @@ def parse(arguments: list[str]) -> None:
     halt = patch.object(cli.VFLCLI, "parse_arguments", lambda _, parser, args: (parser.parse_args(args), sys.exit()))
     try:
         with redirect_stdout(StringIO()), redirect_stderr(said), halt:
-            cli.run(arguments)
+            if arguments[:1] in (["study"], ["plot"]):
+                command.parse(arguments)
+            else:
+                cli.run(arguments)
     except SystemExit as end:
         if end.code:
             raise Broken(f"lightning-vfl {shlex.join(arguments)}: {said.getvalue().strip()}") from None

@@ -1,0 +1,177 @@
+"""Figures for a paper: one metric against rounds, passes, virtual time and bytes, a line with a band for each run."""
+
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.study.bands import Band, band
+from lightning_vfl.study.grid import line_name
+from lightning_vfl.study.spec import Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito, "Color Universal Design", 2008; without yellow, which is too faint for a line on white
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.2, 1.2)),
+    (0, (5, 1.5, 1.2, 1.5)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (2, 2)),
+)
+_MARKERS = "os^Dvpx"
+
+_COLUMN = {"rounds": "step"}
+_LABEL = {
+    "rounds": "rounds",
+    "passes": "passes over the data",
+    "virtual_seconds": "virtual time",
+    "bytes": "bytes sent",
+}
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+_SHARES = ("accuracy", "precision", "recall", "f1", "auroc")  # metrics between 0 and 1, shown in %
+_STYLE: Any = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.3,
+    "svg.hashsalt": "lightning_vfl",  # the same data give the same file
+}
+
+
+def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = None) -> list[Path]:
+    """Draw every figure of a study, as PNG and SVG.
+
+    Raises:
+        ConfigurationError: for a metric that no run has measured.
+    """
+    from matplotlib import rc_context  # 0.4 s, where it is used
+
+    metric = metric or study.figure.metric or _default(table)
+    found = table[table["metric"] == metric]
+    if found.empty:
+        raise ConfigurationError(
+            f"figure.metric: no run has measured '{metric}'; there are {', '.join(sorted(table['metric'].unique()))}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with rc_context(_STYLE):
+        for axis in study.figure.against:
+            column = _COLUMN.get(axis, axis)
+            if not found[column].any():  # a protocol without a clock, say
+                continue
+            figure = _figure(found, study, metric, axis)
+            for ending, more in (("png", {"dpi": 200}), ("svg", {"metadata": {"Date": None}})):
+                path = folder / f"{metric.replace('/', '_')}-{axis}.{ending}"
+                figure.savefig(path, **more)
+                written.append(path)
+    return written
+
+
+def _default(table: pd.DataFrame) -> str:
+    """An accuracy of the validation, else whatever it measures."""
+    measured = sorted(table["metric"].unique(), key=lambda m: ("val/" not in m, "loss" in m, m))
+    return measured[0] if measured else "val/accuracy"
+
+
+def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figure":
+    from matplotlib.figure import Figure
+
+    bands = dict(_bands(found, study, _COLUMN.get(axis, axis)))
+    if not bands:
+        raise ConfigurationError(f"the seeds of no run overlap in {axis}; draw against something else (figure.against)")
+    x_size, x_label = _scale(axis, max(one.x[-1] for one, _ in bands.values()))
+    share = metric.split("/")[-1] in _SHARES
+    figure = Figure(figsize=(study.figure.width, study.figure.width * 0.8), layout="constrained")
+    axes = figure.subplots()
+    for name, (one, style) in bands.items():
+        _line(axes, name, one, style, (x_size, 0.01 if share else 1.0))
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(_words(metric) + (" (%)" if share else ""))
+    if study.figure.range:
+        axes.set_ylim(*study.figure.range)
+    elif share:
+        axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    columns = min(len(bands), 4 if max(map(len, bands)) < 12 else 2)
+    figure.legend(loc="outside upper center", ncols=columns, frameon=False, handlelength=2.6, columnspacing=1.2)
+    figure.supxlabel(_footnote([one.seeds for one, _ in bands.values()]), fontsize=6.5, color="0.35")
+    return figure
+
+
+def _bands(found: pd.DataFrame, study: Study, column: str) -> Any:
+    """Name -> band and style; colour tells the recipe and dashes the override, or both tell what there is one of."""
+    crossed = len(study.recipes) > 1 and len(study.overrides) > 1
+    for number, ((r, recipe), (o, override)) in enumerate(
+        product(enumerate(study.recipes), enumerate(study.overrides))
+    ):
+        name = line_name(recipe, override)
+        cell = found[found["run"] == name]
+        if cell.empty:
+            continue
+        one = band([(seed[column], seed["value"]) for _, seed in cell.sort_values("step").groupby("seed")])
+        if not len(one.x):  # no two seeds ran at the same time
+            continue
+        colour, dash = (r, o) if crossed else (number, number)
+        # from the eighth colour on, they come again with other dashes
+        dash += colour // len(_COLOURS)
+        style = {
+            "color": _COLOURS[colour % len(_COLOURS)],
+            "linestyle": _DASHES[dash % len(_DASHES)],
+            "marker": _MARKERS[number % len(_MARKERS)],
+        }
+        yield name, (one, style)
+
+
+def _line(axes: "Axes", name: str, one: Band, style: dict[str, Any], units: tuple[float, float]) -> None:
+    x, mean, reach = one.x / units[0], one.mean / units[1], 2 * one.sd / units[1]
+    every = max(1, len(x) // 8)
+    first = len(axes.lines) * max(1, every // 4) % every  # markers of lines that meet stand beside each other
+    if not one.together:  # the mean moves whenever one of the seeds does: nothing lies between
+        style = {**style, "drawstyle": "steps-post"}
+    axes.plot(x, mean, label=name, markersize=3.2, markevery=(first, every), markeredgewidth=0.6, **style)
+    if one.seeds > 1:
+        step: Literal["post"] | None = None if one.together else "post"
+        axes.fill_between(x, mean - reach, mean + reach, color=style["color"], alpha=0.15, linewidth=0, step=step)
+
+
+def _scale(axis: str, largest: float) -> tuple[float, str]:
+    """What the numbers are divided by, and the label with the unit."""
+    if axis not in ("bytes", "virtual_seconds"):
+        return 1.0, _LABEL[axis]
+    units = _BYTES if axis == "bytes" else _SECONDS
+    size, unit = next((pair for pair in units if largest >= 2 * pair[0]), units[-1])
+    return size, f"{_LABEL[axis]} ({unit})"
+
+
+def _words(metric: str) -> str:
+    """A metric as an axis says it.
+
+    Example:
+        >>> _words("val/accuracy"), _words("train/loss_epoch")
+        ('validation accuracy', 'training loss epoch')
+    """
+    stage, _, name = metric.rpartition("/")
+    return f"{ {'val': 'validation', 'train': 'training'}.get(stage, stage) } {name.replace('_', ' ')}".strip()
+
+
+def _footnote(seeds: list[int]) -> str:
+    fewest, most = min(seeds), max(seeds)
+    if most == 1:
+        return "one seed"
+    return f"mean of {most if fewest == most else f'{fewest} to {most}'} seeds, band: ± 2 sd"

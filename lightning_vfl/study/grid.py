@@ -1,0 +1,124 @@
+"""The runs of a study: what each is called, what it is started with, and what its result has to match."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from lightning_vfl._version import __version__
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.recipes import find_recipe
+from lightning_vfl.study.spec import Study
+
+# A run of a study is read from its history: what else a run writes would only cost time. Settings may say otherwise.
+_QUIET = {
+    "trainer.logger": False,
+    "trainer.enable_checkpointing": False,
+    "trainer.enable_progress_bar": False,
+    "trainer.enable_model_summary": False,
+    "summary.enabled": False,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One cell of the grid.
+
+    Args:
+        recipe: name of its recipes in the study.
+        override: name of its override; empty where the study has none.
+        seed: of ``seed_everything``.
+        arguments: of the command line.
+        test: whether the last weights are tested.
+        folder: where its result, its log and its failure are written.
+        fingerprint: of everything it is made from; a result with another one is not its result.
+    """
+
+    recipe: str
+    override: str
+    seed: int
+    arguments: tuple[str, ...]
+    test: bool
+    folder: Path
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """Recipe and override: what is drawn as one line."""
+        return line_name(self.recipe, self.override)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, seed {self.seed}"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result.parquet"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    @property
+    def failure(self) -> Path:
+        return self.folder / "failed.json"
+
+    @property
+    def under_way(self) -> Path:
+        """Exists while the run is being worked on: tells which runs a dead worker took with it."""
+        return self.folder / "under_way"
+
+
+def line_name(recipe: str, override: str) -> str:
+    """What the runs of a recipe under an override are called.
+
+    Example:
+        >>> line_name("VAFL", ""), line_name("VAFL", "batch 32")
+        ('VAFL', 'VAFL, batch 32')
+    """
+    return f"{recipe}, {override}" if override else recipe
+
+
+def grid(study: Study, out: Path) -> Iterator[Run]:
+    """The runs of a study, recipe by recipe.
+
+    Raises:
+        ConfigurationError: if a recipe is not found.
+    """
+    for recipe, entry in study.recipes.items():
+        found = [_found(name, f"recipes.{recipe}") for name in entry.recipes]
+        found += [_found(name, "common") for name in study.common]
+        for (override, settings), seed in product(study.overrides.items(), study.seeds):
+            # one behind the other, not merged: the last of an option counts, and `trainer.callbacks+` adds up
+            layers = (_QUIET, study.settings, entry.settings, settings, {"seed_everything": seed})
+            options = [f"--{key}={_text(value)}" for layer in layers for key, value in layer.items()]
+            yield Run(
+                recipe,
+                override,
+                seed,
+                ("fit", *(f"--config={path}" for path in found), *options),
+                study.test,
+                out / "runs" / recipe / override / f"seed-{seed}",
+                _fingerprint(found, options, study.test),
+            )
+
+
+def _found(name: str, where: str) -> str:
+    try:
+        found = find_recipe(name)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {str(error).removeprefix('--config ')}") from None
+    return str(Path(found).resolve()) if Path(found).is_file() else found  # workers may stand in another folder
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _fingerprint(recipes: list[str], options: list[str], test: bool) -> str:
+    """Of contents, not of paths: a moved checkout or an edited comment elsewhere does not spoil a result."""
+    contents = [Path(path).read_text(encoding="utf-8") if Path(path).is_file() else path for path in recipes]
+    return hashlib.sha256(json.dumps([__version__, contents, options, test]).encode()).hexdigest()

@@ -1,0 +1,50 @@
+"""Everything that is told of a study: table, summary, figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lightning_vfl.study import table as tables
+from lightning_vfl.study.figures import draw
+from lightning_vfl.study.spec import Study
+from lightning_vfl.study.summary import CONFIDENCE, summarise
+
+
+def report(table: pd.DataFrame, study: Study, out: Path, metric: str | None = None) -> list[Path]:
+    """Write summary and figures below ``out``; returns the files to look at."""
+    summary = summarise(table, study)
+    tables.write(summary, out, "summary")
+    (out / "summary.md").write_text(in_words(summary, study), encoding="utf-8")
+    return [out / "summary.md", *draw(table, study, out / "figures", metric)]
+
+
+def in_words(summary: pd.DataFrame, study: Study) -> str:
+    """The summary as a Markdown table.
+
+    Shares and losses alike are given with four decimals: the file beside it holds them all.
+    """
+    head = ["metric", "run", "seeds", "mean ± 2 sd", "rounds", "passes", "virtual time (s)", "sent (MB)"]
+    if study.outliers:
+        head.insert(3, "outliers")
+    if study.baseline is not None:
+        head.append(f"against {study.baseline} ({CONFIDENCE:.0%} interval)")
+    lines = [head, ["---"] * len(head)]
+    for line in summary.to_dict("records"):
+        spread = f" ± {2 * line['sd']:.4f}" if line["seeds"] > 1 else ""
+        cells = [line["metric"], line["run"], str(line["seeds"]), f"{line['mean']:.4f}{spread}"]
+        cells += [f"{line['step']:,.0f}", f"{line['passes']:.2f}"]
+        cells += [f"{line['virtual_seconds']:.4g}", f"{line['bytes'] / 1e6:.4g}"]
+        if study.outliers:
+            cells.insert(3, str(line["outliers"]))
+        if study.baseline is not None:
+            cells.append(_difference(line) if line["pairs"] else "")
+        lines.append([str(cell).replace("|", "\\|") for cell in cells])
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"Last value of every seed; costs are those of that moment, means over seeds.\n\n{body}\n"
+
+
+def _difference(line: Mapping[Any, Any]) -> str:
+    interval = f" ({line['difference_low']:+.4f} to {line['difference_high']:+.4f})" if line["pairs"] > 1 else ""
+    return f"{line['difference']:+.4f}{interval}"

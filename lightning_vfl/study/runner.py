@@ -1,0 +1,119 @@
+"""Carries out the runs of a study in parallel processes, and lets none of them end the others."""
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import joblib
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lightning_vfl.study.grid import Run
+from lightning_vfl.study.orphans import end_with_parent
+from lightning_vfl.study.table import is_finished
+from lightning_vfl.study.worker import CommandLine, Outcome, record_failure, work
+
+_DEATHS = 3  # of its process, after which a run has failed
+
+
+@dataclass(frozen=True)
+class Means:
+    """With what a study is carried out: processes, torch threads of each, and joblib's backend with its options."""
+
+    jobs: int
+    threads: int
+    backend: str = "loky"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, runs: int = 1, **more: Any) -> AbstractContextManager[Any]:
+        """Joblib's own setting of all this, for so many runs.
+
+        Not fewer than two processes, unless one was asked for: joblib works off a single one in this process, which a
+        run must not take with it.
+        """
+        if self.backend == "ray":  # joblib knows dask's by itself
+            import_module("ray.util.joblib").register_ray()
+        config: AbstractContextManager[Any] = joblib.parallel_config(
+            self.backend, n_jobs=min(self.jobs, max(2, runs)), **self.options, **more
+        )
+        return config
+
+
+def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock: str, console: Console) -> None:
+    """Carry out runs; afterwards each has a result or a recorded failure.
+
+    A worker that dies takes the others of its pool with it. Those runs are tried again with the others; a run that has
+    met two deaths is tried alone, so that the next is its own.
+
+    Args:
+        runs: in the order in which they are started.
+        command_line: ``lightning_vfl.cli.run``.
+        means: processes and threads.
+        lock: file that this process holds locked as long as it lives.
+        console: to draw the progress bar on.
+    """
+    for run in runs:
+        for stale in (run.result, run.failure, run.under_way, *run.folder.glob(".*")):  # hidden: half-written
+            stale.unlink(missing_ok=True)
+    left, deaths, failed = list(runs), Counter[str](), 0
+    with _bar(console) as bar:
+        task = bar.add_task("runs", total=len(left), failed="")
+
+        def tell(run: Run, outcome: Outcome) -> None:
+            nonlocal failed
+            left.remove(run)
+            failed += outcome == "failed"
+            if outcome == "failed" or not console.is_terminal:
+                bar.console.print(f"{outcome}: {run.label}", highlight=False)
+            bar.update(task, advance=1, failed=f"[red]{failed} failed" if failed else "")
+
+        while left:
+            batch = [run for run in left if deaths[run.label] < _DEATHS - 1] or left[:1]
+            try:
+                for run, outcome in _parallel(batch, command_line, means, lock):
+                    tell(run, outcome)
+            except BrokenProcessPool:
+                for run in [run for run in batch if run in left]:  # what was done, but not told any more
+                    if is_finished(run) or run.failure.exists():
+                        tell(run, "failed" if run.failure.exists() else "finished")
+                remaining = [run for run in batch if run in left]
+                for run in [run for run in remaining if run.under_way.exists()] or remaining[:1]:
+                    deaths[run.label] += 1
+                    run.under_way.unlink(missing_ok=True)
+                    if deaths[run.label] == _DEATHS:
+                        record_failure(run, f"its process died {_DEATHS} times; killed from outside, or out of memory?")
+                        tell(run, "failed")
+                    else:
+                        bar.console.print(f"a process died, again: {run.label}", highlight=False)
+
+
+def _parallel(runs: Sequence[Run], command_line: CommandLine, means: Means, lock: str) -> Iterator[tuple[Run, Outcome]]:
+    local: dict[str, Any] = {}
+    if means.backend == "loky":  # others have machines of their own: their workers are no children of this process
+        local = {"inner_max_num_threads": means.threads, "initializer": end_with_parent}
+        local["initargs"] = (os.getpid(), lock)
+    with warnings.catch_warnings(), means.config(len(runs), **local):
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs")  # loky renews one that has grown
+        # ray's backend, a pool of multiprocessing's kind, gives its results all at once
+        returned = "list" if means.backend == "ray" else "generator_unordered"
+        parallel = joblib.Parallel(return_as=returned, batch_size=1)
+        yield from parallel(joblib.delayed(work)(run, command_line, means.threads) for run in runs)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )

@@ -1,0 +1,85 @@
+"""The tidy table: one line a run, seed, step and metric."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.study.grid import Run
+
+IDENTITY = ("run", "recipe", "override", "seed")
+MEASURES = ("step", "passes", "virtual_seconds", "bytes", "up_bytes", "down_bytes", "peer_bytes")
+COLUMNS = (*IDENTITY, *MEASURES, "metric", "value")
+_FINGERPRINT = b"lightning_vfl.fingerprint"
+
+
+def write_result(rows: Sequence[Mapping[str, object]], run: Run) -> None:
+    """The result of one run, whole or not at all, with the run's fingerprint in the file itself."""
+    if not rows:
+        raise ConfigurationError("the run has measured nothing; let it validate, or give the study test: true")
+    frame = pd.DataFrame(rows).assign(run=run.name, recipe=run.recipe, override=run.override, seed=run.seed)
+    table = pa.Table.from_pandas(frame[list(COLUMNS)], preserve_index=False)
+    part = run.folder / f".result.{os.getpid()}"
+    pq.write_table(table.replace_schema_metadata({_FINGERPRINT: run.fingerprint.encode()}), part)
+    part.replace(run.result)
+
+
+def is_finished(run: Run) -> bool | None:
+    """Whether there is a result of this very run; None: there is one, of another version of it."""
+    if not run.result.is_file():
+        return False
+    try:
+        metadata = pq.read_schema(run.result).metadata or {}
+    except (OSError, pa.ArrowException):
+        return None
+    return True if metadata.get(_FINGERPRINT) == run.fingerprint.encode() else None
+
+
+def collect(runs: Iterable[Run], metrics: Sequence[str]) -> pd.DataFrame:
+    """The results of finished runs below each other, in the order of the runs; only these metrics, if any are named."""
+    # read as single files: the folders' names are no partition keys
+    tables = [pq.ParquetFile(run.result).read().replace_schema_metadata(None) for run in runs]
+    frame = pa.concat_tables(tables).to_pandas() if tables else pd.DataFrame(columns=list(COLUMNS))
+    return chosen(frame, metrics)
+
+
+def chosen(frame: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """Only the metrics that are named, or all.
+
+    Raises:
+        ConfigurationError: for a metric that no run has measured.
+    """
+    measured = sorted(frame["metric"].unique())
+    missing = [metric for metric in metrics if metric not in measured]
+    if missing and len(frame):
+        raise ConfigurationError(f"metrics: no run has measured {missing[0]}; there are {', '.join(measured)}")
+    return frame[frame["metric"].isin(metrics)].reset_index(drop=True) if metrics else frame
+
+
+def write(frame: pd.DataFrame, folder: Path, name: str) -> None:
+    """``name.parquet`` and ``name.csv``, each whole or not at all."""
+    for ending in ("parquet", "csv"):
+        part = folder / f".{name}.{ending}"
+        if ending == "csv":
+            frame.to_csv(part, index=False)
+        else:
+            frame.to_parquet(part, index=False)
+        part.replace(folder / f"{name}.{ending}")
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """The table of a folder of results.
+
+    Raises:
+        ConfigurationError: if there is none.
+    """
+    try:
+        return pd.read_parquet(folder / "table.parquet")
+    except (OSError, pa.ArrowException):
+        raise ConfigurationError(
+            f"{folder} holds no table.parquet of a study; give the folder that lightning-vfl study has written"
+        ) from None

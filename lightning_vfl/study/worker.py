@@ -1,0 +1,84 @@
+"""One run of a study, in whatever process: its result, or the reason why there is none, is on disk afterwards."""
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import torch
+from lightning.pytorch import Callback
+
+from lightning_vfl.callbacks import RunHistory
+from lightning_vfl.study.grid import Run
+from lightning_vfl.study.table import write_result
+
+CommandLine = Callable[[Sequence[str], Sequence[Callback]], Any]
+"""``lightning_vfl.cli.run``, handed over because the command line imports the studies and not the other way."""
+
+Outcome = Literal["finished", "failed"]
+
+
+def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcome]:
+    """Carry out a run; returns it, and how it ended.
+
+    Guarantee: ``result.parquet`` appears whole or not at all, and so does ``failed.json``; nothing is raised but
+        KeyboardInterrupt. SystemExit is a failure like others: in a worker it would end the whole study.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    run.under_way.touch()
+    torch.set_num_threads(threads)
+    outcome: Outcome = "finished"
+    with _logged(run.log) as log:
+        try:
+            history = RunHistory()
+            done = command_line([*run.arguments, f"--trainer.default_root_dir={run.folder}"], [history])
+            if run.test:
+                done.trainer.test(done.model, datamodule=done.datamodule, verbose=False)
+            write_result(history.rows(), run)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None  # the trainer has made SystemExit of it
+            traceback.print_exc()
+            log.flush()
+            record_failure(run, _reason(error, run.log))
+            outcome = "failed"
+    run.under_way.unlink(missing_ok=True)
+    return run, outcome
+
+
+def record_failure(run: Run, reason: str) -> None:
+    """Say why a run has no result. It is tried again at the next start."""
+    whole = run.failure.with_name(f".{run.failure.name}.{os.getpid()}")
+    whole.write_text(json.dumps({"run": run.label, "reason": reason, "fingerprint": run.fingerprint}, indent=1))
+    whole.replace(run.failure)
+
+
+def _reason(error: BaseException, log: Path) -> str:
+    """One line: that of the command line, where it has said why it ends."""
+    if isinstance(error, SystemExit):
+        said = re.findall(r"^lightning-vfl: error: (.*)$", log.read_text(encoding="utf-8", errors="replace"), re.M)
+        return said[-1] if said else f"ended by sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[TextIO]:
+    """Everything printed goes to the log: by Python, by handlers that hold the old stderr, and by C."""
+    with path.open("w", encoding="utf-8", errors="replace") as log:
+        kept = [(fd, os.dup(fd)) for fd in (1, 2)]
+        try:
+            for fd, _ in kept:
+                os.dup2(log.fileno(), fd)
+            with redirect_stdout(log), redirect_stderr(log):
+                yield log
+        finally:
+            for stream in (log, sys.stdout, sys.stderr):
+                stream.flush()
+            for fd, copy in kept:
+                os.dup2(copy, fd)
+                os.close(copy)

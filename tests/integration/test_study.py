@@ -1,0 +1,251 @@
+"""Studies for real: run, killed, gone on with, and what one run cannot do to the others."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from filelock import FileLock
+
+from lightning_vfl.cli import check, main
+from lightning_vfl.recipes import packaged
+from lightning_vfl.study import grid, read_study
+from lightning_vfl.study.spec import find_study
+
+STUDY = """
+recipes:
+  Mean: [data/digits, protocol/mean]
+  Max: {recipes: [data/digits, protocol/max], settings: {model.width: 16}}
+common: [trainer/cpu]
+settings: {trainer.max_epochs: 2}
+seeds: [0, 1, 2]
+baseline: Mean
+metrics: [val/accuracy, test/accuracy]
+"""
+CULPRITS = "tests.integration.culprits"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The results of the study, run without interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "study.yaml").write_text(STUDY)
+    main(["study", str(folder / "study.yaml"), "--out", str(folder / "out"), "--jobs", "2", "--threads", "1"])
+    return folder / "out"
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def study(text, *options):
+    """Exit status of a study of this text, with its results in ``out``."""
+    Path("study.yaml").write_text(text)
+    try:
+        main(["study", "study.yaml", "--out", "out", "--threads", "1", *options])
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def with_callback(name, **settings):
+    """A study of one sound recipe, and of one whose callback this is."""
+    Path("culprit.yaml").write_text(
+        json.dumps({"trainer": {"callbacks": [{"class_path": f"{CULPRITS}.{name}", "init_args": settings}]}})
+    )
+    recipes = "{Sound: [data/digits, protocol/mean], Culprit: [data/digits, protocol/mean, culprit.yaml]}"
+    return f"recipes: {recipes}\ncommon: [trainer/cpu]\nsettings: {{trainer.max_epochs: 1}}\nseeds: [0, 1]\n"
+
+
+def finished():
+    return sorted(path.parent.relative_to("out/runs").as_posix() for path in Path().glob("out/runs/**/result.parquet"))
+
+
+def descendants(pid):
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.processes
+def test_the_table_is_tidy_and_everything_is_told(whole):
+    table = pd.read_parquet(whole / "table.parquet")
+    assert list(table.groupby(["run", "seed"], sort=False).groups) == [
+        (r, s) for r in ("Mean", "Max") for s in range(3)
+    ]
+    assert set(table["metric"]) == {"val/accuracy", "test/accuracy"}
+    cells = table.groupby(["run", "seed", "metric"]).size().unstack()
+    assert cells["val/accuracy"].eq(2).all()
+    assert cells["test/accuracy"].eq(1).all()
+    assert (table["bytes"] == table["up_bytes"] + table["down_bytes"] + table["peer_bytes"]).all()
+    assert table["step"].max() == 80
+    pd.testing.assert_frame_equal(table, pd.read_csv(whole / "table.csv", keep_default_na=False))
+    assert "| test/accuracy | Max | 3 |" in (whole / "summary.md").read_text()
+    assert {path.name for path in (whole / "figures").iterdir()} >= {
+        "val_accuracy-bytes.svg",
+        "val_accuracy-rounds.png",
+    }
+
+
+@pytest.mark.processes
+def test_finished_runs_are_not_repeated_and_plot_needs_only_the_folder(whole, capfd):
+    written = {path: path.stat().st_mtime_ns for path in whole.glob("runs/**/result.parquet")}
+    assert len(written) == 6
+    table = (whole / "table.parquet").read_bytes()
+    main(["study", str(whole / "study.yaml"), "--out", str(whole)])
+    assert "6 of 6 runs are finished already" in capfd.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert (whole / "table.parquet").read_bytes() == table
+    for path in (whole / "figures").iterdir():
+        path.unlink()
+    main(["plot", str(whole), "--metric", "test/accuracy"])
+    assert (whole / "figures/test_accuracy-rounds.svg").is_file()
+
+
+@pytest.mark.processes
+def test_what_is_half_written_does_not_count(whole):
+    shutil.copytree(whole, "out")
+    first, second, third = sorted(Path("out").glob("runs/**/result.parquet"))[:3]
+    first.write_bytes(first.read_bytes()[:-100])
+    second.rename(second.with_name(".result.123"))
+    third.with_name("under_way").touch()
+    Path("out/table.parquet").unlink()
+    assert study(STUDY, "--jobs", "1") == 0
+    for name in ("table.parquet", "table.csv", "summary.md"):
+        assert Path("out", name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for orphans in /proc")
+def test_killed_in_the_middle_and_started_again_it_is_the_same_table(whole, tmp_path):
+    Path("study.yaml").write_text(STUDY)
+    command = [sys.executable, "-m", "lightning_vfl", "study", "study.yaml", "--out", "out", "--threads", "1"]
+    with subprocess.Popen([*command, "--jobs", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_for(finished, 120)
+        workers = descendants(process.pid)
+        process.send_signal(signal.SIGKILL)
+    assert len(workers) >= 2
+    wait_for(lambda: not any(map(is_alive, workers)), 10)
+    kept = finished()
+    assert 0 < len(kept) < 6
+    written = {name: Path("out/runs", name, "result.parquet").stat().st_mtime_ns for name in kept}
+    assert study(STUDY, "--jobs", "2") == 0
+    assert {name: Path("out/runs", name, "result.parquet").stat().st_mtime_ns for name in kept} == written
+    for name in ("table.parquet", "table.csv", "summary.md"):
+        assert Path("out", name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_number_of_processes_does_not_change_the_table(whole):
+    assert study(STUDY.replace("seeds: [0, 1, 2]", "seeds: [1]"), "--jobs", "1") == 0
+    table = pd.read_parquet(whole / "table.parquet")
+    expected = table[table["seed"] == 1].reset_index(drop=True)
+    pd.testing.assert_frame_equal(pd.read_parquet("out/table.parquet"), expected, check_exact=True)
+
+
+def test_a_run_that_leaves_or_fails_is_recorded_and_the_others_go_on(capfd):
+    text = with_callback("Leaves").replace("seeds: [0, 1]", "seeds: [0]")
+    empty = "Empty: {recipes: [data/digits, protocol/mean], settings: {model.width: 0}}, "
+    assert study(text.replace("Sound: ", f"{empty}Sound: "), "--jobs", "1") == 1
+    assert finished() == ["Sound/seed-0"]
+    said = capfd.readouterr().err
+    assert "failed: Empty, seed 0: width 0 is no embedding" in said
+    assert "failed: Culprit, seed 0: ended by sys.exit(0) (log: out/runs/Culprit/seed-0/log.txt)" in said
+    assert "2 of 3 runs failed; the same command tries them again" in said
+    assert "SystemExit" in Path("out/runs/Culprit/seed-0/log.txt").read_text()
+    assert json.loads(Path("out/runs/Empty/seed-0/failed.json").read_text())["reason"].startswith("width 0")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_runs_of_a_dead_worker_are_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    assert study(with_callback("Dies", tally=str(tmp_path / "tally"), times=1), "--jobs", "2") == 0
+    assert len(finished()) == 4
+    assert (tmp_path / "tally").read_text() == "x"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_run_that_always_dies_fails_alone(tmp_path, capfd):
+    assert study(with_callback("Dies", tally=str(tmp_path / "tally"), times=99), "--jobs", "2") == 1
+    assert finished() == ["Sound/seed-0", "Sound/seed-1"]
+    assert "failed: Culprit, seed 1: its process died 3 times" in capfd.readouterr().err
+
+
+def test_a_changed_setting_runs_again(capfd):
+    text = with_callback("Leaves").replace(", Culprit: [data/digits, protocol/mean, culprit.yaml]", "")
+    text = text.replace("seeds: [0, 1]", "seeds: [0]\ntest: false")
+    assert study(text, "--jobs", "1") == 0
+    assert study(text.replace("max_epochs: 1", "max_epochs: 2"), "--jobs", "1") == 0
+    assert "1 of 1 results are of other recipes, settings or versions: run again" in capfd.readouterr().err
+    assert pd.read_parquet("out/table.parquet")["step"].max() == 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["study", "gone.yaml"], 1, "gone.yaml: no such file, and no packaged recipe of that name"),
+        (["study", "study.yaml", "--jobs", "0"], 1, "--jobs 0 does nothing; give 1 or more"),
+        (["study", "study.yaml", "--backend", "threads"], 2, "invalid choice: 'threads'"),
+        (["study", "study.yaml", "--job", "x"], 2, "invalid int value: 'x'"),
+        (["study", "study.yaml", "--backend-options", "x"], 2, "'x' is no mapping; write"),
+        (["study"], 2, "STUDY"),
+        (["plot", "nowhere"], 1, "nowhere/study.yaml"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, status, message, capsys):
+    Path("study.yaml").write_text(STUDY)
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert end.value.code == status
+    assert said.count("\n") == 1
+    assert message in said
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(capsys):
+    assert study(STUDY.replace("max_epochs", "max_epocs")) == 1
+    assert "study.yaml: Mean: unknown option --trainer.max_epocs" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("name", [*(name for name in packaged() if name.startswith("studies/")), "docs"])
+def test_what_is_packaged_and_what_the_docs_show_can_be_run(name, tmp_path):
+    if name == "docs":
+        printed = (Path(__file__).parents[2] / "docs/studies.md").read_text(encoding="utf-8")
+        Path("docs.yaml").write_text(re.search(r"```yaml\n(.*?)```", printed, re.DOTALL)[1])
+        name = "docs.yaml"
+    for run in {run.name: run for run in grid(read_study(find_study(name)), tmp_path)}.values():
+        check(run.arguments)
+
+
+def test_two_studies_do_not_share_a_folder(capsys):
+    Path("out").mkdir()
+    with FileLock("out/.lock"):
+        assert study(STUDY) == 1
+    assert "a study is being run in out; wait for its end, or give another --out" in capsys.readouterr().err

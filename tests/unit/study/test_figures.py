@@ -1,0 +1,43 @@
+import re
+from itertools import product
+
+import pandas as pd
+import pytest
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.study.figures import _bands, draw
+from lightning_vfl.study.grid import line_name
+from lightning_vfl.study.spec import Look
+
+from .test_summary import study, table
+
+
+def test_png_and_svg_of_every_axis(tmp_path):
+    data = table({"A": [0.5, 0.6], "B": [0.7, 0.9]}).assign(metric="val/accuracy", passes=0.0)
+    paths = draw(data, study("A", "B"), tmp_path)
+    names = [f"val_accuracy-{axis}.{end}" for axis in ("rounds", "virtual_seconds", "bytes") for end in ("png", "svg")]
+    assert [path.name for path in paths] == names  # nothing to draw against passes that were not counted
+    assert all(path.stat().st_size < 500_000 for path in paths)
+
+
+def test_the_same_table_gives_the_same_file(tmp_path):
+    data = table({"A": [0.5, 0.6]})
+    first = [path.read_bytes() for path in draw(data, study("A"), tmp_path / "a")]
+    assert first == [path.read_bytes() for path in draw(data, study("A"), tmp_path / "b")]
+    assert not re.search(rb"<dc:date>", first[1])
+
+
+def test_a_metric_that_nobody_measured(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"figure\.metric: no run has measured 'val/acc'; there are m"):
+        draw(table({"A": [1.0]}), study("A", figure=Look("val/acc")), tmp_path)
+
+
+@pytest.mark.parametrize(("recipes", "overrides"), [(9, 1), (3, 3), (1, 1)])
+def test_every_line_is_drawn_in_a_style_of_its_own(recipes, overrides):
+    names = [f"r{i}" for i in range(recipes)]
+    crossed = {f"o{i}": {} for i in range(overrides)}
+    data = table({"x": [1.0]})
+    chosen = study(*names, overrides=crossed)
+    data = [data.assign(run=line_name(r, o)) for r, o in product(names, crossed)]
+    styles = [style for _, (_, style) in _bands(pd.concat(data), chosen, "step")]
+    assert len({(s["color"], str(s["linestyle"])) for s in styles}) == recipes * overrides

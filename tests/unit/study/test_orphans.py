@@ -1,0 +1,32 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from filelock import FileLock
+
+CODE = "import sys; from lightning_vfl.study import orphans; print('up', flush=True); orphans."
+
+
+def start(call):
+    return subprocess.Popen([sys.executable, "-c", CODE + call], stdout=subprocess.PIPE)
+
+
+@pytest.mark.processes
+def test_a_worker_watches_the_lock_of_its_parent(tmp_path):
+    lock = FileLock(tmp_path / "lock")
+    with lock:
+        watcher = start(f"_watch({str(tmp_path / 'lock')!r})")
+        with watcher:
+            assert watcher.stdout.readline() == b"up\n"
+            assert watcher.poll() is None
+            lock.release()
+            assert watcher.wait(timeout=20) == 1
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
+def test_a_worker_whose_parent_has_gone_already_ends(tmp_path):
+    for parent, status in ((os.getpid(), 0), (1_000_000_000, 1)):
+        with start(f"end_with_parent({parent}, '')") as worker:
+            assert worker.wait(timeout=20) == status
