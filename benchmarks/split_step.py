@@ -10,20 +10,19 @@ of a tensor instead of shuffled batches, no logging, no byte counts. Both run in
 
 import os
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
 from benchmarks.harness import Goal, Pairs, arguments, report
+from benchmarks.in_turn import InTurn
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, Concat, Mean
 from lightning_vfl.allocator import keep_freed_memory
@@ -82,40 +81,6 @@ def hand_loop(bank: PartyBank, top: nn.Module, join: str, data: RandomFloats, op
             yield
 
 
-class InTurn(Callback):
-    """Times CHUNK steps of the trainer, then CHUNK steps of each rival, over and over."""
-
-    def __init__(self, rivals: Mapping[str, Iterator[None]]) -> None:
-        self.rivals = rivals
-        self.own: list[float] = []
-        self.other: dict[str, list[float]] = {name: [] for name in rivals}
-        self._steps = 0
-        self._since = 0.0
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since = time.perf_counter()
-
-    def on_train_batch_end(self, *args: object, **kwargs: object) -> None:
-        self._steps += 1
-        if self._steps % CHUNK:
-            return
-        self.own.append(time.perf_counter() - self._since)
-        for name, rival in self.rivals.items():
-            since = time.perf_counter()
-            for _ in range(CHUNK):
-                next(rival)
-            self.other[name].append(time.perf_counter() - since)
-        self._since = time.perf_counter()
-
-    def pairs(self, name: str) -> Pairs:
-        """Without the first chunk, in which everything is cold."""
-        return Pairs(self.own[1:], self.other[name][1:])
-
-    def epoch(self, chunks: list[float]) -> float:
-        """Median seconds an epoch."""
-        return median(chunks[1:]) / CHUNK * STEPS
-
-
 def build(aggregator: Aggregator, top: Callable[[int], nn.Module], data: RandomFloats, looped: bool) -> SplitVFL:
     """The module, built, with its bottoms banked or looped."""
     torch.manual_seed(0)
@@ -141,7 +106,7 @@ def measure(parties: int, join: str, looped: bool, epochs: int, alone: bool = Fa
     if not looped:
         third = build(aggregator, top, data, looped=True)
         rivals["looped"] = hand_loop(third.bottoms, third.top, join, data, "one")
-    in_turn = InTurn({} if alone else rivals)
+    in_turn = InTurn({} if alone else rivals, CHUNK)
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as screen:
         bar = SparseProgressBar(console_kwargs={"force_terminal": True, "file": screen})
         trainer = Trainer(
@@ -181,11 +146,11 @@ def main() -> None:
                 "parties": parties,
                 "aggregate": join,
                 "bottoms": "looped" if looped else "banked",
-                "trainer s/epoch": timed.epoch(timed.own),
-                "hand s/epoch": timed.epoch(timed.other["one a party"]),
+                "trainer s/epoch": STEPS * timed.step(timed.own),
+                "hand s/epoch": STEPS * timed.step(timed.other["one a party"]),
                 "trainer/hand": pairs.ratio,
                 "spread": pairs.spread,
-                "one optimiser s/epoch": timed.epoch(timed.other["one"]),
+                "one optimiser s/epoch": STEPS * timed.step(timed.other["one"]),
                 "trainer/one optimiser": strict.ratio,
                 "pairs": len(pairs.a),
             }
