@@ -1,5 +1,9 @@
-"""Figures for a paper: one metric against rounds, passes, virtual time and bytes, a line with a band for each run."""
+"""Figures for a paper: one metric against rounds, passes, virtual time and bytes.
 
+A line with a band for each recipe, a panel for each override.
+"""
+
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +31,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (2, 2)),
 )
 _MARKERS = "os^Dvpx"
+_ACROSS = 5  # panels in a row
 
 _COLUMN = {"rounds": "step"}
 _LABEL = {
@@ -90,49 +95,63 @@ def _default(table: pd.DataFrame) -> str:
 def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figure":
     from matplotlib.figure import Figure
 
-    bands = dict(_bands(found, study, _COLUMN.get(axis, axis)))
-    if not bands:
+    panels = {title: dict(_bands(found, names, _COLUMN.get(axis, axis))) for title, names in _panels(study).items()}
+    drawn = [one for lines in panels.values() for one, _ in lines.values()]
+    if not drawn:
         raise ConfigurationError(f"the seeds of no run overlap in {axis}; draw against something else (figure.against)")
-    x_size, x_label = _scale(axis, max(one.x[-1] for one, _ in bands.values()))
+    x_size, x_label = _scale(axis, max(one.x[-1] for one in drawn))
     share = metric.split("/")[-1] in _SHARES
-    figure = Figure(figsize=(study.figure.width, study.figure.width * 0.8), layout="constrained")
-    axes = figure.subplots()
-    for name, (one, style) in bands.items():
-        _line(axes, name, one, style, (x_size, 0.01 if share else 1.0))
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(_words(metric) + (" (%)" if share else ""))
+    across = min(len(panels), _ACROSS)
+    down = -(-len(panels) // across)
+    width = study.figure.width * (1 + 0.6 * (across - 1))
+    figure = Figure(figsize=(width, study.figure.width * (0.2 + 0.6 * down)), layout="constrained")
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
+    for place, axes in enumerate(grid):
+        if place >= len(panels):
+            axes.set_visible(False)
+    for axes, (title, lines) in zip(grid[: len(panels)], panels.items(), strict=True):
+        axes.set_title(title, fontsize=8)
+        for name, (one, style) in lines.items():
+            _line(axes, name, one, style, (x_size, 0.01 if share else 1.0))
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.25, linewidth=0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+    first = grid[0]
     if study.figure.range:
-        axes.set_ylim(*study.figure.range)
+        first.set_ylim(*study.figure.range)
     elif share:
-        axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.25, linewidth=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    columns = min(len(bands), 4 if max(map(len, bands)) < 12 else 2)
-    figure.legend(loc="outside upper center", ncols=columns, frameon=False, handlelength=2.6, columnspacing=1.2)
-    figure.supxlabel(_footnote([one.seeds for one, _ in bands.values()]), fontsize=6.5, color="0.35")
+        first.set_ylim(top=min(first.get_ylim()[1], 100.5))
+    figure.supxlabel(f"{x_label}\n{_footnote([one.seeds for one in drawn])}", fontsize=7.5)
+    figure.supylabel(_words(metric) + (" (%)" if share else ""), fontsize=8)
+    names = {name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = min(len(names), 4 if max(map(len, names)) < 12 else 2)
+    layout: Any = {"loc": "outside upper center", "ncols": columns, "frameon": False}
+    figure.legend(names.values(), names.keys(), handlelength=2.6, columnspacing=1.2, **layout)
     return figure
 
 
-def _bands(found: pd.DataFrame, study: Study, column: str) -> Any:
-    """Name -> band and style; colour tells the recipe and dashes the override, or both tell what there is one of."""
-    crossed = len(study.recipes) > 1 and len(study.overrides) > 1
-    for number, ((r, recipe), (o, override)) in enumerate(
-        product(enumerate(study.recipes), enumerate(study.overrides))
-    ):
-        name = line_name(recipe, override)
-        cell = found[found["run"] == name]
+def _panels(study: Study) -> dict[str, dict[str, str]]:
+    """Title -> name of a line -> its run: a panel for each override, or one panel if there is one of either."""
+    recipes, overrides = study.recipes, study.overrides
+    if len(recipes) > 1 and len(overrides) > 1:
+        return {o: {r: line_name(r, o) for r in recipes} for o in overrides}
+    names = [line_name(r, o) for r, o in product(recipes, overrides)]
+    return {"": {name: name for name in names}}
+
+
+def _bands(found: pd.DataFrame, names: Mapping[str, str], column: str) -> Iterator[tuple[str, tuple[Band, Any]]]:
+    """Name of a line -> band and style; a name has the same style in every panel."""
+    for number, (name, run) in enumerate(names.items()):
+        cell = found[found["run"] == run]
         if cell.empty:
             continue
         one = band([(seed[column], seed["value"]) for _, seed in cell.sort_values("step").groupby("seed")])
         if not len(one.x):  # no two seeds ran at the same time
             continue
-        colour, dash = (r, o) if crossed else (number, number)
         # from the eighth colour on, they come again with other dashes
-        dash += colour // len(_COLOURS)
         style = {
-            "color": _COLOURS[colour % len(_COLOURS)],
-            "linestyle": _DASHES[dash % len(_DASHES)],
+            "color": _COLOURS[number % len(_COLOURS)],
+            "linestyle": _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)],
             "marker": _MARKERS[number % len(_MARKERS)],
         }
         yield name, (one, style)

@@ -20,7 +20,7 @@ from lightning_vfl.types import Leg, Roster
 M, N, B, WIDTH = 3, 20, 6, 25
 ROSTER = Roster.singles(M)
 SLOWER, SLOW = 1.03791, 1.93718  # no sums of durations that are equal but for rounding
-# 600 bytes at 1 MB/s: 0.6 ms up and down; bottoms 6 ms forward and 12 ms back (parties 1, 2: times SLOWER, SLOW); server 3 ms
+# 600 bytes at 1 MB/s: 0.6 ms up and down; bottoms 6 ms forward and 12 ms back (times SLOWER, SLOW); server 3 ms
 CLOCK = VirtualClock(bandwidth=8e6, speed=1e6, server_speed=2e6, speed_of={1: 1e6 / SLOWER, 2: 1e6 / SLOW})
 
 

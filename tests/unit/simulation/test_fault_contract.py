@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lightning_vfl.simulation as room
@@ -89,7 +89,8 @@ def test_every_concrete_model_is_here(models):
 
 @every_model
 @every_roster
-@given(st.lists(st.integers(0, REQUESTS - 1), min_size=1, max_size=10), st.integers(0, 2**63 - 1))
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, REQUESTS - 1), min_size=1, max_size=5), st.integers(0, 2**63 - 1))
 def test_sampling_is_pure(models, name, who, requests, seed):
     """A copy that travelled to another process says the same, asked in reverse order."""
     model, roster = models[name], ROSTERS[who]

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.study.figures import _bands, draw
+from lightning_vfl.study.figures import _bands, _panels, draw
 from lightning_vfl.study.grid import line_name
 from lightning_vfl.study.spec import Look
 
@@ -32,12 +32,16 @@ def test_a_metric_that_nobody_measured(tmp_path):
         draw(table({"A": [1.0]}), study("A", figure=Look("val/acc")), tmp_path)
 
 
-@pytest.mark.parametrize(("recipes", "overrides"), [(9, 1), (3, 3), (1, 1)])
-def test_every_line_is_drawn_in_a_style_of_its_own(recipes, overrides):
+@pytest.mark.parametrize(("recipes", "overrides", "panels"), [(9, 1, 1), (3, 3, 3), (1, 1, 1), (1, 9, 1), (2, 7, 7)])
+def test_every_line_of_a_panel_has_a_style_of_its_own(recipes, overrides, panels, tmp_path):
     names = [f"r{i}" for i in range(recipes)]
     crossed = {f"o{i}": {} for i in range(overrides)}
-    data = table({"x": [1.0]})
     chosen = study(*names, overrides=crossed)
-    data = [data.assign(run=line_name(r, o)) for r, o in product(names, crossed)]
-    styles = [style for _, (_, style) in _bands(pd.concat(data), chosen, "step")]
-    assert len({(s["color"], str(s["linestyle"])) for s in styles}) == recipes * overrides
+    data = pd.concat([table({"x": [1.0]}).assign(run=line_name(r, o)) for r, o in product(names, crossed)])
+    made = _panels(chosen)
+    assert len(made) == panels
+    assert {run for lines in made.values() for run in lines.values()} == set(data["run"])
+    for lines in made.values():
+        styles = {name: style for name, (_, style) in _bands(data, lines, "step")}
+        assert len({(s["color"], str(s["linestyle"])) for s in styles.values()}) == len(lines)
+    assert all(path.stat().st_size < 500_000 for path in draw(data, chosen, tmp_path))
