@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation.draws import BLOCK, uniform_block
@@ -31,8 +32,9 @@ class CrashChain(FaultModel):
     from both, or changes nothing; above 1, it leads to the same state or exchanges the two. So the last draw that leads
     to one state from both, and the number of exchanges since, say where the chain is, without a walk from request 0.
 
-    Guarantee: the expected cost of a request is bounded by 1 / (1 - |1 - down - rejoin|) draws, however late it is. The
-        chain of guest m, of host h and of the link (m, h) is the same whatever other guests and hosts there are.
+    Guarantee: the expected number of draws that are looked back at is below 1 / (1 - |1 - down - rejoin|), and the rest
+        of a block of 64, however late the request is. The chain of guest m, of host h and of the link (m, h) is the
+        same whatever other guests and hosts there are.
 
     Args:
         what: guests (the parties), hosts, or the connections between them.
@@ -67,49 +69,63 @@ class CrashChain(FaultModel):
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         nothing = RoundOutcome.nothing(roster)
         if self.what == "guests":
-            alive = torch.from_numpy(self._alive(request, roster.parties, seed, "guests"))
+            alive = self._alive(request, roster.parties, seed, "guests")
             return replace(nothing, sends=alive, receives=alive)
         each = 1 if self.what == "hosts" else roster.parties  # a stream for each host: more hosts change no other's
         states = [self._alive(request, each, seed, self.what, host) for host in range(roster.hosts)]
         if self.what == "hosts":
-            return replace(nothing, hosts=torch.from_numpy(np.concatenate(states)))
-        return replace(nothing, links=torch.from_numpy(np.stack(states, axis=1)))
+            return replace(nothing, hosts=torch.cat(states))
+        return replace(nothing, links=torch.stack(states, dim=1))
 
-    def _alive(self, request: int, entities: int, seed: int, *names: Name) -> "Flags":
+    def _alive(self, request: int, entities: int, seed: int, *names: Name) -> Tensor:
         """Who is alive after the draw of this request, (entities,)."""
-        if self.down + self.rejoin == 0.0:
-            return np.ones(entities, dtype=np.bool_)
-        if self.down + self.rejoin == 2.0:
-            return np.full(entities, request % 2 == 1)
-        state = np.ones(entities, dtype=np.bool_)  # all start alive
-        exchanged = np.zeros(entities, dtype=np.bool_)
-        unknown = np.ones(entities, dtype=np.bool_)
-        block, draws = divmod(request, BLOCK)
-        draws += 1
-        while block >= 0 and unknown.any():
-            settled, to, odd = _moves(self.down, self.rejoin, seed, block, draws, entities, *names)
-            state = np.where(unknown & settled, to, state)
-            exchanged ^= unknown & odd
-            unknown &= ~settled
-            block, draws = block - 1, BLOCK
-        return state ^ exchanged
+        block, row = divmod(request, BLOCK)
+        return _states(self.down, self.rejoin, seed, block, entities, *names)[row]
 
 
-@lru_cache(maxsize=4096)  # a rare crash is looked for in many blocks, by every request anew
+@lru_cache(maxsize=1024)
+def _states(down: float, rejoin: float, seed: int, block: int, entities: int, *names: Name) -> Tensor:
+    """Who is alive after each request of a block, (BLOCK, entities)."""
+    u = uniform_block(seed, block, entities, *names)
+    dies, revives = u < down, u >= 1.0 - rejoin
+    states = np.empty_like(dies)
+    state = _before(down, rejoin, seed, block, entities, *names)
+    for row in range(BLOCK):
+        state = states[row] = np.where(state, ~dies[row], revives[row])
+    return torch.from_numpy(states)
+
+
+def _before(down: float, rejoin: float, seed: int, block: int, entities: int, *names: Name) -> "Flags":
+    """Who is alive before the first request of a block: found backwards, block by block."""
+    state = np.ones(entities, dtype=np.bool_)  # all start alive
+    if down + rejoin == 0.0 or (down + rejoin == 2.0 and BLOCK % 2 == 0):
+        return state  # nothing ever changes, or everything at every request: no draw would settle it
+    exchanged = np.zeros(entities, dtype=np.bool_)
+    unknown = np.ones(entities, dtype=np.bool_)
+    while block > 0 and unknown.any():
+        block -= 1
+        settled, to, odd = _moves(down, rejoin, seed, block, entities, *names)
+        state = np.where(unknown & settled, to, state)
+        exchanged ^= unknown & odd
+        unknown &= ~settled
+    return state ^ exchanged
+
+
+@lru_cache(maxsize=4096)  # a rare crash is looked for in many blocks, by every later block anew
 def _moves(
-    down: float, rejoin: float, seed: int, block: int, draws: int, entities: int, *names: Name
+    down: float, rejoin: float, seed: int, block: int, entities: int, *names: Name
 ) -> tuple["Flags", "Flags", "Flags"]:
-    """What the first draws of a block do to each chain.
+    """What the draws of a block do to each chain.
 
     Returns:
         whether one of them leads to the same state from both, to which the last of these leads, and whether the number
         of exchanges after it (of all exchanges, if there is none) is odd; (entities,) each.
     """
-    u = uniform_block(seed, block, entities, *names)[:draws]
+    u = uniform_block(seed, block, entities, *names)
     dies, revives = u < down, u >= 1.0 - rejoin
     settles = dies ^ revives
     settled: Flags = np.any(settles, axis=0)
-    last = np.where(settled, draws - 1 - settles[::-1].argmax(0), -1)
-    later = np.arange(draws)[:, None] > last
+    last = np.where(settled, BLOCK - 1 - settles[::-1].argmax(0), -1)
+    later = np.arange(BLOCK)[:, None] > last
     odd = (dies & revives & later).sum(0) % 2 == 1
     return settled, revives[last, np.arange(entities)], odd

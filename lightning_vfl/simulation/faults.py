@@ -9,8 +9,9 @@ faults has to be in a checkpoint.
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 
 import torch
 from torch import Tensor
@@ -62,16 +63,32 @@ class RoundOutcome:
         return cls(zero, zero, one, yes, yes, yes, hosts, links)
 
     def __and__(self, other: "RoundOutcome") -> "RoundOutcome":
-        return RoundOutcome(
-            self.delay + other.delay,
-            self.peer_delay + other.peer_delay,
-            self.slowdown * other.slowdown,
-            self.announced & other.announced,
-            self.sends & other.sends,
-            self.receives & other.receives,
-            self.hosts & other.hosts,
-            self.links & other.links,
-        )
+        return RoundOutcome(**{name: join(getattr(self, name), getattr(other, name)) for name, join in _JOIN.items()})
+
+
+_JOIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "delay": torch.add,
+    "peer_delay": torch.add,
+    "slowdown": torch.mul,
+    "announced": torch.logical_and,
+    "sends": torch.logical_and,
+    "receives": torch.logical_and,
+    "hosts": torch.logical_and,
+    "links": torch.logical_and,
+}
+
+
+def together(nothing: RoundOutcome, outcomes: Sequence[RoundOutcome]) -> RoundOutcome:
+    """What happens when all of these do: ``&`` over them, without the fields that most models leave alone.
+
+    ``nothing`` is the neutral element whose very tensors stand where a model says nothing.
+    """
+    joined = {}
+    for name, join in _JOIN.items():
+        neutral = getattr(nothing, name)
+        said = [value for outcome in outcomes if (value := getattr(outcome, name)) is not neutral]
+        joined[name] = reduce(join, said) if said else neutral
+    return RoundOutcome(**joined)
 
 
 class FaultModel(ABC):
@@ -143,10 +160,8 @@ class Faults:
         if outcome is None:
             if len(self._recent) >= _REMEMBERED:
                 self._recent.clear()
-            outcome = RoundOutcome.nothing(roster)
-            for model, seed in self._seeded:
-                sampled = model.sample(request, roster, seed)
-                outcome = sampled if len(self.models) == 1 else outcome & sampled
+            sampled = [model.sample(request, roster, seed) for model, seed in self._seeded]
+            outcome = sampled[0] if len(sampled) == 1 else together(RoundOutcome.nothing(roster), sampled)
             self._recent[key] = outcome
         return outcome
 

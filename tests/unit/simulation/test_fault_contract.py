@@ -22,8 +22,9 @@ from lightning_vfl.simulation import (
     RoundOutcome,
     SlowParties,
 )
-from lightning_vfl.simulation.crashes import _moves
+from lightning_vfl.simulation.crashes import _moves, _states
 from lightning_vfl.simulation.draws import uniform_block
+from lightning_vfl.simulation.faults import together
 from lightning_vfl.simulation.trace import record, write
 from lightning_vfl.types import Roster
 
@@ -98,6 +99,7 @@ def test_sampling_is_pure(models, name, who, requests, seed):
     forwards = [model.sample(request, roster, seed) for request in requests]
     uniform_block.cache_clear()
     _moves.cache_clear()
+    _states.cache_clear()
     backwards = [other.sample(request, roster, seed) for request in reversed(requests)]
     assert all(equal(a, b) for a, b in zip(forwards, reversed(backwards), strict=True))
     assert torch.equal(model.stragglers(roster, seed), other.stragglers(roster, seed))
@@ -162,3 +164,16 @@ def test_it_prints_its_settings_and_nothing_of_its_work(models, name):
     assert repr(model) == printed
     assert " at 0x" not in printed
     assert printed.startswith(f"{type(model).__name__}(")
+
+
+@every_roster
+@pytest.mark.parametrize("request_", [0, 7, 130])
+def test_all_models_together_are_joined_one_by_one(models, who, request_):
+    roster = ROSTERS[who]
+    said = [model.sample(request_, roster, seed=3) for model in models.values() if not isinstance(model, RecordedTrace)]
+    nothing = RoundOutcome.nothing(roster)
+    one_by_one = nothing
+    for outcome in said:
+        one_by_one = one_by_one & outcome
+    assert equal(together(nothing, said), one_by_one)
+    assert equal(together(nothing, []), nothing)
