@@ -10,7 +10,6 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.event_queue import FirstComeFirstServed
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.planning import RoundCosts
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
@@ -87,8 +86,8 @@ class AsyncVFL(VFLModule):
         self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False
     ) -> FirstComeFirstServed:
         """The events in order of arrival; whole batches only, with and without ``drop_last``."""
-        self._costs: RoundCosts = self.round_costs(batch_size)
-        return FirstComeFirstServed(len(records), batch_size, self.roster, self._costs, self.faults, seed)
+        self._event_costs = self.round_costs(batch_size)
+        return FirstComeFirstServed(len(records), batch_size, self.roster, self._event_costs, self.faults, seed)
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for the latest embeddings."""
@@ -166,10 +165,10 @@ class AsyncVFL(VFLModule):
         outcome = self.faults.at(2 * event.request, self.roster)
         alone = torch.zeros(self.roster.parties, dtype=torch.bool)
         alone[event.party] = True
-        for leg in self._costs.legs:
+        for leg in self._event_costs.legs:
             self.meter.add(leg, alone & outcome.announced & outcome.sends)
-        if event.refresh and self._costs.downlink is not None:
-            self.meter.add(self._costs.downlink, alone)
+        if event.refresh and self._event_costs.downlink is not None:
+            self.meter.add(self._event_costs.downlink, alone)
 
 
 def _event_of(batch: VerticalBatch) -> Event:

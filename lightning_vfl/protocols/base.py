@@ -17,19 +17,21 @@ from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Exclude
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import Work, work_of
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
-from lightning_vfl.planning import RoundCosts
+from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top
 from lightning_vfl.schedules import Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
-from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.simulation.faults import Faults, RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import LinearForms, RecordSource, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
+from lightning_vfl.waiting import WaitForAll
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -131,6 +133,7 @@ class VFLModule(LightningModule, ABC):
         self.given_up = 0  # rounds that nobody learnt from
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
+        self._costs: dict[int, RoundCosts] = {}
         self._resumed_memory: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -380,18 +383,42 @@ class VFLModule(LightningModule, ABC):
 
     def round_costs(self, rows: int) -> RoundCosts:
         """Seconds of a faultless round of so many rows, from planned traffic and the networks' FLOPs."""
+        if rows not in self._costs:
+            legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
+            downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
+            self._costs[rows] = RoundCosts.of(legs, downlink, rows, *self._works(), self.clock)
+        return self._costs[rows]
+
+    def _works(self) -> tuple[list[Work], Work]:
+        """The work of each bottom and of the top for one record; equal bottoms are counted once."""
         if self._work is None:
             shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
-            alike: dict[tuple[str, tuple[int, ...]], Work] = {}
-            for network, shape in zip(self.bottoms.parties, shapes, strict=True):
-                if (str(network), shape) not in alike:
-                    alike[str(network), shape] = work_of(network, shape, input_gradient=False)
-            works = [alike[str(n), shape] for n, shape in zip(self.bottoms.parties, shapes, strict=True)]
+            bottoms = [(str(network), shape) for network, shape in zip(self.bottoms.parties, shapes, strict=True)]
+            works: dict[tuple[str, tuple[int, ...]], Work] = {}
+            for network, (printed, shape) in zip(self.bottoms.parties, bottoms, strict=True):
+                if (printed, shape) not in works:
+                    works[printed, shape] = work_of(network, shape, input_gradient=False)
             out_width = self.aggregator.out_width(self.width, self.roster)
-            self._work = works, work_of(self.top, (out_width,), input_gradient=True)
-        legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
-        downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
-        return RoundCosts.of(legs, downlink, rows, *self._work, self.clock)
+            self._work = [works[one] for one in bottoms], work_of(self.top, (out_width,), input_gradient=True)
+        return self._work
+
+    def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
+        """Enter what a planned round sends and how long it takes in the books."""
+        for leg, senders in zip(costs.legs, plan.sent, strict=True):
+            self.meter.add(leg, senders)
+        if costs.downlink is not None:
+            self.meter.add(costs.downlink, plan.answered)
+        self.clock.advance(plan.seconds)
+        if plan.skipped:
+            self.given_up += 1
+        else:
+            self.mini_batches += int(plan.roll.included.sum())
+
+    def enter_round(self, rows: int) -> None:
+        """Enter a round of everybody in which nothing goes wrong; with faults, it is planned with ``plan_round``."""
+        nothing, everybody = RoundOutcome.nothing(self.roster), Roll.everyone(self.roster.parties).called
+        costs = self.round_costs(rows)
+        self.enter(plan_round(costs, WaitForAll(), Exclude(), everybody, nothing, nothing, ~everybody), costs)
 
     def basis_widths(self) -> tuple[int, ...]:
         """(M,) widths of the expanded features, for aggregators of ``LinearForms``; empty for others."""

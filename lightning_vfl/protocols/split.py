@@ -11,7 +11,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.planning import RoundCosts, RoundPlan, check_pair, plan_round
+from lightning_vfl.planning import RoundPlan, check_pair, plan_round
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.rounds import Exchange, contribute, contribute_some
@@ -70,9 +70,7 @@ class SplitVFL(VFLModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        # a fit knows two batch sizes at most
-        self._costs: dict[int, RoundCosts] = {}
-        self._faultless: dict[int, RoundPlan] = {}
+        self._faultless: dict[int, RoundPlan] = {}  # by rows: a fit knows two batch sizes at most
         self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
 
     # ---- before training
@@ -112,7 +110,7 @@ class SplitVFL(VFLModule):
         names = self.next_round(seed_global=True)
         rows = self.rows_of(batch).total
         plan = self._plan = self.plan_round(batch, names.round)
-        self._enter(plan, self._costs[rows])
+        self.enter(plan, self.round_costs(rows))
         if plan.skipped:
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
@@ -132,14 +130,12 @@ class SplitVFL(VFLModule):
     def plan_round(self, batch: VerticalBatch, number: int) -> RoundPlan:
         """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1."""
         rows = self.rows_of(batch).total
-        if rows not in self._costs:
-            self._costs[rows] = self.round_costs(rows)
         held = self._held(batch)
         alike = held is None and not self.faults.models
         if alike and rows in self._faultless:
             return self._faultless[rows]
         plan = plan_round(
-            self._costs[rows],
+            self.round_costs(rows),
             self.waiting,
             self.missing,
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
@@ -161,18 +157,6 @@ class SplitVFL(VFLModule):
         held = torch.zeros(self.roster.parties, dtype=torch.bool)
         held[list(batch.joint.held)] = True
         return held
-
-    def _enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
-        """Enter what the round sends and how long it takes in the books."""
-        for leg, senders in zip(costs.legs, plan.sent, strict=True):
-            self.meter.add(leg, senders)
-        if costs.downlink is not None:
-            self.meter.add(costs.downlink, plan.answered)
-        self.clock.advance(plan.seconds)
-        if plan.skipped:
-            self.given_up += 1
-        else:
-            self.mini_batches += int(plan.roll.included.sum())
 
     # ---- the server's output
 

@@ -8,6 +8,7 @@ import torch
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
+from lightning_vfl.callbacks import FaultInjector
 from tests.subjects import Blobs, trainer
 
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
@@ -21,7 +22,7 @@ def printed(block, name):
 
 
 def test_every_block_of_the_page_is_run_and_short():
-    assert len(re.findall("```python", PAGE)) == len(BLOCKS) == 2
+    assert len(re.findall("```python", PAGE)) == len(BLOCKS) == 3
     assert all(code.count("\n") < 40 for code in BLOCKS.values())
 
 
@@ -47,3 +48,15 @@ def test_the_protocol(tmp_path):
     assert t.test(module, datamodule=data, verbose=False)[0]["test/accuracy"] > 0.8
     assert module.rounds["fit"] == 15 * 6
     assert module.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
+    assert module.meter.total("down").tolist() == module.meter.total("up").tolist()
+    assert module.standing()["progress/passes"] == 15 * 6 / 5  # a pass has 5 whole batches
+    assert module.clock.seconds > 0
+
+
+def test_the_fault(tmp_path):
+    module = SplitVFL(Mean(), width=5, seed=0)
+    injector = FaultInjector(printed("fault", "Weekends")([1]))
+    trainer(tmp_path, max_epochs=7, callbacks=[injector]).fit(module, datamodule=Blobs(batch_size=9))
+    assert module.rounds["fit"] == 7 * 6
+    rounds = [7 * 6, 7 * 6 * 5 // 7, 7 * 6]
+    assert module.meter.total("up").tolist() == [n * 9 * 5 * 4 for n in rounds]
