@@ -82,7 +82,7 @@ def queued(models: Sequence[FaultModel], data: RandomFloats) -> Iterator[None]:
                 module._reached(event)
                 module._enter(event)
             yield
-        schedule.advance()
+        schedule.advance(CHUNK)
 
 
 def measure(module: SplitVFL | AsyncVFL, rivals: dict[str, Iterator[None]], data: RandomFloats, steps: int) -> InTurn:

@@ -1,6 +1,5 @@
 """Crashes in a training."""
 
-from typing import Literal
 
 from lightning_vfl.simulation import CrashChain
 
@@ -18,5 +17,5 @@ class Crashes(FaultInjector):
         rejoin: probability at every request that one who is dead comes back.
     """
 
-    def __init__(self, what: Literal["guests", "hosts", "connections"], down: float, rejoin: float) -> None:
+    def __init__(self, what: str, down: float, rejoin: float) -> None:
         super().__init__(CrashChain(what, down, rejoin))

@@ -9,6 +9,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.books import is_due
 
+from .injector import protocol
+
 _WAYS = ("up", "down", "peer")
 
 
@@ -24,16 +26,22 @@ class RunHistory(Callback):
 
     def __init__(self) -> None:
         self.points: dict[tuple[int, str], tuple[float, dict[str, float]]] = {}
+        self._given_up = 0
 
     def rows(self) -> list[dict[str, Any]]:
         """One record a step and metric, in the order of steps: ``step``, what was spent, ``metric``, ``value``."""
         ordered = sorted(self.points.items())
         return [{"step": step, **spent, "metric": name, "value": value} for (step, name), (value, spent) in ordered]
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._given_up = protocol(self, pl_module).given_up
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if is_due(trainer.global_step, trainer.log_every_n_steps):  # type: ignore[attr-defined]  # set in Trainer.__init__
+        given_up: Any = pl_module.given_up
+        learnt, self._given_up = given_up == self._given_up, given_up  # else the loss is still that of an earlier round
+        if learnt and is_due(trainer.global_step, trainer.log_every_n_steps):  # type: ignore[attr-defined]  # set in Trainer.__init__
             self._add(trainer, pl_module, lambda name: name == "train/loss")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

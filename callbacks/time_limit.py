@@ -6,11 +6,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.errors import ConfigurationError
 
+from .injector import protocol
+
 
 class VirtualTimeLimit(Callback):
     """Ends the training with the first round after which the virtual clock has reached ``seconds``.
 
-    The trainer validates once more, so every run ends with a value at its end.
+    The trainer validates once more, so every run ends with a value at its end. A run that was ended so is over:
+    continued from its checkpoint under a higher limit, it begins its next epoch. The clock goes on in a second fit.
 
     Args:
         seconds: of virtual time, > 0.
@@ -24,9 +27,17 @@ class VirtualTimeLimit(Callback):
             raise ConfigurationError(f"VirtualTimeLimit of {seconds} seconds trains nothing; give seconds > 0")
         self.seconds = seconds
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        protocol(self, pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._look(trainer, pl_module)
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        clock: Any = pl_module.clock
-        if clock.seconds >= self.seconds:  # a function of the recipe: all processes stop together
+        self._look(trainer, pl_module)
+
+    def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if protocol(self, pl_module).clock.seconds >= self.seconds:  # all processes stop together: it is virtual
             trainer.should_stop = True

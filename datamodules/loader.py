@@ -1,6 +1,7 @@
 """The one loader of a stage: a schedule's batches, cut for this rank, counted so that a killed run finds its place."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class ScheduledLoader:
         self._restored = True
 
     def _next_epoch(self) -> None:
-        self.schedule.advance()
+        self.schedule.advance(played=self.offset)
         self.epoch, self.offset = self.epoch + 1, 0
 
     def _batches(self) -> Iterator[VerticalBatch]:
@@ -116,7 +117,7 @@ class ScheduledLoader:
 
     def _requests(self) -> Iterator[Request]:
         """What is left of the epoch, this rank's rows of every joint batch."""
-        for positions, event in self.schedule.epoch(self.epoch)[self.offset :]:
+        for positions, event in islice(self.schedule.epoch(self.epoch), self.offset, None):
             total = len(positions)
             start, end = total * self.rank // self.world_size, total * (self.rank + 1) // self.world_size
             ids = torch.from_numpy(np.ascontiguousarray(positions))

@@ -1,21 +1,22 @@
 """The order of events when nobody waits: whoever comes first is served first."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.planning import RoundCosts
-from lightning_vfl.schedules import Plan, Schedule
+from lightning_vfl.schedules import Planned, Schedule
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.streams import permutation
-from lightning_vfl.types import Event, Roster
+from lightning_vfl.types import Event, RecordSource, Roster
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -29,83 +30,121 @@ class _Turn:
     start: float
 
 
+@dataclass(frozen=True)
+class _Queue:
+    """Where the events stand: how many there were, when the server is free, and who is on the way."""
+
+    number: int
+    free: float
+    turns: tuple[_Turn, ...]
+
+    def state(self) -> dict[str, Any]:
+        turns = [[turn.arrival, turn.request, turn.party, turn.start] for turn in self.turns]
+        return {"number": self.number, "free": self.free, "turns": turns}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> "_Queue":
+        return cls(state["number"], state["free"], tuple(_Turn(*turn) for turn in state["turns"]))
+
+
 class FirstComeFirstServed(Schedule):
     """Asynchronous events in the order in which the parties' messages reach the server, one queue for a whole fit.
 
-    The k-th event of a party takes the next B records of the party's own order: it computes, is delayed, uploads, is
-    served when the server is free, downloads and computes its gradients; then it begins its next event. An epoch is
-    M⌊N/B⌋ events of all parties together, so fast parties have more of them than slow ones. A party that is away, cut
-    off, or comes while the server is down spends the time until its arrival and begins its next event; such an event
-    refreshes nobody.
+    The k-th event of a party takes the next B records of the party's own order (all it has, if those are fewer): it
+    computes, is delayed, uploads, is served when the server is free, downloads and computes its gradients; then it
+    begins its next event. An epoch is M⌊N/B⌋ events of all parties together, so fast parties have more of them than
+    slow ones. A party that is away, cut off, or comes while the server is down spends the time until its arrival and
+    begins its next event; such an event refreshes nobody.
 
     The queue runs on from epoch to epoch; its state at the start of an epoch is plain numbers.
 
     Args:
-        records: N.
+        records: what is trained on; a party's order is one of the records that it holds.
         batch_size: B.
         roster: who takes part.
         costs: of one event: those of a round with B rows.
-        faults: what goes wrong; request 2k of a party is the upload of its k-th event.
+        faults: what goes wrong; request 2k of a party is the upload of its k-th event, request 2c + 1 of the server is
+            its c-th event of all.
         seed: names the parties' orders.
+        begin: virtual seconds at which everybody begins.
+        first: the number of everybody's first event; earlier ones have been in a fit before.
+        number: how many events there have been before.
 
     Raises:
-        ConfigurationError: if a batch would be larger than the data.
+        ConfigurationError: if a batch would be larger than the data, or a party holds nothing.
     """
 
     def __init__(
-        self, records: int, batch_size: int, roster: Roster, costs: RoundCosts, faults: Faults, seed: int
+        self,
+        records: RecordSource,
+        batch_size: int,
+        roster: Roster,
+        costs: RoundCosts,
+        faults: Faults,
+        seed: int,
+        begin: float = 0.0,
+        first: int = 0,
+        number: int = 0,
     ) -> None:
-        if batch_size > records:
+        if batch_size > len(records):
             raise ConfigurationError(
-                f"batch_size {batch_size} exceeds the {records} training records; lower it to at most {records}"
+                f"batch_size {batch_size} exceeds the {len(records)} training records; lower it to at most "
+                f"{len(records)}"
             )
-        self.records = records
         self.batch_size = batch_size
         self.roster = roster
         self.faults = faults
         self.seed = seed
-        self.batches = records // batch_size
-        self.steps = roster.parties * self.batches
+        self._held = [_held_by(party, records) for party in range(roster.parties)]
+        self._sizes = [min(batch_size, len(held)) for held in self._held]
+        self.steps = sum(len(held) // size for held, size in zip(self._held, self._sizes, strict=True))
         self._compute = (costs.forward + sum(costs.encoding)).tolist()
         self._upload = torch.stack(costs.sending).sum(0).tolist()
         self._download = costs.answering.tolist()
         self._finish = costs.backward.tolist()
         self._service = costs.server
         self._order = lru_cache(maxsize=2 * roster.parties)(self._shuffled)
-        self._now = _Queue(0, 0.0, [self._turn(party, 0, 0.0) for party in range(roster.parties)])
-        self._planned: tuple[_Queue, Plan, _Queue] | None = None
+        self._begin = begin, first, number
+        self._now: _Queue | None = None
 
     @property
     def pass_batches(self) -> int:
-        return self.batches
+        return max(1, self.steps // self.roster.parties)
 
-    def epoch(self, epoch: int) -> Plan:
-        return self._plan()[0]
+    def epoch(self, epoch: int) -> Iterator[Planned]:
+        """Plans an event when it is asked for: a trace need not be longer than the training."""
+        return ((ids, event) for ids, event, _ in self._events(self.steps))
 
-    def advance(self) -> None:
-        self._now = self._plan()[1]
+    def advance(self, played: int) -> None:
+        for _, _, queue in self._events(played):
+            self._now = queue
 
     def state_dict(self) -> dict[str, Any]:
-        return self._now.state()
+        return self._start().state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._now = _Queue.of(state)
 
-    def _plan(self) -> tuple[Plan, "_Queue"]:
-        """The events of the current epoch, and the queue after them."""
-        if self._planned is None or self._planned[0] is not self._now:
-            turns = [_Turn(turn.arrival, turn.request, turn.party, turn.start) for turn in self._now.turns]
-            number, free = self._now.number, self._now.free
-            heapify(turns)
-            plan: Plan = []
-            for _ in range(self.steps):
-                turn = heappop(turns)
-                event, free = self._serve(turn, number, free)
-                plan.append((self._batch(turn.party, turn.request), event))
-                heappush(turns, self._next(turn, event))
-                number += 1
-            self._planned = self._now, plan, _Queue(number, free, sorted(turns))
-        return self._planned[1], self._planned[2]
+    def _start(self) -> _Queue:
+        """The queue at the start of the epoch."""
+        if self._now is None:
+            begin, first, number = self._begin
+            turns = sorted(self._turn(party, first, begin) for party in range(self.roster.parties))
+            self._now = _Queue(number, begin, tuple(turns))
+        return self._now
+
+    def _events(self, count: int) -> Iterator[tuple["NDArray[np.int64]", Event, _Queue]]:
+        """The next events, and the queue after each of them (worked out only if that is the last one)."""
+        queue = self._start()
+        turns, free = list(queue.turns), queue.free
+        heapify(turns)
+        for number in range(queue.number, queue.number + count):
+            turn = heappop(turns)
+            event, free = self._serve(turn, number, free)
+            heappush(turns, self._next(turn, event))
+            last = number == queue.number + count - 1
+            after = _Queue(number + 1, free, tuple(sorted(turns))) if last else queue
+            yield self._batch(turn.party, turn.request), event, after
 
     def _serve(self, turn: _Turn, number: int, free: float) -> tuple[Event, float]:
         """A party's event, and when the server is free again."""
@@ -117,7 +156,7 @@ class FirstComeFirstServed(Schedule):
     def _comes(self, party: int, request: int, number: int) -> bool:
         """Whether the party's message reaches a server that is there to answer."""
         outcome = self.faults.at(2 * request, self.roster)
-        server = self.faults.at(2 * number + 1, self.roster).hosts[0]
+        server = self.faults.hosts_at(2 * number + 1, self.roster)[0]
         return bool(outcome.announced[party] & outcome.sends[party] & outcome.links[party, 0] & server)
 
     def _next(self, turn: _Turn, event: Event) -> _Turn:
@@ -134,25 +173,20 @@ class FirstComeFirstServed(Schedule):
         return _Turn(arrival, request, party, start)
 
     def _batch(self, party: int, request: int) -> "NDArray[np.int64]":
-        turn, place = divmod(request, self.batches)
-        return self._order(party, turn)[place * self.batch_size : (place + 1) * self.batch_size]
+        size = self._sizes[party]
+        turn, place = divmod(request, len(self._held[party]) // size)
+        return self._order(party, turn)[place * size : (place + 1) * size]
 
     def _shuffled(self, party: int, turn: int) -> "NDArray[np.int64]":
-        return permutation(self.records, self.seed, "order", "fit", "party", party, turn)
+        held = self._held[party]
+        return held[permutation(len(held), self.seed, "order", "fit", "party", party, turn)]
 
 
-@dataclass(frozen=True)
-class _Queue:
-    """Where the events stand: how many there were, when the server is free, and who is on the way."""
-
-    number: int
-    free: float
-    turns: list[_Turn]
-
-    def state(self) -> dict[str, Any]:
-        turns = [[turn.arrival, turn.request, turn.party, turn.start] for turn in self.turns]
-        return {"number": self.number, "free": self.free, "turns": turns}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "_Queue":
-        return cls(state["number"], state["free"], [_Turn(*turn) for turn in state["turns"]])
+def _held_by(party: int, records: RecordSource) -> "NDArray[np.int64]":
+    """The positions of a party's records."""
+    if records.present is None:
+        return np.arange(len(records), dtype=np.int64)
+    held = records.present[:, party].nonzero().flatten().numpy()
+    if not len(held):
+        raise ConfigurationError(f"party {party} holds no training record; give it some or leave the party out")
+    return held

@@ -1,5 +1,6 @@
 """What stands in for the embeddings that are missing when the server goes on."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from lightning_vfl.types import Message, ServerView
 __all__ = ["Exclude", "MissingPolicy", "Skip", "Stale", "Zeros"]
 
 
-class MissingPolicy:
+class MissingPolicy(ABC):
     """What the server does about parties that should have sent and have not.
 
     Whoever stands in, a missing party learns nothing in the round: no gradient, no optimiser step.
@@ -32,9 +33,9 @@ class MissingPolicy:
         """Make room before training; default: nothing to remember."""
         return
 
+    @abstractmethod
     def before(self, message: Message, view: ServerView) -> Message:
-        """What is decoded instead of what has arrived; ``view.roll.filled`` are the missing. Default: what arrived."""
-        return message
+        """What is decoded instead of what has arrived; ``view.roll.filled`` are the missing."""
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint that a run goes on from."""
@@ -55,6 +56,9 @@ class Exclude(MissingPolicy):
     In a concatenation the segment of a missing party is zero.
     """
 
+    def before(self, message: Message, view: ServerView) -> Message:
+        return message
+
 
 class Zeros(MissingPolicy):
     """Zeros count as the embeddings of the missing: on a sum the same as ``Exclude``, a mean is divided by all.
@@ -64,11 +68,17 @@ class Zeros(MissingPolicy):
 
     fills: ClassVar[bool] = True
 
+    def before(self, message: Message, view: ServerView) -> Message:
+        return message
+
 
 class Skip(MissingPolicy):
     """The round is discarded: DVFL's SplitNN-skip (section 5.1), vFedSec's discard (section 5.1)."""
 
     discards: ClassVar[bool] = True
+
+    def before(self, message: Message, view: ServerView) -> Message:
+        return message
 
 
 class Stale(MissingPolicy):
@@ -113,12 +123,13 @@ class Stale(MissingPolicy):
                 self.table.write(ids, party, piece)
         if not missing:
             return message
-        latest = self.table.read(ids)
+        like = message.pieces[0].dtype if message.pieces else torch.get_default_dtype()
+        latest = [piece.to(like) for piece in self.table.read(ids)]
         pieces = (*message.pieces, *(latest[party] for party in missing))
         return Message(message.kind, message.to, (*message.senders, *missing), pieces)
 
     def state(self) -> dict[str, Any]:
-        return self.table.state()
+        return {} if self._table is None else self._table.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.table.load_state(state)

@@ -45,6 +45,8 @@ def one_line(message: str) -> str:
         innermost = message.rsplit("Subtypes: [", 1)[1]
         kinds = innermost.split("]\n")[0].replace("<class '", "").replace("'>", "").replace("NoneType", "null")
         value = re.search(r"Given value: (?:NestedArg\(key='(?P<key>.+?)', val=)?(?P<value>[^\n)]+)", innermost)
+        if value is not None and value["value"].startswith("{'init_args'"):
+            return f"{where}settings without a class; put the recipe that names it first (policy after protocol)"
         if value is not None:
             return f"{where}{value['value'].strip()} is none of {kinds}"
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
@@ -57,11 +59,24 @@ def _unknown_class(name: str) -> str:
     return f"'{name}' is not a known class; {hint}"
 
 
+def _settings(kind: type) -> dict[str, None]:
+    """The settings of a class, those that it hands on to its base among them."""
+    names: dict[str, None] = {}
+    for owner in kind.__mro__ if isinstance(kind, type) else (kind,):
+        parameters = inspect.signature(owner).parameters.values()
+        names |= {p.name: None for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return names
+
+
 def _unknown_option(option: str, class_path: str | None) -> str:
     owner, hint = "", "see --help"
     if class_path is not None:
         module, _, name = class_path.rpartition(".")
-        settings = list(inspect.signature(getattr(import_module(module), name)).parameters)
+        settings = list(_settings(getattr(import_module(module), name)))
         near = difflib.get_close_matches(option, settings, n=2, cutoff=0.6)
         owner, hint = f" of {name}", f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(settings)}"
+        if name == "AsyncVFL" and option.split(".")[0] in ("waiting", "missing"):
+            hint = "it waits for nobody; leave the policy recipe out"
     return f"'{option}' is not a setting{owner}; {hint}"

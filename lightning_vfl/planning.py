@@ -146,7 +146,7 @@ def plan_round(
     filled = missing if policy.fills else nobody
     roll = Roll(called, included, asked, filled)
 
-    short = not bool(included.any()) or int(asked.sum()) < min(needed, len(held))
+    short = not bool(included.any()) or int(asked.sum()) < needed
     given_up = short or (policy.discards and bool(missing.any())) or not bool(backward.hosts[0])
     if given_up:
         return RoundPlan(roll, nobody, tuple(sent), nobody, seconds, True)

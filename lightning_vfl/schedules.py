@@ -1,6 +1,7 @@
 """The order of batches: a pure function of seeds and sizes, never of a parameter."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from lightning_vfl.types import Event
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Plan = list[tuple["NDArray[np.int64]", Event | None]]
+Planned = tuple["NDArray[np.int64]", Event | None]
+Plan = list[Planned]
 
 
 class Schedule(ABC):
@@ -20,7 +22,8 @@ class Schedule(ABC):
 
     ``epoch(e)`` is the plan of one epoch: the joint batch's record positions and, in asynchronous protocols, the event.
     ``steps`` is the same for every epoch of a fit. A schedule with state (an event queue that runs on across epochs)
-    plans from the start of the current epoch, moves with ``advance`` and keeps its state as plain numbers.
+    plans from the start of the current epoch, moves with ``advance`` and keeps its state as plain numbers. It may plan
+    as it is asked, so that nothing is planned that is never done.
     """
 
     steps: int
@@ -31,11 +34,11 @@ class Schedule(ABC):
         return self.steps
 
     @abstractmethod
-    def epoch(self, epoch: int) -> Plan:
+    def epoch(self, epoch: int) -> Iterable[Planned]:
         """The batches of this epoch, in order."""
 
-    def advance(self) -> None:
-        """Move to the start of the next epoch; default: nothing to move."""
+    def advance(self, played: int) -> None:
+        """Move to the start of the next epoch, after so many batches of this one; default: nothing to move."""
         return
 
     def state_dict(self) -> dict[str, Any]:

@@ -31,8 +31,8 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
     """
     copied = copy.deepcopy(network).eval()  # no running statistics, no generator and no gradient is touched
     parameter = next(copied.parameters(), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
-    x = torch.zeros(_ROWS, *shape, device=device, requires_grad=input_gradient)
+    like = torch.zeros(()) if parameter is None else parameter
+    x = torch.zeros(_ROWS, *shape, device=like.device, dtype=like.dtype, requires_grad=input_gradient)
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         out = copied(x)
         forward = counter.get_total_flops()

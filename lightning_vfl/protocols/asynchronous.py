@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -10,7 +11,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.event_queue import FirstComeFirstServed
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
 from lightning_vfl.streams import seed_of
@@ -30,7 +31,8 @@ class AsyncVFL(VFLModule):
     is down, is an idle step that costs its time; where the server's answer is lost, only the server learns.
 
     Guarantee: parties that are not served keep parameters and optimiser state, bit for bit.
-    Not guaranteed: several processes (refused); a bound on staleness, which the delays decide.
+    Not guaranteed: several processes (refused); a bound on staleness, which the delays decide. A second fit goes on
+        with clock, table and events, each party after the last event of the fastest.
 
     Args:
         aggregator: any that shows the server single embeddings.
@@ -87,7 +89,17 @@ class AsyncVFL(VFLModule):
     ) -> FirstComeFirstServed:
         """The events in order of arrival; whole batches only, with and without ``drop_last``."""
         self._event_costs = self.round_costs(batch_size)
-        return FirstComeFirstServed(len(records), batch_size, self.roster, self._event_costs, self.faults, seed)
+        return FirstComeFirstServed(
+            records,
+            batch_size,
+            self.roster,
+            self._event_costs,
+            self.faults,
+            seed,
+            begin=self.clock.seconds,  # a second fit goes on where the first has ended
+            first=self._most_events,
+            number=self.rounds.get("fit", 0),
+        )
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for the latest embeddings."""
@@ -95,15 +107,27 @@ class AsyncVFL(VFLModule):
             raise ConfigurationError("AsyncVFL serves one party at a time in one process; use devices: 1")
         super().on_fit_start()
 
+    @property
+    def remembers(self) -> bool:
+        return True
+
     def prepare_memory(self, records: int) -> None:
         self.latest = RecordTable(records, self.embedding_widths, self.table_dtype, self.limit_bytes).to(self.device)
+        rank_zero_info(f"the latest embeddings of {records:,} records take {self.latest.rows.nbytes / 1e6:,.1f} MB")
 
     def memory_state(self) -> dict[str, Any]:
-        return {**self.latest.state(), "most_events": self._most_events}
+        return self.latest.state() if hasattr(self, "latest") else {}
 
     def load_memory(self, state: dict[str, Any]) -> None:
         self.latest.load_state(state)
-        self._most_events = state["most_events"]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[BOOKS]["most_events"] = self._most_events
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self._most_events = checkpoint.get(BOOKS, {}).get("most_events", 0)
 
     # ---- training
 
@@ -134,8 +158,10 @@ class AsyncVFL(VFLModule):
         return self.output_in_the_clear(batch)
 
     def requests_made(self) -> int:
-        """Two for each event of the party that has had most."""
-        return 2 * self._most_events
+        """Two for each event of the party that has had most and for its next; for each event, if the server was down."""
+        events = self.rounds.get("fit", 0)
+        down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
+        return max(2 * (self._most_events + 1), 2 * events if down else 0)
 
     def _joined(self, batch: VerticalBatch, event: Event, names: RoundNames) -> Tensor:
         """The aggregate of one fresh embedding and the latest ones of the others."""
@@ -146,7 +172,7 @@ class AsyncVFL(VFLModule):
                 seed_of(self.seed, "noise", names.stage, names.round, party)
             )
             fresh = fresh + self.noise * torch.randn(fresh.shape, generator=generator, device=fresh.device)
-        h = list(self.latest.read(batch.record_ids))
+        h = [latest.to(fresh.dtype) for latest in self.latest.read(batch.record_ids)]
         h[party] = fresh
         self.latest.write(batch.record_ids, party, fresh)
         return self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)

@@ -36,7 +36,7 @@ from lightning_vfl.waiting import WaitForAll
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
-_BOOKS = "lightning_vfl"  # key in a checkpoint
+BOOKS = "lightning_vfl"  # key in a checkpoint
 
 
 class Predictions(NamedTuple):
@@ -64,6 +64,7 @@ class VFLModule(LightningModule, ABC):
         bottom_of: party number -> factory, for parties whose bottom is not ``bottom``'s.
         optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
         lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau watches ``val/loss``.
+        active: the party that holds the labels, if it is one of those with features; it never drops out.
         clock: speed of links and machines, for the virtual time of the rounds; None: ``VirtualClock()``.
         evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
             messages (metered under kinds of their own), ``auto`` as the aggregator prefers. Nothing fails and no
@@ -99,6 +100,7 @@ class VFLModule(LightningModule, ABC):
         bottom_of: dict[int, BottomFactory] | None = None,
         optimizer: OptimizerFactory | None = None,
         lr_scheduler: SchedulerFactory | None = None,
+        active: int | None = None,
         clock: VirtualClock | None = None,
         evaluate: Literal["auto", "plain", "protocol"] = "auto",
         seed: int | None = None,
@@ -125,6 +127,7 @@ class VFLModule(LightningModule, ABC):
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
         self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
+        self.active = active
         self.clock = clock or VirtualClock()
         self.faults = Faults(seed)
         self.rounds: dict[str, int] = {}
@@ -134,7 +137,8 @@ class VFLModule(LightningModule, ABC):
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
         self._costs: dict[int, RoundCosts] = {}
-        self._resumed_memory: dict[str, Any] = {}
+        self._resumed_memory: dict[str, Any] = {}  # until a fit goes on
+        self._remembered: int | None = None  # how many records there is room for
 
     def __setattr__(self, name: str, value: Any) -> None:
         """The trainer notes its hook's name 40 times a step; torch's search for parameters then costs 0.4 ms."""
@@ -170,7 +174,11 @@ class VFLModule(LightningModule, ABC):
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         classes = self.hparams["num_classes"]
 
-        self.roster = Roster.singles(len(shapes))
+        if self.active is not None and not 0 <= self.active < len(shapes):
+            raise ConfigurationError(
+                f"active names party {self.active}, but the parties are 0 to {len(shapes) - 1}; correct its number"
+            )
+        self.roster = Roster.singles(len(shapes), self.active)
         self.objective = self._objective or objective_for(classes)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width)
         out_width = self.aggregator.out_width(self.width, self.roster)
@@ -252,6 +260,10 @@ class VFLModule(LightningModule, ABC):
         """One optimiser for everybody: ``global_step`` counts rounds, and a withheld gradient leaves a party alone."""
         make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
         optimizer = make(self.parameters())
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigurationError(
+                "LBFGS computes several rounds in one step and moves all parties together; use a first-order optimiser"
+            )
         if self._lr_scheduler is None:
             return optimizer
         return {
@@ -348,7 +360,7 @@ class VFLModule(LightningModule, ABC):
         self.log_dict(self._exact_standing())
         if seen and loss is not None:
             self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
-        if trainer.is_last_batch:
+        if trainer.is_last_batch and self._epoch.rows:
             mean = self._epoch.mean()
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
 
@@ -428,13 +440,33 @@ class VFLModule(LightningModule, ABC):
         return tuple(len(network.weight) for network in networks)
 
     def on_fit_start(self) -> None:
-        """Make room for what is remembered between rounds, and fill it from the checkpoint that is resumed."""
+        """Refuse what cannot train; make room for what is remembered, filled from a checkpoint that is resumed."""
+        self.clock.speeds(self.roster.parties)
+        self.faults.at(0, self.roster)
+        if self.faults.models and getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise ConfigurationError(
+                "a round that nobody learns from has no gradients to be unscaled; use precision bf16-mixed under faults"
+            )
+        if not self.remembers:
+            return
         data = getattr(self._trainer, "datamodule", None)
-        if data is not None:
-            self.prepare_memory(len(data.records("train")))
+        if data is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} remembers embeddings by record and has to know the records; give the trainer a "
+                "VerticalDataModule instead of a loader"
+            )
+        records = len(data.records("train"))
+        if self._remembered != records:  # a second fit goes on with what the first has left
+            self.prepare_memory(records)
+            self._remembered = records
         if self._resumed_memory:
             self.load_memory(self._resumed_memory)
         self._resumed_memory = {}
+
+    @property
+    def remembers(self) -> bool:
+        """Whether something as large as the data is remembered between rounds; default: no."""
+        return False
 
     def prepare_memory(self, records: int) -> None:
         """Make room for N records; default: a protocol remembers nothing between rounds."""
@@ -494,7 +526,14 @@ class VFLModule(LightningModule, ABC):
         """What the networks are, in words that compare: the printed form of what was built."""
         bottoms = "\n".join(str(bottom) for bottom in self.bottoms.parties)
         objective = type(self.objective).__name__
-        return {"aggregator": repr(self.aggregator), "bottom": bottoms, "top": str(self.top), "objective": objective}
+        protocol = type(self).__name__
+        return {
+            "protocol": protocol,
+            "aggregator": repr(self.aggregator),
+            "bottom": bottoms,
+            "top": str(self.top),
+            "objective": objective,
+        }
 
     def _epoch_of_all(self) -> EpochLoss:
         """The running loss over all processes; a rank's own sum is scaled so that their mean is the joint sum."""
@@ -513,7 +552,7 @@ class VFLModule(LightningModule, ABC):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the books: round numbers, bytes, seconds, running loss, and which parts the networks were built with."""
-        checkpoint[_BOOKS] = {
+        checkpoint[BOOKS] = {
             "rounds": dict(self.rounds),
             "meter": self.meter.state_dict(),
             "clock": self.clock.seconds,
@@ -525,11 +564,11 @@ class VFLModule(LightningModule, ABC):
             "parts": self._parts(),
         }
         if "optimizer_states" in checkpoint:  # as large as the data: only where a run goes on from
-            checkpoint[_BOOKS]["memory"] = self.memory_state()
+            checkpoint[BOOKS]["memory"] = self._resumed_memory or self.memory_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continue the books, after a look whether this is the same model."""
-        books = checkpoint.get(_BOOKS)
+        books = checkpoint.get(BOOKS)
         if books is None:
             return
         self.configure_model()

@@ -1,5 +1,6 @@
 """SplitVFL: every round all parties send embeddings, and all learn from the server's gradient."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,11 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.planning import RoundPlan, check_pair, plan_round
-from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.rounds import Exchange, contribute, contribute_some
 from lightning_vfl.types import Contribution, Leg, PartyView, Roll, RoundNames, ServerView, VerticalBatch
-from lightning_vfl.waiting import WaitForAll, WaitingRule
+from lightning_vfl.waiting import Ignore, WaitForAll, WaitingRule
 
 
 class SplitVFL(VFLModule):
@@ -32,7 +33,8 @@ class SplitVFL(VFLModule):
     is never called in training (``Ignore``) is not called there either.
 
     Not guaranteed: a meaning for batch norm in the bottoms when records are partly held; rows that a party does not
-        hold run through its bottom as zeros, and only their embeddings are left out.
+        hold run through its bottom as zeros, and only their embeddings are left out; with several processes, whoever is
+        missing runs its bottom all the same.
 
     Args:
         aggregator: how the embeddings of the parties become one tensor.
@@ -53,6 +55,7 @@ class SplitVFL(VFLModule):
     """
 
     _plan: RoundPlan | None = None
+    left_out: tuple[int, ...] = ()  # the parties that training never calls
 
     def __init__(
         self,
@@ -91,7 +94,16 @@ class SplitVFL(VFLModule):
                 f"missing: {policy} would remember in each process only the records that this process has seen; "
                 "train in one process, or use Exclude, Zeros or Skip"
             )
+        if isinstance(self.waiting, Ignore) and not slow.any():
+            warnings.warn("Ignore leaves nobody out: no fault model names a straggler", stacklevel=1)
+        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        self.left_out = tuple((~self.waiting.calls(everybody, slow)).nonzero().flatten().tolist())
+        self._faultless.clear()
         super().on_fit_start()
+
+    @property
+    def remembers(self) -> bool:
+        return self.missing.remembers
 
     def prepare_memory(self, records: int) -> None:
         self.missing.prepare(records, self.embedding_widths, self.device)
@@ -100,8 +112,15 @@ class SplitVFL(VFLModule):
         return self.missing.state()
 
     def load_memory(self, state: dict[str, Any]) -> None:
-        if self.missing.remembers:
-            self.missing.load_state(state)
+        self.missing.load_state(state)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[BOOKS]["left_out"] = list(self.left_out)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.left_out = tuple(checkpoint.get(BOOKS, {}).get("left_out", ()))
 
     # ---- training
 
@@ -169,11 +188,10 @@ class SplitVFL(VFLModule):
         return self._through_protocol(batch, names, roll, Exclude())
 
     def _evaluation_roll(self) -> Roll:
-        """Everybody but those whom the waiting rule never calls: their bottoms have learnt nothing."""
-        parties = self.roster.parties
-        slow = self.faults.stragglers(self.roster)
-        called = self.waiting.calls(torch.ones(parties, dtype=torch.bool), slow)
-        return Roll.everyone(parties) if bool(called.all()) else Roll.of(called)
+        """Everybody but those whom the training has never called: their bottoms have learnt nothing."""
+        if not self.left_out:
+            return Roll.everyone(self.roster.parties)
+        return Roll.of(torch.tensor([party not in self.left_out for party in range(self.roster.parties)]))
 
     def _through_protocol(
         self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy | None = None

@@ -5,6 +5,7 @@ from math import floor
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
@@ -57,3 +58,6 @@ class RandomAbsence(FaultModel):
         there = torch.ones(roster.parties, dtype=torch.bool)
         there[passive[np.argsort(lots, kind="stable")[:away]]] = False
         return replace(nothing, announced=there) if self.announced else replace(nothing, sends=there)
+
+    def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
+        return RoundOutcome.nothing(roster).hosts

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Flags = NDArray[np.bool_]
-
-What = Literal["guests", "hosts", "connections"]
 
 
 class CrashChain(FaultModel):
@@ -55,9 +53,9 @@ class CrashChain(FaultModel):
         down is 0.3, rejoin 1, 0.5 and 0.1).
     """
 
-    def __init__(self, what: What, down: float, rejoin: float) -> None:
+    def __init__(self, what: str, down: float, rejoin: float) -> None:
         if what not in ("guests", "hosts", "connections"):
-            raise ConfigurationError(f"'{what}' cannot crash; use guests, hosts or connections")
+            raise ConfigurationError(f"what: '{what}' cannot crash; use guests, hosts or connections")
         self.what = what
         self.down = probability("down", down)
         self.rejoin = probability("rejoin", rejoin)
@@ -76,6 +74,11 @@ class CrashChain(FaultModel):
         if self.what == "hosts":
             return replace(nothing, hosts=torch.cat(states))
         return replace(nothing, links=torch.stack(states, dim=1))
+
+    def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
+        if self.what != "hosts":
+            return RoundOutcome.nothing(roster).hosts
+        return self.sample(request, roster, seed).hosts
 
     def _alive(self, request: int, entities: int, seed: int, *names: Name) -> Tensor:
         """Who is alive after the draw of this request, (entities,)."""

@@ -106,6 +106,10 @@ class FaultModel(ABC):
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         """What happens at this request, of everybody."""
 
+    def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
+        """(H,) bool, the hosts' part of ``sample``: where parties are not asked, as they have requests of their own."""
+        return self.sample(request, roster, seed).hosts
+
     @property
     def silent(self) -> bool:
         """Whether messages may be lost without notice: somebody who waits for them needs a timeout."""
@@ -164,6 +168,13 @@ class Faults:
             outcome = sampled[0] if len(sampled) == 1 else together(RoundOutcome.nothing(roster), sampled)
             self._recent[key] = outcome
         return outcome
+
+    def hosts_at(self, request: int, roster: Roster) -> Tensor:
+        """(H,) bool, which hosts are up at this request of theirs."""
+        up = RoundOutcome.nothing(roster).hosts
+        for model, seed in self._seeded:
+            up = up & model.hosts(request, roster, seed)
+        return up
 
     def stragglers(self, roster: Roster) -> Tensor:
         """(M,) bool, who is known to be slow for the whole run."""

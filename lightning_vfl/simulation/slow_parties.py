@@ -92,6 +92,9 @@ class SlowParties(FaultModel):
             slowdown[who] = kind.slowdown(rank)
         return torch.from_numpy(delays), torch.from_numpy(peer_delays), torch.from_numpy(slowdown)
 
+    def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
+        return RoundOutcome.nothing(roster).hosts
+
     def stragglers(self, roster: Roster, seed: int) -> Tensor:
         slow = torch.zeros(roster.parties, dtype=torch.bool)
         slow[list(self._slow_ones(roster.parties, seed))] = True

@@ -91,6 +91,12 @@ class RecordedTrace(FaultModel):
             links=self._of_hosts(trace.links, step, nothing.links),
         )
 
+    def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
+        """Without a host that is ever down, there is nothing to run out of."""
+        if self._trace.hosts is None or bool(self._trace.hosts.all()):
+            return RoundOutcome.nothing(roster).hosts
+        return self.sample(request, roster, seed).hosts
+
     def _of_hosts(self, values: Tensor | None, step: int, nothing: Tensor) -> Tensor:
         """States of the first H hosts, or of the links to them: their traces are the same whatever hosts follow."""
         if values is None:

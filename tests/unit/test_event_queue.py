@@ -46,10 +46,22 @@ class Scripted(FaultModel):
         return dataclasses.replace(nothing, delay=delay, sends=sends, hosts=hosts)
 
 
-def queue(table=None, servers_down=()):
+class Records:
+    def __init__(self, records, present=None):
+        self.records = records
+        self.present = present
+
+    def __len__(self):
+        return self.records
+
+    def rows(self, ids):
+        raise AssertionError("an order needs no features")
+
+
+def queue(table=None, servers_down=(), present=None):
     faults = Faults(0)
     faults.add(Scripted(table or {}, servers_down))
-    return FirstComeFirstServed(N, B, ROSTER, costs(), faults, seed=0)
+    return FirstComeFirstServed(Records(N, present), B, ROSTER, costs(), faults, seed=0)
 
 
 def walk(table, servers_down, events):
@@ -87,7 +99,7 @@ def test_events_come_in_the_order_of_their_arrivals(table, servers_down):
     events = []
     for epoch in range(3):
         events += [event for _, event in made.epoch(epoch)]
-        made.advance()
+        made.advance(made.steps)
     expected = walk(table, servers_down, len(events))
     assert [event.number for event in events] == list(range(3 * M * (N // B)))
     for event, (party, request, start, end, served) in zip(events, expected, strict=True):
@@ -97,7 +109,7 @@ def test_events_come_in_the_order_of_their_arrivals(table, servers_down):
 
 def test_without_faults_parties_come_as_often_as_they_are_fast():
     made = queue()
-    events = [event for epoch in range(20) for _, event in (made.epoch(epoch), made.advance())[0]]
+    events = [event for epoch in range(20) for _, event in (made.epoch(epoch), made.advance(made.steps))[0]]
     counts = Counter(event.party for event in events)
     # a turn takes 4.2 ms and 18 ms of computing, and nobody waits long for the server
     assert counts[1] / counts[0] == pytest.approx(22.2 / (4.2 + 18 * SLOWER), rel=0.1)
@@ -110,7 +122,7 @@ def test_every_party_goes_through_all_its_whole_batches_in_an_order_of_its_own()
     for epoch in range(8):
         for ids, event in made.epoch(epoch):
             batches[event.party].append(ids)
-        made.advance()
+        made.advance(made.steps)
     first = {}
     for party, own in batches.items():
         assert len(own) >= 2 * (N // B)
@@ -126,7 +138,7 @@ def test_the_queue_goes_on_from_its_state():
     one, other = queue(table), queue(table)
     for epoch in range(2):
         one.epoch(epoch)
-        one.advance()
+        one.advance(one.steps)
     other.load_state_dict(one.state_dict())
     for (a, left), (b, right) in zip(one.epoch(2), other.epoch(2), strict=True):
         assert a.tolist() == b.tolist()
@@ -137,12 +149,49 @@ def test_the_queue_goes_on_from_its_state():
 
 def test_the_plan_of_an_epoch_does_not_move_the_queue():
     made = queue()
-    assert [e for _, e in made.epoch(0)] == [e for _, e in made.epoch(0)]
     before = made.state_dict()
-    made.epoch(0)
+    assert [e for _, e in made.epoch(0)] == [e for _, e in made.epoch(0)]
     assert made.state_dict() == before
+
+
+def test_epochs_that_are_cut_short_go_on_with_the_very_next_event():
+    table = {(2 * k, m): 0.01 * ((k * 7 + m * 3) % 5) for k in range(50) for m in range(M)}
+    whole, cut = queue(table), queue(table)
+    expected = list(whole.epoch(0))
+    whole.advance(whole.steps)
+    expected += whole.epoch(1)
+    seen = []
+    for played in (4, 0, 7, 5):
+        seen += [event for _, event in zip(range(played), cut.epoch(0), strict=False)]
+        cut.advance(played)
+    assert [event for _, event in seen] == [event for _, event in expected][: len(seen)]
+    assert [ids.tolist() for ids, _ in seen] == [ids.tolist() for ids, _ in expected][: len(seen)]
+
+
+def test_a_party_goes_through_the_records_that_it_holds():
+    present = torch.ones(N, M, dtype=torch.bool)
+    present[:, 1] = torch.arange(N) % 2 == 0
+    present[4:, 2] = False
+    made = queue(present=present)
+    assert made.steps == 3 + 1 + 1
+    batches = {m: [ids.tolist() for ids, event in made.epoch(0) if event.party == m] for m in range(M)}
+    assert all(i % 2 == 0 for ids in batches[1] for i in ids)
+    assert sorted(batches[2][0]) == [0, 1, 2, 3]
+    with pytest.raises(ConfigurationError, match="party 2 holds no training record"):
+        queue(present=present & torch.tensor([True, True, False]))
+
+
+def test_only_what_is_asked_for_is_planned():
+    made = queue()
+    asked = []
+    at = made.faults.at
+    made.faults.at = lambda request, roster: (asked.append(request), at(request, roster))[1]
+    events = iter(made.epoch(0))
+    for _ in range(3):
+        next(events)
+    assert max(asked) <= 2 * 3
 
 
 def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(ConfigurationError, match="lower it to at most 5"):
-        FirstComeFirstServed(5, 6, ROSTER, costs(), Faults(0), 0)
+        FirstComeFirstServed(Records(5), 6, ROSTER, costs(), Faults(0), 0)

@@ -6,7 +6,17 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 
-from lightning_vfl.callbacks import Crashes, FaultInjector, PartyDropout, Stragglers, TraceRecorder, TraceReplay
+from lightning_vfl import AsyncVFL
+from lightning_vfl.aggregators import Mean
+from lightning_vfl.callbacks import (
+    Crashes,
+    FaultInjector,
+    PartyDropout,
+    Stragglers,
+    TraceRecorder,
+    TraceReplay,
+    VirtualTimeLimit,
+)
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import packaged, with_full_paths
 from lightning_vfl.simulation import Constant, CrashChain, Exponential, SlowParties
@@ -164,3 +174,36 @@ def test_every_setting_of_stragglers_can_be_said_in_yaml():
         1: "LogNormal(median=0.5, sigma=1.0, step=0.0)",
         2: "ComputeBound(slowdown=2.0, step=0.0)",
     }
+
+
+@pytest.mark.parametrize("losses", [[], [PartyDropout(0.4, 0.4, announced=False)], [Crashes("hosts", 0.2, 0.5)]])
+def test_an_asynchronous_training_is_recorded_and_replayed_to_the_bit(folder, losses):
+    path, weights = str(folder / "recorded.csv"), []
+    for callbacks in ([Stragglers(), *losses, TraceRecorder(path)], [TraceReplay(path)]):
+        torch.manual_seed(0)
+        module = AsyncVFL(Mean(), width=5, seed=0)
+        trainer(folder, callbacks=callbacks).fit(module, datamodule=Blobs(batch_size=10))
+        weights.append([p.detach().clone() for p in module.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_a_synchronous_trace_is_replayed_without_waiting(folder):
+    path = str(folder / "recorded.csv")
+    fit(folder, Stragglers(), TraceRecorder(path))
+    module = AsyncVFL(Mean(), width=5, seed=0)
+    run = trainer(folder, callbacks=[TraceReplay(path), VirtualTimeLimit(0.2)], max_epochs=1)
+    run.fit(module, datamodule=Blobs(batch_size=10))
+    assert module.rounds["fit"] > 1
+
+
+def test_a_time_limit_that_has_passed_trains_nothing_more(folder):
+    module = split()
+    for _ in range(2):
+        callbacks = [Stragglers(), VirtualTimeLimit(0.5)]
+        trainer(folder, callbacks=callbacks, max_epochs=5).fit(module, datamodule=Blobs(batch_size=10))
+        rounds = module.rounds["fit"]
+        assert module.clock.seconds >= 0.5
+    assert rounds < 5 * 6
+    assert module.rounds["fit"] == rounds
+    with pytest.raises(ConfigurationError, match="VirtualTimeLimit cannot act on BoringModel"):
+        trainer(folder, callbacks=[VirtualTimeLimit(1.0)]).fit(BoringModel())

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from lightning_vfl.callbacks import RunHistory, VirtualTimeLimit
+from lightning_vfl.callbacks import PartyDropout, RunHistory, VirtualTimeLimit
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Skip
 from tests.subjects import Blobs, split, trainer
 
 
@@ -66,3 +67,12 @@ def test_other_modules_leave_no_history(tmp_path):
     history = RunHistory()
     history._add(trainer(tmp_path), torch.nn.Module(), lambda name: True)
     assert history.rows() == []
+
+
+def test_a_round_that_nobody_learnt_from_has_no_loss_in_the_history(tmp_path):
+    history = RunHistory()
+    module = split(missing=Skip())
+    t = trainer(tmp_path, callbacks=[PartyDropout(0.5, 0.3), history], max_epochs=4, log_every_n_steps=1)
+    t.fit(module, datamodule=Blobs(batch_size=10))
+    assert 0 < module.given_up < 24
+    assert len(steps(history, "train/loss")) == 24 - module.given_up

@@ -95,7 +95,7 @@ def test_a_fit_is_vafl_written_out_by_hand(tmp_path, make, aggregator, losses):
     events = []
     for epoch in range(2):
         events += schedule.epoch(epoch)
-        schedule.advance()
+        schedule.advance(schedule.steps)
     parts = {m: oracle.bottoms.parties[m] for m in range(M)} | {"server": oracle.top}
     by_hand(oracle, data, events, {who: make(part.parameters()) for who, part in parts.items()})
     for (name, p), q in zip(module.named_parameters(), oracle.parameters(), strict=True):
@@ -115,7 +115,7 @@ def test_bytes_are_those_of_the_party_in_turn(tmp_path):
     assert int(events.sum()) == 2 * M * BATCHES
     assert events[0] > events[1] > events[2] > 0
     assert torch.equal(module.meter.total("down"), module.meter.total("up"))
-    assert module.requests_made() == 2 * int(events[0])
+    assert module.requests_made() == 2 * (int(events[0]) + 1)  # the fastest is on its next turn
 
 
 def test_a_party_that_is_not_in_turn_keeps_its_bits(tmp_path):
@@ -190,3 +190,58 @@ def test_what_cannot_be_is_refused_with_the_fix(make, message):
 def test_a_table_above_its_limit_is_refused_before_training(tmp_path):
     with pytest.raises(ConfigurationError, match="raise the limit, lower width, or use table_dtype float16"):
         fit(tmp_path, asynchronous(limit_bytes=100))
+
+
+def test_a_second_fit_goes_on_with_clock_table_and_events(tmp_path):
+    module = asynchronous()
+    fit(tmp_path, module, epochs=1, faults=Uneven(losses=False))
+    seconds, most, rows = module.clock.seconds, module._most_events, module.latest.rows.clone()
+    seen = []
+    reached = module._reached
+    module._reached = lambda event: (seen.append(event), reached(event))[1]
+    fit(tmp_path, module, epochs=1)
+    assert seen[0].number == M * BATCHES
+    assert all(event.start >= seconds and event.request >= most for event in seen)
+    assert module.clock.seconds == pytest.approx(max(event.end for event in seen))
+    assert module.clock.seconds > seconds
+    assert module.rounds["fit"] == 2 * M * BATCHES
+    untouched = (module.latest.rows == rows).all(1)
+    assert not rows[untouched].eq(0).all()
+
+
+class PartlyHeld(Blobs):
+    partly_held = True
+
+
+@pytest.mark.parametrize("make", [SGD, ADAM], ids=["SGD", "Adam"])
+def test_a_party_trains_on_the_records_that_it_holds(tmp_path, make):
+    module = asynchronous(optimizer=make)
+    trainer(tmp_path, max_epochs=2).fit(module, datamodule=PartlyHeld(batch_size=B))
+    data = PartlyHeld(batch_size=B)
+    data.setup("fit")
+    held = data.records("train").present
+    written = torch.stack([h.abs().sum(1) > 0 for h in module.latest.read(torch.arange(54))], 1)
+    assert torch.equal(written[:, 2], held[:, 2])
+    assert not (written & ~held).any()
+
+
+def test_the_requests_that_are_asked_are_those_of_the_events(tmp_path):
+    """A spy on what the protocol really asks about each party, event by event."""
+    module = asynchronous()
+    asked = []
+    at = module.faults.at
+    module.faults.at = lambda request, roster: (asked.append(request), at(request, roster))[1]
+    seen = []
+    enter = module._enter
+    module._enter = lambda event: (asked.clear(), enter(event), seen.append((event, list(asked))))[1]
+    fit(tmp_path, module, epochs=1, faults=Uneven())
+    assert [requests for _, requests in seen] == [[2 * event.request] for event, _ in seen]
+    by_party = [[event.request for event, _ in seen if event.party == m] for m in range(M)]
+    assert by_party == [list(range(len(own))) for own in by_party]
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_precisions(tmp_path, precision):
+    module = asynchronous()
+    fit(tmp_path, module, epochs=1, faults=Uneven(), precision=precision)
+    assert all(torch.isfinite(p).all() for p in module.parameters())

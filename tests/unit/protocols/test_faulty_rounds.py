@@ -11,6 +11,7 @@ import torch
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
+from lightning_vfl.simulation import RandomAbsence, VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
@@ -133,8 +134,6 @@ def test_the_mean_loss_leaves_out_rounds_that_nobody_learnt_from(tmp_path):
 
 def test_the_clock_adds_up_the_rounds(tmp_path):
     """Without compute and bandwidth, a round takes as long as its slowest party."""
-    from lightning_vfl.simulation import VirtualClock
-
     instant = VirtualClock(bandwidth=1e300, speed=1e300, server_speed=1e300)
     script = {2 * r: {"delay": [0.1 * r, 0.5, 0.25]} for r in range(ROUNDS)}
     module, _, t = fit(tmp_path, script, silent=False, clock=instant)
@@ -241,3 +240,81 @@ def test_skipping_the_bottoms_of_the_late_changes_no_bit(tmp_path):
 
     some = contribute_some(module.bottoms, x, roll.included_parties, module.embedding_widths)
     assert torch.equal(module.aggregator.plain(some.leaves, roll), module.aggregator.plain(module.bottoms(x), roll))
+
+
+def test_round_t_asks_about_requests_2t_and_2t_plus_1(tmp_path):
+    module = split(waiting=Deadline(1.0))
+    asked = []
+    at = module.faults.at
+    module.faults.at = lambda request, roster: (asked.append(request), at(request, roster))[1]
+    module.faults.add(Scripted({}))
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
+    assert asked == [0, *range(2 * ROUNDS)]  # a look before training, then two a round
+
+
+def test_a_second_fit_remembers(tmp_path):
+    module, _, _ = fit(tmp_path, LATE, silent=False, waiting=Fastest(2), missing=Stale())
+    rows = module.missing.table.rows
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
+    assert module.missing.table.rows is rows
+    assert module.rounds["fit"] == 2 * ROUNDS
+
+
+def test_whom_training_left_out_is_left_out_when_the_checkpoint_is_tested(tmp_path):
+    module, _, t = fit(tmp_path, {}, silent=False, slow=(1,), waiting=Ignore())
+    t.save_checkpoint(tmp_path / "it.ckpt")
+    again = split(Mean())
+    quiet, data = trainer(tmp_path), Blobs(batch_size=10)
+    (tested,) = quiet.test(again, datamodule=data, ckpt_path=tmp_path / "it.ckpt", verbose=False)
+    assert again.left_out == module.left_out == (1,)
+    assert tested == quiet.test(module, datamodule=data, verbose=False)[0]
+
+
+def test_ignoring_nobody_is_said(tmp_path):
+    with pytest.warns(UserWarning, match="no fault model names a straggler"):
+        fit(tmp_path, {}, silent=False, waiting=Ignore())
+
+
+def test_the_active_party_never_drops_out(tmp_path):
+    module = split(active=2)
+    module.faults.add(RandomAbsence(1.0, 1.0))
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
+    assert module.meter.total("up").tolist() == [0, 0, 54 * 5 * 4]
+    with pytest.raises(ConfigurationError, match="active names party 3, but the parties are 0 to 2"):
+        trainer(tmp_path).fit(split(active=3), datamodule=Blobs(batch_size=10))
+
+
+@pytest.mark.parametrize("policy", [Exclude, Stale])
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_precisions(tmp_path, policy, precision):
+    module = split(waiting=Fastest(2), missing=policy())
+    module.faults.add(Scripted(LATE, silent=False))
+    trainer(tmp_path, max_epochs=1, precision=precision).fit(module, datamodule=Blobs(batch_size=10))
+    assert all(torch.isfinite(p).all() for p in module.parameters())
+
+
+def test_what_cannot_train_is_refused_before_training(tmp_path):
+    with pytest.raises(ConfigurationError, match="use a first-order optimiser"):
+        fit(tmp_path, {}, silent=False, optimizer=torch.optim.LBFGS)
+    with pytest.raises(ConfigurationError, match="speed_of names party 7"):
+        fit(tmp_path, {}, silent=False, clock=VirtualClock(speed_of={7: 1e9}))
+    data = Blobs(batch_size=10)
+    data.setup("fit")
+    known = {"party_shapes": data.party_shapes, "num_classes": 3}
+    with pytest.raises(ConfigurationError, match="give the trainer a VerticalDataModule instead of a loader"):
+        quiet = trainer(tmp_path, limit_val_batches=0)
+        quiet.fit(split(missing=Stale(), **known), train_dataloaders=data.train_dataloader())
+
+
+def test_a_checkpoint_can_be_saved_without_a_fit(tmp_path):
+    module = split(missing=Stale())
+    t = trainer(tmp_path)
+    t.validate(module, datamodule=Blobs(batch_size=10), verbose=False)
+    t.save_checkpoint(tmp_path / "it.ckpt")
+
+
+def test_an_epoch_that_nobody_learnt_from_has_no_loss(tmp_path):
+    silent = {request: {"sends": [True, True, False]} for request in range(0, 12, 2)}
+    module, _, t = fit(tmp_path, silent, waiting=WaitForAll(timeout=1.0), missing=Skip())
+    assert module.given_up == ROUNDS
+    assert not any(name.startswith("train/loss") for name in t.callback_metrics)
