@@ -158,7 +158,7 @@ class AsyncVFL(VFLModule):
         return self.output_in_the_clear(batch)
 
     def requests_made(self) -> int:
-        """Two for each event of the party that has had most and for its next; for each event, if the server was down."""
+        """Two for each event of the busiest party and for its next; for each event of all, if the server was down."""
         events = self.rounds.get("fit", 0)
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
         return max(2 * (self._most_events + 1), 2 * events if down else 0)

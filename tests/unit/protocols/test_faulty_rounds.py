@@ -293,6 +293,7 @@ def test_precisions(tmp_path, policy, precision):
     assert all(torch.isfinite(p).all() for p in module.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_what_cannot_train_is_refused_before_training(tmp_path):
     with pytest.raises(ConfigurationError, match="use a first-order optimiser"):
         fit(tmp_path, {}, silent=False, optimizer=torch.optim.LBFGS)
@@ -301,8 +302,8 @@ def test_what_cannot_train_is_refused_before_training(tmp_path):
     data = Blobs(batch_size=10)
     data.setup("fit")
     known = {"party_shapes": data.party_shapes, "num_classes": 3}
+    quiet = trainer(tmp_path)
     with pytest.raises(ConfigurationError, match="give the trainer a VerticalDataModule instead of a loader"):
-        quiet = trainer(tmp_path, limit_val_batches=0)
         quiet.fit(split(missing=Stale(), **known), train_dataloaders=data.train_dataloader())
 
 
