@@ -108,3 +108,14 @@ def trainer(folder: object, **settings: Any) -> Trainer:
         **settings,
     }
     return Trainer(**settings)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two nests of tensors and plain values are equal, bit for bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)

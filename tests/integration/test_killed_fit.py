@@ -10,6 +10,8 @@ import time
 import pytest
 import torch
 
+from tests.subjects import same
+
 RECIPES = ("data/digits", "faults/fedvs_stragglers")
 PROTOCOLS = {
     "SplitVFL with stale embeddings": ("protocol/mean", "policy/stale"),
@@ -37,16 +39,6 @@ def run(folder, *arguments):
     done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return torch.load(folder / "kept" / "last.ckpt", weights_only=True)
-
-
-def same(a, b):
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return a == b
 
 
 @pytest.mark.slow

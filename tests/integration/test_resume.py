@@ -15,7 +15,7 @@ from lightning_vfl.datamodules import RandomColumns
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
 from lightning_vfl.waiting import Deadline
-from tests.subjects import Blobs, dropping, split, trainer
+from tests.subjects import Blobs, dropping, same, split, trainer
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Be aware that when using `ckpt_path`"
@@ -58,16 +58,6 @@ def fit(folder, ckpt_path=None, make=module, faults=(), **settings):
     t = trainer(folder, enable_checkpointing=saves, **settings)
     t.fit(one, datamodule=Blobs(batch_size=10), ckpt_path=ckpt_path)
     return one, t, curve
-
-
-def same(a, b):
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return a == b
 
 
 def everything(one, t, curve):
