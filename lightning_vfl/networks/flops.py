@@ -1,6 +1,7 @@
 """How much work a network is, counted by torch on two records."""
 
 import copy
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -40,3 +41,15 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
             out.sum().backward()
         total = counter.get_total_flops()
     return Work(forward / _ROWS, (total - forward) / _ROWS)
+
+
+def works_of(bottoms: Iterable[nn.Module], shapes: Iterable[tuple[int, ...]]) -> list[Work]:
+    """The work of each bottom for one record; equal bottoms, by their printed form and input, are counted once."""
+    counted: dict[tuple[str, tuple[int, ...]], Work] = {}
+    works = []
+    for bottom, shape in zip(bottoms, shapes, strict=True):
+        alike = str(bottom), shape
+        if alike not in counted:
+            counted[alike] = work_of(bottom, shape, input_gradient=False)
+        works.append(counted[alike])
+    return works

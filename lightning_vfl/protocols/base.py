@@ -19,7 +19,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.networks.flops import Work, work_of
+from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
@@ -395,24 +395,16 @@ class VFLModule(LightningModule, ABC):
 
     def round_costs(self, rows: int) -> RoundCosts:
         """Seconds of a faultless round of so many rows, from planned traffic and the networks' FLOPs."""
+        if self._work is None:
+            shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
+            out_width = self.aggregator.out_width(self.width, self.roster)
+            top = work_of(self.top, (out_width,), input_gradient=True)
+            self._work = works_of(self.bottoms.parties, shapes), top
         if rows not in self._costs:
             legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
             downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
-            self._costs[rows] = RoundCosts.of(legs, downlink, rows, *self._works(), self.clock)
+            self._costs[rows] = RoundCosts.of(legs, downlink, rows, *self._work, self.clock)
         return self._costs[rows]
-
-    def _works(self) -> tuple[list[Work], Work]:
-        """The work of each bottom and of the top for one record; equal bottoms are counted once."""
-        if self._work is None:
-            shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
-            bottoms = [(str(network), shape) for network, shape in zip(self.bottoms.parties, shapes, strict=True)]
-            works: dict[tuple[str, tuple[int, ...]], Work] = {}
-            for network, (printed, shape) in zip(self.bottoms.parties, bottoms, strict=True):
-                if (printed, shape) not in works:
-                    works[printed, shape] = work_of(network, shape, input_gradient=False)
-            out_width = self.aggregator.out_width(self.width, self.roster)
-            self._work = [works[one] for one in bottoms], work_of(self.top, (out_width,), input_gradient=True)
-        return self._work
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
         """Enter what a planned round sends and how long it takes in the books."""
