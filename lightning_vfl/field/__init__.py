@@ -1,0 +1,26 @@
+"""Exact arithmetic modulo a prime or a product of primes, and what is coded with it."""
+
+from lightning_vfl.field.fixed_point import FixedPoint, auto_weight_bits
+from lightning_vfl.field.gao import Decoded, DecodingError, decode
+from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
+from lightning_vfl.field.limbs import Limbs, Plan, plan
+from lightning_vfl.field.modular import Modular, Prepared
+from lightning_vfl.field.prime import PrimeField
+from lightning_vfl.field.product import PrimeProduct
+
+__all__ = [
+    "Decoded",
+    "DecodingError",
+    "FixedPoint",
+    "Limbs",
+    "Modular",
+    "Plan",
+    "Prepared",
+    "PrimeField",
+    "PrimeProduct",
+    "auto_weight_bits",
+    "decode",
+    "interpolate",
+    "lagrange_matrix",
+    "plan",
+]

@@ -1,0 +1,215 @@
+"""Real numbers as field elements: scaling, rounding, signs, and the proof that nothing wraps around."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field.modular import Modular, integers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Words = Callable[[int], "NDArray[np.uint64]"]
+
+MOST_BITS = 60  # of a scale: 2^60 times the smallest float32 step is still an integer far below 2^63
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    r"""Data in units of 2^-l_x and weights in units of 2^-l_w, as integers and as elements of a field.
+
+    Data are rounded to the nearest integer (halves upwards), weights at random to either neighbour so that the mean is
+    the weight. A negative integer x becomes the element p + x. A product of both, and a sum of such products, comes
+    back as its centred residue times 2^-(l_x + l_w); it is the sum of the parties in S if every party has made sure
+    by ``check_overflow`` that
+
+    .. math:: \max(|\bar X_m| |\bar W_m|) \le \frac{p - 1}{2 |S|}.
+
+    Shapes: element-wise; ``check_overflow`` takes x (*, B, d) and w (*, d, D).
+    Units: real numbers in float32 or float64; integers and field elements in int64; ``dequantise`` gives float64.
+    Guarantee: |x̄ 2^-l_x - x| ≤ 2^-(l_x+1) for data, < 2^-l_w for weights, with mean w up to 2^-53 of a unit; integers
+        whose sign would be lost are refused, as are NaN and infinities.
+    Not guaranteed: a bound on the error of a sum of products, which also depends on the magnitudes.
+
+    Args:
+        field: the modulus.
+        l_x: scale bits of the data.
+        l_w: scale bits of the weights.
+
+    Raises:
+        ConfigurationError: for scale bits outside 0..60.
+
+    Example:
+        >>> from lightning_vfl.field import PrimeField
+        >>> codec = FixedPoint(PrimeField(), l_x=4, l_w=8)
+        >>> x = codec.quantise_data(torch.tensor([[0.5, -1.25]]))
+        >>> x.tolist(), codec.field.embed(x).tolist()
+        ([[8, -20]], [[8, 2147483627]])
+
+    References:
+        Li, Yao, Liu, "FedVS", ICML 2023, sections 4.2 (data) and 4.3 (equation (3), weights; dequantisation).
+    """
+
+    field: Modular
+    l_x: int
+    l_w: int
+
+    def __post_init__(self) -> None:
+        for name, bits in (("l_x", self.l_x), ("l_w", self.l_w)):
+            if not 0 <= bits <= MOST_BITS:
+                raise ConfigurationError(f"{name} {bits} is no number of scale bits; use 0 to {MOST_BITS}")
+
+    def quantise_data(self, x: Tensor) -> Tensor:
+        """Nearest integers to 2^l_x · x, halves upwards."""
+        scaled = self._scaled(x, "l_x", self.l_x)
+        below = scaled.floor()
+        # not floor(scaled + 0.5): that addition rounds, and takes the largest float64 below 0.5 to 1
+        return below.to(torch.int64) + (scaled - below >= 0.5)
+
+    def quantise_weights(self, w: Tensor, words: "Words") -> Tensor:
+        """Integers next to 2^l_w · w, the upper one with the probability of the fraction.
+
+        Args:
+            w: the weights.
+            words: gives n uniform 64-bit words for n, e.g. ``stream(seed, "weights", round, party).random_raw``.
+        """
+        scaled = self._scaled(w.detach(), "l_w", self.l_w)
+        below = scaled.floor()
+        uniform = (words(w.numel()) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        drawn = torch.from_numpy(uniform).reshape(w.shape).to(w.device)
+        return below.to(torch.int64) + (drawn < scaled - below)
+
+    def dequantise(self, elements: Tensor) -> Tensor:
+        """Sums of products of data and weights as float64: the centred residue times 2^-(l_x + l_w)."""
+        return self.field.lift(elements).to(torch.float64).mul_(2.0 ** -(self.l_x + self.l_w))
+
+    def check_overflow(self, x: Tensor, w: Tensor, summands: int) -> float:
+        """A party's own proof that its part cannot make the sum wrap around; done in every round, before it sends.
+
+        The product of absolute values is taken in float64. Below 2^53 that is exact; above, what rounding may have
+        taken away is added, so that the test may refuse a hair too early and never passes too late.
+
+        Args:
+            x: the rows of this round as signed integers, (*, B, d).
+            w: the weights as signed integers, (*, d, D).
+            summands: |S|, the number of parties in the sum.
+
+        Returns:
+            the share of the bound that is used, at most 1.
+
+        Raises:
+            ConfigurationError: if max(|x| |w|) is above (p - 1) / (2 |S|), naming a setting that fits.
+        """
+        reach, rows = _reach(x, w)
+        if summands < 1:
+            raise ConfigurationError(f"a sum over {summands} parties has no bound; use at least 1")
+        bound = self.field.half // summands
+        if reach <= bound:
+            return reach / bound if bound else 0.0
+        raise ConfigurationError(
+            f"l_x = {self.l_x} and l_w = {self.l_w} overflow: |X||W| reaches {reach:.6g}, above (p - 1) / (2 |S|) = "
+            f"{bound} for p = {self.field.modulus} and |S| = {summands}; {self._remedy(reach, rows, bound)}"
+        )
+
+    def _remedy(self, reach: float, rows: float, bound: int) -> str:
+        """The largest l_w that surely fits, or what else to do."""
+        # |w̄| ≤ 2^l_w |w| + 1 after any rounding and the other way round: with e bits fewer, each weight is at most
+        # (|w̄| + 1) 2^-e + 1, and |X||W| at most (reach + rows) 2^-e + rows, where rows = max Σ_j |x_ij|
+        for fewer in range(1, self.l_w + 1):
+            if ((reach + rows) * 2.0**-fewer + rows) * (1 + 2.0**-40) <= bound:
+                return f"use l_w = {self.l_w - fewer} (scale: auto chooses it), fewer bits in l_x, or a larger modulus"
+        return "no l_w fits; use fewer bits in l_x or a larger modulus"
+
+    def _scaled(self, x: Tensor, name: str, bits: int) -> Tensor:
+        """The numbers times 2^bits in float64, which does not round, if it fits the field's signed range."""
+        if not x.is_floating_point():
+            raise ConfigurationError(f"{x.dtype} is no type of real numbers; convert with .float()")
+        scaled = x.to(torch.float64) * 2.0**bits
+        if scaled.numel():
+            largest = float(scaled.abs().max())
+            if not isfinite(largest):  # max() passes a NaN on
+                raise ConfigurationError(
+                    "NaN or infinity cannot be quantised; clean the data or lower the learning rate"
+                )
+            if largest + 1 > self.field.half:
+                fit = next(
+                    (b for b in range(bits - 1, -1, -1) if largest * 2.0 ** (b - bits) + 1 <= self.field.half), None
+                )
+                raise ConfigurationError(
+                    f"{name} = {bits} takes {largest * 2.0**-bits:.6g} to {largest:.6g}, outside ±{self.field.half}; "
+                    + (f"use {name} = {fit}" if fit is not None else "use a larger modulus")
+                )
+        return scaled
+
+
+def auto_weight_bits(field: Modular, l_x: int, x: Tensor, weights: Tensor, summands: int, headroom: float = 4.0) -> int:
+    """The largest l_w for which weights may grow by ``headroom`` before anything overflows.
+
+    Every party finds its own; the sum needs one for all, their minimum.
+
+    Shapes: x (*, B, d), weights (*, d, D).
+    Units: x in integers of 2^-l_x; weights in real numbers.
+    Guarantee: ``check_overflow`` passes for these rows and all weights up to ``headroom`` times these in absolute
+        value, however they are rounded.
+    Not guaranteed: anything about other rows: give all of the party's, or rows that bound them.
+
+    Args:
+        field: the modulus.
+        l_x: scale bits of the data.
+        x: the data, quantised.
+        weights: as they are now; zeros count as the smallest unit.
+        summands: |S|, the number of parties in the sum.
+        headroom: how many times larger the weights may become, at least 1.
+
+    Raises:
+        ConfigurationError: if not even l_w = 0 fits.
+
+    Example:
+        >>> from lightning_vfl.field import PrimeField
+        >>> auto_weight_bits(PrimeField(), 8, torch.tensor([[256, -256]]), torch.tensor([[0.5], [0.5]]), summands=4)
+        17
+    """
+    if headroom < 1 or not isfinite(headroom):
+        raise ConfigurationError(f"headroom {headroom} leaves no room; use at least 1")
+    if summands < 1:
+        raise ConfigurationError(f"a sum over {summands} parties has no bound; use at least 1")
+    reach, rows = _reach(x, weights)
+    if not isfinite(reach):
+        raise ConfigurationError("NaN or infinite weights have no scale; lower the learning rate")
+    bound = field.half // summands
+    largest = float(weights.abs().max()) if weights.numel() else 0.0
+    for l_w in range(MOST_BITS, -1, -1):
+        grown = headroom * 2.0**l_w
+        fits = (reach * grown + rows) * (1 + 2.0**-40) <= bound  # rounding moves a weight by less than 1
+        if fits and largest * grown + 1 <= field.half:
+            return l_w
+    raise ConfigurationError(
+        f"no l_w fits: data with l_x = {l_x} and a headroom of {headroom:g} pass (p - 1) / (2 |S|) = {bound} for "
+        f"p = {field.modulus} and |S| = {summands}; use fewer bits in l_x, less headroom or a larger modulus"
+    )
+
+
+def _reach(x: Tensor, w: Tensor) -> tuple[float, float]:
+    """Upper bounds of max(|x| |w|) and of max Σ_j |x_ij|, exact if they are integers below 2^53."""
+    integers(x)
+    if x.dim() < 2 or w.dim() < 2 or x.shape[-1] != w.shape[-2]:
+        raise ConfigurationError(
+            f"data of shape {tuple(x.shape)} and weights of shape {tuple(w.shape)} have no product; "
+            "use (B, d) and (d, D)"
+        )
+    if not x.numel() or not w.numel():
+        return 0.0, 0.0
+    rows, columns = x.to(torch.float64).abs_(), w.detach().to(torch.float64).abs_()
+    products = float((rows @ columns).max())
+    sums = float(rows.sum(-1).max())
+    if products < 2.0**53 and w.dtype == torch.int64:
+        return products, sums
+    # two conversions, a product and n additions, each off by 2^-53 of its result: Higham's γ, twice over
+    slack = 1 + 4 * (x.shape[-1] + 4) * 2.0**-53
+    return products * slack, sums * slack

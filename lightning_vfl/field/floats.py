@@ -1,0 +1,210 @@
+"""Matrix products modulo p through exact float64 products: splitting, multiplying, adding up.
+
+On a CPU the element-wise passes are numba's (``kernels``), spread over torch's threads; elsewhere they are the same
+formulas in torch operations, in place.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.field.limbs import Plan, balanced
+
+PARALLEL = 2**17  # elements of a pass from which threads pay: about 0.3 ms of work
+BUFFER = 2**23  # float64 elements of products held at once: 64 MiB
+
+
+def split(x: Tensor, count: int, p: int, side: str) -> tuple[Tensor, bool]:
+    """The signed limbs of a matrix as float64, ready to be multiplied.
+
+    Returns:
+        left: (*, count, m, k), limbs under each other; right: (*, k, count, n), limbs side by side. And whether all
+        elements are in [0, p); if not, the limbs mean nothing.
+    """
+    x = x.contiguous()
+    m, n = x.shape[-2:]
+    shape = (*x.shape[:-2], count, m, n) if side == "left" else (*x.shape[:-2], m, count, n)
+    out = torch.empty(shape, dtype=torch.float64, device=x.device)
+    if not x.numel():
+        return out, True
+    inner = m * n if side == "left" else n
+    run = _split_fused if fused(x) else _split_torch
+    return out, run(x.view(-1, inner), out.view(-1, count, inner), p, balanced(p, count).bits)
+
+
+def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
+    """The product modulo p of split operands into ``total``: all pairs of limbs of a chunk in one float64 product."""
+    s, m, terms = a.shape[-3:]
+    t, n = b.shape[-2:]
+    if not total.numel() or not terms:
+        total.zero_()
+        return
+    batch, left, right = total.shape[:-2], balanced(p, s).bits, balanced(p, t).bits
+    b = b.flatten(-2)
+    rows = max(1, BUFFER // (prod(batch) * s * t * n))
+    partial = a.new_empty(0, 0)
+    for top in range(0, m, rows):
+        height = min(rows, m - top)
+        if partial.shape[-2] != s * height:  # one for all chunks: the page faults of new ones cost a tenth of a product
+            partial = a.new_empty(*batch, s * height, t * n)
+        tile = a[..., top : top + height, :].flatten(-3, -2)
+        for start in range(0, terms, how.chunk):
+            end = start + how.chunk
+            torch.matmul(tile[..., start:end], b[..., start:end, :], out=partial)
+            fold(partial.view(-1, s, height, t, n), total.view(-1, m, n), left, right, p, top, first=start == 0)
+
+
+def fold(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, *, first: bool) -> None:
+    """Add Σ_st 2^(left·s + right·t) · partial_st to rows of ``total``, modulo p.
+
+    Shapes: partial (b, s, h, t, n), contiguous; total (b, m, n), of which rows top to top + h are added to.
+    """
+    run = _fold_fused if fused(total) else _fold_torch
+    run(partial, total, left, right, p, top, first)
+
+
+def fused(x: Tensor) -> bool:
+    """Whether numba works on this tensor's device."""
+    return x.device.type == "cpu"
+
+
+def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor, bool]:
+    """(*, m, k) times (*, k, n) for k ≤ 8 as integers, on a CPU; and whether all elements are in [0, p)."""
+    from lightning_vfl.field import kernels
+
+    m, k, n = *a.shape[-2:], b.shape[-1]
+    out = torch.empty((*batch, m, n), dtype=torch.int64)
+    left = a.expand(*batch, m, k).reshape(-1, m, k).contiguous().numpy() if out.numel() * k else None
+    if left is None:
+        return out.zero_(), True
+    right = b.expand(*batch, k, n).reshape(-1, k, n).contiguous().numpy()
+    result = out.view(-1, m, n).numpy()
+    pieces = _spread(n, out.numel(), lambda begin, end: kernels.short(left, right, result, p, begin, end))
+    return out, all(pieces)
+
+
+def residues(x: Tensor, primes: tuple[int, ...]) -> tuple[Tensor, bool]:
+    """Centred residues modulo each prime as float64, (primes, *x.shape); and whether all elements are in range."""
+    x = x.contiguous()
+    out = torch.empty((len(primes), *x.shape), dtype=torch.float64, device=x.device)
+    if not x.numel():
+        return out, True
+    modulus = prod(primes)
+    if fused(x):
+        from lightning_vfl.field import kernels
+
+        flat, target, moduli = x.view(-1).numpy(), out.view(len(primes), -1).numpy(), np.array(primes, np.int64)
+        work = x.numel()
+        return out, all(
+            _spread(work, work, lambda i, j: kernels.residues(flat, target, moduli, modulus, i, j)),
+        )
+    low, high = torch.aminmax(x)
+    for k, p in enumerate(primes):
+        residue = x % p
+        out[k] = residue.sub_((residue > (p - 1) // 2).to(torch.int64).mul_(p))
+    return out, bool((low >= 0) & (high < modulus))
+
+
+def join(digits: Tensor, primes: tuple[int, ...]) -> Tensor:
+    """The elements with these residues, (primes, *) to (*), by Garner's algorithm; ``digits`` is used up.
+
+    x = v_0 + p_0 · (v_1 + p_1 · (v_2 + ...)), each v_k in [0, p_k).
+    """
+    inverses = [[pow(q, -1, p) if j < k else 0 for k, p in enumerate(primes)] for j, q in enumerate(primes)]
+    if fused(digits):
+        from lightning_vfl.field import kernels
+
+        out = torch.empty(digits.shape[1:], dtype=torch.int64)
+        flat, target = digits.view(len(primes), -1).numpy(), out.view(-1).numpy()
+        moduli, table = np.array(primes, np.int64), np.array(inverses, np.int64)
+        _spread(target.size, target.size, lambda i, j: kernels.join(flat, target, moduli, table, i, j))
+        return out
+    for k, p in enumerate(primes):
+        for j in range(k):
+            digits[k].sub_(digits[j]).mul_(inverses[j][k]).remainder_(p)
+    value = digits[-1].clone()
+    for k in range(len(primes) - 2, -1, -1):
+        value.mul_(primes[k]).add_(digits[k])
+    return value
+
+
+def _split_fused(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
+    from lightning_vfl.field import kernels
+
+    source, target = x.numpy(), out.numpy()
+    outer, inner = source.shape
+    if target.shape[1] == 1:
+        flat, floats = source.reshape(-1), target.reshape(-1)
+        return all(_spread(x.numel(), x.numel(), lambda i, j: kernels.centre(flat, floats, p, i, j)))
+    kernel = kernels.split_two if target.shape[1] == 2 else kernels.split_many
+    if outer == 1:  # a single left operand is one long row
+        return all(_spread(inner, inner, lambda i, j: kernel(source, target, p, bits, 0, 1, i, j)))
+    return all(_spread(outer, x.numel(), lambda i, j: kernel(source, target, p, bits, i, j, 0, inner)))
+
+
+def _split_torch(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
+    low, high = torch.aminmax(x)
+    c = x - (x > (p - 1) // 2).to(torch.int64).mul_(p)
+    for k in range(out.shape[1] - 1):
+        digit = (c + (1 << (bits - 1))).bitwise_and_((1 << bits) - 1).sub_(1 << (bits - 1))
+        out[:, k] = digit
+        c.sub_(digit).bitwise_right_shift_(bits)
+    out[:, -1] = c
+    return bool((low >= 0) & (high < p))
+
+
+def _fold_fused(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
+    from lightning_vfl.field import kernels
+
+    x, sums = partial.numpy(), total.numpy()
+    b, s, height, t, _ = x.shape
+
+    def piece(begin: int, end: int) -> None:
+        if p >= 2**31:
+            kernels.fold_mersenne(x, sums, left, right, p.bit_length(), top, first, begin, end)
+        elif s * t == 1:
+            kernels.fold_one(x, sums, p, top, first, begin, end)
+        else:
+            kernels.fold_two(x, sums, left if s == 2 else right, p, top, first, begin, end)
+
+    _spread(b * height, partial.numel(), piece)
+
+
+def _fold_torch(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
+    sums = total[:, top : top + partial.shape[2]]
+    if first:
+        sums.zero_()
+    for i in range(partial.shape[1]):
+        for j in range(partial.shape[3]):
+            x = partial[:, i, :, j].to(torch.int64).remainder_(p)
+            shift = (left * i + right * j) % p.bit_length()
+            if p >= 2**31:  # 2^61 - 1, where a power of two is a rotation
+                carry = x >> (p.bit_length() - shift)
+                x.bitwise_left_shift_(shift).bitwise_and_(p).add_(carry)
+            elif shift:
+                x.bitwise_left_shift_(shift).remainder_(p)  # below 2^31 · 2^16
+            sums.add_(x).sub_(p)
+            sums.add_((sums >> 63).bitwise_and_(p))
+
+
+def _spread(size: int, work: int, piece: Callable[[int, int], Any]) -> list[Any]:
+    """The results of ``piece`` on intervals that cover range(size), on as many threads as torch uses."""
+    threads = min(torch.get_num_threads(), size)
+    if threads < 2 or work < PARALLEL:
+        return [piece(0, size)]
+    ends = [size * i // threads for i in range(threads + 1)]
+    return list(_pool(threads, os.getpid()).map(piece, ends[:-1], ends[1:]))
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    # One for each process: a child of a fork has none of its parent's threads. Not numba's own threads: OpenMP's abort
+    # the child, and loaders and launchers do fork.
+    return ThreadPoolExecutor(threads, thread_name_prefix="field")
