@@ -1,6 +1,5 @@
 """Crashes in a training."""
 
-
 from lightning_vfl.simulation import CrashChain
 
 from .injector import FaultInjector
