@@ -312,6 +312,9 @@ def test_a_checkpoint_can_be_saved_without_a_fit(tmp_path):
     t = trainer(tmp_path)
     t.validate(module, datamodule=Blobs(batch_size=10), verbose=False)
     t.save_checkpoint(tmp_path / "it.ckpt")
+    saved = torch.load(tmp_path / "it.ckpt", weights_only=True)["lightning_vfl"]
+    assert saved["rounds"] == module.rounds
+    assert not saved.get("memory")
 
 
 def test_an_epoch_that_nobody_learnt_from_has_no_loss(tmp_path):
