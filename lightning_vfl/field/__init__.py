@@ -1,5 +1,6 @@
 """Exact arithmetic modulo a prime or a product of primes, and what is coded with it."""
 
+from lightning_vfl.field.code import LagrangeCode
 from lightning_vfl.field.fixed_point import FixedPoint, auto_weight_bits
 from lightning_vfl.field.gao import Decoded, DecodingError, decode
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
@@ -12,6 +13,7 @@ __all__ = [
     "Decoded",
     "DecodingError",
     "FixedPoint",
+    "LagrangeCode",
     "Limbs",
     "Modular",
     "Plan",

@@ -72,6 +72,12 @@ class FixedPoint:
         # not floor(scaled + 0.5): that addition rounds, and takes the largest float64 below 0.5 to 1
         return below.to(torch.int64) + (scaled - below >= 0.5)
 
+    def round_data(self, x: Tensor) -> Tensor:
+        """The real numbers that ``quantise_data`` stands for, x̄ 2^-l_x, in the dtype of x: no operation here rounds."""
+        scaled = x * 2.0**self.l_x
+        below = scaled.floor()
+        return below.add_(scaled.sub_(below) >= 0.5).mul_(2.0**-self.l_x)
+
     def quantise_weights(self, w: Tensor, words: "Words") -> Tensor:
         """Integers next to 2^l_w · w, the upper one with the probability of the fraction.
 
@@ -123,7 +129,7 @@ class FixedPoint:
         # (|w̄| + 1) 2^-e + 1, and |X||W| at most (reach + rows) 2^-e + rows, where rows = max Σ_j |x_ij|
         for fewer in range(1, self.l_w + 1):
             if ((reach + rows) * 2.0**-fewer + rows) * (1 + 2.0**-40) <= bound:
-                return f"use l_w = {self.l_w - fewer} (scale: auto chooses it), fewer bits in l_x, or a larger modulus"
+                return f"use l_w = {self.l_w - fewer} (scale: auto chooses one), fewer bits in l_x, or a larger modulus"
         return "no l_w fits; use fewer bits in l_x or a larger modulus"
 
     def _scaled(self, x: Tensor, name: str, bits: int) -> Tensor:

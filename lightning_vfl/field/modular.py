@@ -24,8 +24,8 @@ class Modular(ABC):
     Units: field elements; ``wire_bits`` bits each when sent.
     Guarantee: every result is exact and in [0, p). Elements outside [0, p) and other dtypes are refused by ``matmul``,
         ``prepare``, ``multiply``, ``inverse``, ``embed`` and ``lift``.
-    Not guaranteed: constant running time; a range check in ``add``, ``subtract`` and ``negate``, which would cost more
-        than they do; gradients.
+    Not guaranteed: constant running time; a range check in ``add``, ``sum``, ``subtract`` and ``negate``, which would
+        cost more than they do; gradients.
 
     Args:
         modulus: p.
@@ -79,6 +79,15 @@ class Modular(ABC):
     def negate(self, x: Tensor) -> Tensor:
         """Element-wise p - x, and 0 for 0."""
         return self._up(-x)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over the first dimension, of at least one element."""
+        if len(x) * self.modulus < 2**63:
+            return x.sum(0).remainder_(self.modulus)
+        total = x[0]
+        for element in x[1:]:
+            total = self.add(total, element)
+        return total
 
     def lift(self, x: Tensor) -> Tensor:
         """The centred residue: x up to (p - 1) / 2, x - p above it."""

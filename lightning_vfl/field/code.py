@@ -1,0 +1,126 @@
+"""Lagrange coding: K secrets and T masks become M shares, of which any T say nothing and enough say everything."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field.gao import Decoded, decode
+from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
+from lightning_vfl.field.modular import Modular
+
+
+@dataclass(frozen=True)
+class LagrangeCode:
+    r"""Shares of K secrets for M holders: values at α_1..α_M of the polynomial through the secrets and T masks.
+
+    .. math:: F(\beta_k) = X_k \; (k \le K), \qquad F(\beta_{K+t}) = Z_t \text{ uniform}, \qquad
+              \text{share}_j = F(\alpha_j).
+
+    The points are β = 1..K+T and α = K+T+1..K+T+M: all distinct, and distinct modulo every prime that is larger.
+    Whatever polynomial of total degree g the holders evaluate on their shares has degree g(K+T-1), so that any
+    g(K+T-1)+1 of the results determine it, and its values at β_1..β_K are those of the secrets.
+
+    Shapes: secrets (K, *S), masks (T, *S), shares (M, *S).
+    Units: field elements.
+    Guarantee: any T shares are uniform and independent of the secrets, if the masks are uniform and used once;
+        decoding is exact.
+    Not guaranteed: anything against T + 1 holders; correct shares from a dishonest dealer.
+
+    Args:
+        field: the modulus.
+        blocks: K.
+        privacy: T.
+        parties: M.
+
+    Raises:
+        ConfigurationError: if the field is too small for K + T + M points.
+
+    Example:
+        >>> from lightning_vfl.field import PrimeField
+        >>> code = LagrangeCode(PrimeField(11), blocks=1, privacy=1, parties=3)
+        >>> shares = code.share(torch.tensor([[7]]), torch.tensor([[2]]))
+        >>> code.decode(shares[:2], (0, 1), degree=1).tolist()
+        [[7]]
+
+    References:
+        Yu, Li, Raviv, Kalan, Soltanolkotabi, Avestimehr, "Lagrange Coded Computing", AISTATS 2019, section 4;
+        Li, Yao, Liu, "FedVS", ICML 2023, equations (2), (4) and (6), theorems 5.1 and 5.2.
+    """
+
+    field: Modular
+    blocks: int
+    privacy: int
+    parties: int
+
+    def __post_init__(self) -> None:
+        lagrange_matrix(self.beta + self.alpha, [], self.field.modulus)  # refuses points that cannot be told apart
+
+    @property
+    def beta(self) -> tuple[int, ...]:
+        """Where the secrets and masks are, K + T points."""
+        return tuple(range(1, self.blocks + self.privacy + 1))
+
+    @property
+    def alpha(self) -> tuple[int, ...]:
+        """Where the shares are, M points."""
+        first = self.blocks + self.privacy + 1
+        return tuple(range(first, first + self.parties))
+
+    def threshold(self, degree: int) -> int:
+        """How many results of a computation of this degree determine it: g(K + T - 1) + 1."""
+        return degree * (self.blocks + self.privacy - 1) + 1
+
+    def share(self, secrets: Tensor, masks: Tensor) -> Tensor:
+        """Shares of K different secrets."""
+        return interpolate(self.field, torch.cat([secrets, masks]), self.beta, self.alpha)
+
+    def share_copies(self, secret: Tensor, masks: Tensor) -> Tensor:
+        """Shares of the same secret (*S) in all K places: equation (4), G(β_k) = W for every k."""
+        values = torch.cat([secret.unsqueeze(0), masks]).flatten(1)
+        shares = self.field.matmul(self._copies.to(secret.device), values)
+        return shares.view(self.parties, *secret.shape)
+
+    def share_zeros(self, free: Tensor, degree: int) -> Tensor:
+        """Shares of a polynomial of degree g(K + T - 1) that is zero at β_1..β_K, for ``free`` (g(K+T-1)+1-K, *S).
+
+        Uniform ``free`` values make it uniform among all such polynomials.
+        """
+        if len(free) != self.threshold(degree) - self.blocks:
+            raise ConfigurationError(
+                f"a polynomial with {self.threshold(degree)} coefficients and {self.blocks} zeros has "
+                f"{self.threshold(degree) - self.blocks} free values, not {len(free)}; give as many"
+            )
+        matrix = _zero_matrix(self, degree).to(free.device)
+        return self.field.matmul(matrix, free.flatten(1)).view(self.parties, *free.shape[1:])
+
+    def decode(self, results: Tensor, holders: Sequence[int], degree: int) -> Tensor:
+        """What was computed, at the K secrets, from the first g(K + T - 1) + 1 of these holders' results (n, *S)."""
+        needed = self.threshold(degree)
+        if len(holders) < needed:
+            raise ConfigurationError(
+                f"{len(holders)} results do not determine a polynomial with {needed} coefficients; wait for {needed}"
+            )
+        points = [self.alpha[j] for j in holders[:needed]]
+        return interpolate(self.field, results[:needed], points, self.beta[: self.blocks])
+
+    def correct(self, results: Tensor, holders: Sequence[int], degree: int) -> Decoded:
+        """As ``decode``, from all results, of which ⌊(n - needed) / 2⌋ may be wrong; positions of the wrong ones."""
+        points = [self.alpha[j] for j in holders]
+        return decode(self.field, results, points, self.beta[: self.blocks], self.threshold(degree))
+
+    @cached_property
+    def _copies(self) -> Tensor:
+        """(M, 1 + T): what a share takes of the one secret, and of each mask."""
+        matrix = lagrange_matrix(self.beta, self.alpha, self.field.modulus)
+        return torch.cat([self.field.sum(matrix[:, : self.blocks].T).unsqueeze(1), matrix[:, self.blocks :]], dim=1)
+
+
+@lru_cache(maxsize=64)
+def _zero_matrix(code: LagrangeCode, degree: int) -> Tensor:
+    """(M, g(K+T-1)+1-K): the columns of the free values, which stand at the points next to β_K."""
+    points = tuple(range(1, code.threshold(degree) + 1))
+    return lagrange_matrix(points, code.alpha, code.field.modulus)[:, code.blocks :].contiguous()
