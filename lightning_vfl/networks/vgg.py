@@ -1,0 +1,122 @@
+"""VGG13, as a bottom for images and as a top that sees the aggregate as an image."""
+
+from collections.abc import Sequence
+from math import isqrt
+
+from torch import Tensor, nn
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.mlp import _stated
+
+# Configuration B: two convolutions of so many channels, then a pooling, five times; in units of `base`.
+_BLOCKS = (1, 2, 4, 8, 8)
+
+
+class VGG13(nn.Module):
+    """VGG with 13 weight layers: ten 3 x 3 convolutions in five pooled blocks, then three linear layers.
+
+    As a bottom it takes images. As a top it takes the aggregate, one number after the other, as a square image of
+    ``channels`` channels: FedVS has a VGG13 over the mean of the embeddings of FashionMNIST, and does not say of what
+    width; 784 makes the aggregate an image of the size of the data.
+
+    What differs from the published network: a side of one pixel is pooled no further, so that small images and thin
+    strips pass; the two hidden linear layers have 512 units instead of the 4,096 that are for the 1,000 classes of
+    ImageNet (``hidden=(4096, 4096)`` has those); there is no dropout after them; weights start as He et al. (2015) have
+    it, without which ten layers of ReLU hardly learn, and not from a smaller network that was trained before.
+
+    Shapes: input (B, C, H, W) as a bottom, (B, channels · side²) as a top; output (B, outputs).
+
+    Args:
+        inputs: (C, H, W) of a party's part of an image (as a bottom) or width of the aggregate (as a top).
+        outputs: width of the embedding (as a bottom) or of the prediction (as a top); a top that leaves it open is
+            given what the task needs.
+        channels: of the image that a top makes of the aggregate; a bottom's are those of its ``inputs``.
+        base: channels of the first block; the others have 2, 4, 8 and 8 times as many. 64 is VGG13, and less a smaller
+            network in its shape.
+        batch_norm: a batch norm after every convolution.
+        hidden: widths of the hidden linear layers.
+
+    Raises:
+        ConfigurationError: if the features are no images, or the aggregate makes no square one.
+
+    Example:
+        >>> import torch
+        >>> VGG13((1, 7, 28), 64, base=2)(torch.zeros(2, 1, 7, 28)).shape
+        torch.Size([2, 64])
+        >>> VGG13(3 * 8 * 8, 10, channels=3, base=2)(torch.zeros(2, 192)).shape
+        torch.Size([2, 10])
+
+    References:
+        Simonyan, Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015,
+        https://arxiv.org/abs/1409.1556, Table 1, configuration B.
+        He, Zhang, Ren, Sun, "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852, section 2.2.
+        Li, Yao, Liu, "FedVS", ICML 2023, section 3 and Table 1.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[int, ...] | int,
+        outputs: int | None = None,
+        channels: int = 1,
+        base: int = 64,
+        batch_norm: bool = False,
+        hidden: Sequence[int] = (512, 512),
+    ) -> None:
+        super().__init__()
+        if base < 1:
+            raise ConfigurationError(f"base {base} makes no convolution; use base >= 1")
+        layers: list[nn.Module] = []
+        if isinstance(inputs, int):
+            shape = _square(inputs, channels)
+            layers.append(nn.Unflatten(1, shape))
+        else:
+            shape = _image(inputs)
+        depth, height, length = shape
+        for times in _BLOCKS:
+            for _ in range(2):
+                layers.append(nn.Conv2d(depth, times * base, kernel_size=3, padding=1))
+                depth = times * base
+                layers += [nn.BatchNorm2d(depth), nn.ReLU(inplace=True)] if batch_norm else [nn.ReLU(inplace=True)]
+            window = (min(2, height), min(2, length))
+            layers.append(nn.MaxPool2d(window))
+            height, length = height // window[0], length // window[1]
+        layers.append(nn.Flatten())
+        width = depth * height * length
+        for wide in hidden:
+            layers += [nn.Linear(width, wide), nn.ReLU(inplace=True)]
+            width = wide
+        last = nn.Linear(width, _stated(outputs, self))
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # both have one
+        self.layers = nn.Sequential(*layers, last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) or (B, channels · side²) to (B, outputs)."""
+        out: Tensor = self.layers(x)
+        return out
+
+
+def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise ConfigurationError(
+            f"VGG13 needs images (channels, height, width) but a party's features have shape {tuple(shape)}; "
+            "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
+        )
+    depth, height, length = shape
+    return depth, height, length
+
+
+def _square(width: int, channels: int) -> tuple[int, int, int]:
+    """The shape of the image that a top makes of the aggregate."""
+    if channels < 1:
+        raise ConfigurationError(f"channels {channels} makes no image; use channels >= 1")
+    side = isqrt(width // channels)
+    if width < 1 or channels * side**2 != width:
+        fitting = " or ".join(str(channels * near**2) for near in (side, side + 1) if near)
+        raise ConfigurationError(
+            f"VGG13 cannot see an aggregate of width {width} as a square image of channels = {channels}; use width "
+            f"{fitting} for the aggregate (Concat's is that of all parties together), or other channels"
+        )
+    return channels, side, side
