@@ -123,7 +123,7 @@ class ScheduledLoader:
             ids = torch.from_numpy(np.ascontiguousarray(positions))
             joint = None
             if self.world_size > 1 or self.records.present is not None:
-                joint = Joint(start, total, self._held(ids))
+                joint = Joint(start, total, self._held(ids), positions if self.world_size > 1 else None)
             yield Request(ids[start:end], event, joint)
 
     def _held(self, ids: torch.Tensor) -> tuple[int, ...] | None:

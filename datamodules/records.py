@@ -76,6 +76,12 @@ class VerticalRecords(Dataset[VerticalBatch]):
         columns = torch.split(gathered, list(self.widths), dim=1)
         return tuple(part.view(len(part), *shape) for part, shape in zip(columns, self.shapes, strict=True))
 
+    def features_of(self, party: int, ids: Tensor) -> Tensor:
+        """One party's features of these positions, (B, *S_m)."""
+        begin = sum(self.widths[:party])
+        columns = self.features[:, begin : begin + self.widths[party]]
+        return columns.index_select(0, ids).view(len(ids), *self.shapes[party])
+
     def __getitem__(self, request: Request) -> VerticalBatch:
         ids = request.ids
         return VerticalBatch(

@@ -7,6 +7,7 @@ each rule has a closed form to be tested against.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from math import inf, isinf, nan
 
 import torch
@@ -130,12 +131,19 @@ def plan_round(
     if policy.discards and bool((held & ~called).any()):  # known before anybody is called: nothing is spent
         return RoundPlan(Roll(nobody, nobody, nobody, nobody), nobody, (nobody,) * len(costs.legs), nobody, 0.0, True)
 
-    seconds, sent = 0.0, []
+    seconds = 0.0
+    sent: list[Tensor] = []
     asked, included = called, nobody
     ready = costs.forward
     for number, leg in enumerate(costs.legs):
+        if leg.gate == "previous":  # its work and its bytes are in those of the leg that it travels with
+            sent.append(sent[-1])
+            continue
         speaks = asked & forward.sends
-        arrivals = (ready + costs.encoding[number]) * forward.slowdown + injected(leg, forward) + costs.sending[number]
+        encoding, sending = costs.encoding[number], costs.sending[number]
+        for with_it in takewhile(lambda n: costs.legs[n].gate == "previous", range(number + 1, len(costs.legs))):
+            encoding, sending = encoding + costs.encoding[with_it], sending + costs.sending[with_it]
+        arrivals = (ready + encoding) * forward.slowdown + injected(leg, forward) + sending
         arrivals = arrivals.where(speaks & forward.links[:, 0], inf).where(asked, nan)
         asked, when = _close(leg, rule, arrivals, needed)
         sent.append(speaks)
@@ -159,7 +167,7 @@ def plan_round(
 def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
     """Who is in when the leg's gate closes, and when; a leg that would never close ends with its last arrival."""
     if leg.gate != "rule":
-        rule = WaitForAll(rule.timeout) if leg.gate == "all" else Fastest(leg.gate, rule.timeout)
+        rule = Fastest(leg.gate, rule.timeout) if isinstance(leg.gate, int) else WaitForAll(rule.timeout)
     who, when = rule.close(arrivals, needed)
     if isinf(when):
         when = float(arrivals.nan_to_num(nan=0.0, posinf=0.0).max())
@@ -179,6 +187,12 @@ def check_pair(rule: WaitingRule, policy: MissingPolicy, silent: bool, straggler
         raise ConfigurationError(
             f"{rule} leaves somebody out of every round and {type(policy).__name__} discards such rounds, so nothing "
             "would be learnt; use WaitForAll or Deadline, or missing: Exclude"
+        )
+    most = min(int(called.sum()), rule.fewest(parties, needed))
+    if called.any() and most < needed:
+        raise ConfigurationError(
+            f"{rule} ends a round with {most} answers, and the aggregator needs {needed} to decode; use Threshold, or "
+            "fewer blocks"
         )
     if not called.any():
         raise ConfigurationError(f"{rule} would call nobody: all {parties} parties are stragglers; lower their share")

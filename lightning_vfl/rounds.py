@@ -5,6 +5,8 @@ forward is the round and whose backward is the aggregator's ``pullback``. So qua
 hand-written backward anywhere else, and what the server differentiates is exactly what it received.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +15,17 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.types import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView
+from lightning_vfl.types import (
+    Aggregate,
+    Contribution,
+    Embeddings,
+    LinearForms,
+    Message,
+    PartyRecords,
+    PartyView,
+    RecordSource,
+    ServerView,
+)
 
 
 def contribute(
@@ -38,6 +50,49 @@ def contribute_some(
     h = bottoms.some(features, parties)
     like = h[parties[0]]
     return Embeddings(tuple(h[m] if m in h else like.new_zeros(len(like), width) for m, width in enumerate(widths)))
+
+
+class ExpandedRecords:
+    """The records of a stage, expanded by the bottoms of the parties hosted here: ``PartyRecords``.
+
+    Args:
+        source: the records.
+        bottoms: the parties' networks, which offer ``expand`` (see ``LinearForms``).
+        device: where to compute.
+    """
+
+    def __init__(self, source: RecordSource, bottoms: PartyBank, device: torch.device) -> None:
+        self.source = source
+        self.networks: list[Any] = list(bottoms.parties)
+        self.device = device
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def basis(self, party: int, ids: Tensor) -> Tensor:
+        """(B, W_m), the expanded features of these positions."""
+        with torch.no_grad():
+            basis: Tensor = self.networks[party].expand(self.source.features_of(party, ids).to(self.device))
+        return basis
+
+
+def set_up(
+    aggregator: Aggregator,
+    records: PartyRecords,
+    basis: tuple[int, ...],
+    view: PartyView,
+    announce: Callable[[Aggregator, int, int], None] | None = None,
+) -> Any:
+    """What the hosted parties know after set-up: every message is accepted before the next one is made.
+
+    ``announce`` hears of aggregator, records and bytes before anything large is computed.
+    """
+    memory = aggregator.empty_memory(len(records), basis, view)
+    if announce is not None and (size := getattr(memory, "nbytes", 0)):
+        announce(aggregator, len(records), size)
+    for message in aggregator.offer(records, memory, view):
+        memory = aggregator.accept(memory, message, view)
+    return memory
 
 
 class Exchange:
@@ -82,13 +137,15 @@ class Exchange:
     def send(self) -> Aggregate:
         """All legs of the round in turn, and the server's decode."""
         roll = self.server.roll
+        if self.aggregator.equivalent:
+            return self.aggregator.clear(self.contribution, self.parties, roll)
         message, kept = self.aggregator.encode(self.contribution, self.parties)
-        heard = roll.included
-        if message.to == "peers":
-            message = self.aggregator.respond(kept, message, roll.included, self.parties)
-            heard = roll.responders
-        if not (roll.complete and heard is roll.included):
-            message = _from(message, heard)
+        if not roll.complete:
+            message = _from(message, roll.included)
+        if message.to == "peers":  # what is not needed is not computed: any answers give the same
+            needed = self.aggregator.min_responses(self.server.roster.parties)
+            answering = tuple(m for m in self.parties.parties if roll.responders[m])[:needed]
+            message = self.aggregator.respond(kept, message, roll.included, replace(self.parties, parties=answering))
         return self.aggregator.decode((self.policy.before(message, self.server),), self.server)
 
     def _completed(self) -> tuple[Tensor, ...]:
@@ -121,4 +178,5 @@ class _Round(torch.autograd.Function):
 def _from(message: Message, senders: Tensor) -> Message:
     """What arrives of a message when only these senders, (M,) bool, are heard."""
     heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
-    return Message(message.kind, message.to, tuple(s for s, _ in heard), tuple(piece for _, piece in heard))
+    alongside = None if message.alongside is None else _from(message.alongside, senders)
+    return Message(message.kind, message.to, tuple(s for s, _ in heard), tuple(piece for _, piece in heard), alongside)

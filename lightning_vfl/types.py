@@ -6,12 +6,16 @@ width, S_m the per-record shape of party m's features.
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Stage = Literal["fit", "sanity check", "validation", "test", "predict"]
 
@@ -30,12 +34,14 @@ class Event(NamedTuple):
 class Joint(NamedTuple):
     """Where a rank's rows stand in the batch that all ranks share: rows [start, start + B) of ``total``.
 
-    ``held`` are the parties that hold at least one row of the joint batch; None: all parties do.
+    ``held`` are the parties that hold at least one row of the joint batch; None: all parties do. ``ids`` (total,) are
+    the joint batch's record positions, where several ranks share it.
     """
 
     start: int
     total: int
     held: tuple[int, ...] | None = None
+    ids: "NDArray[np.int64] | None" = None
 
 
 class VerticalBatch(NamedTuple):
@@ -64,6 +70,22 @@ class RecordSource(Protocol):
 
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
         """The features of these positions, (B, *S_m) a party."""
+        ...
+
+    def features_of(self, party: int, ids: Tensor) -> Tensor:
+        """One party's features of these positions, (B, *S_m)."""
+        ...
+
+
+class PartyRecords(Protocol):
+    """The records of a stage, as the hosted parties expand them for ``LinearForms``: what set-up shares out."""
+
+    def __len__(self) -> int:
+        """N, the number of records."""
+        ...
+
+    def basis(self, party: int, ids: Tensor) -> Tensor:
+        """(B, W_m), a hosted party's expanded features of these positions."""
         ...
 
 
@@ -162,7 +184,8 @@ class Leg:
         elements: (M,) int64, numbers that a sender puts on the wire IN ALL (for ``parties``: that a party is sent).
         bits: wire size of one number.
         flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
-        gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n.
+        gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n; ``previous``
+            travels with the leg before it and is closed with it.
         delay_share: which part of an injected delay falls on this leg; FedVS 6.2 puts (ln² M) / B on sharing models.
     """
 
@@ -171,7 +194,7 @@ class Leg:
     elements: Tensor
     bits: int
     flops: Tensor
-    gate: Literal["all", "rule"] | int = "rule"
+    gate: Literal["all", "rule", "previous"] | int = "rule"
     delay_share: float = 1.0
 
     @cached_property
@@ -184,13 +207,15 @@ class Leg:
 class Message:
     """What several senders put on the wire in one leg: one piece a sender, ragged allowed.
 
-    In a message to peers, axis 0 of a piece is the receiver.
+    In a message to peers, axis 0 of a piece is the receiver. The sender's own part is among them; it is never on the
+    wire. ``alongside`` is what the same senders send in the same leg under a kind of its own.
     """
 
     kind: str
     to: Literal["server", "peers"]
     senders: tuple[int, ...]
     pieces: tuple[Tensor, ...]
+    alongside: "Message | None" = None
 
 
 @dataclass(frozen=True)
@@ -203,8 +228,10 @@ class PartyView:
         parties: the parties hosted here.
         called: (M,) bool.
         rows: this rank's rows.
-        memory: party -> what set-up left with it (keys, shares); never in a checkpoint.
+        memory: what set-up left with the hosted parties (keys, shares), together so that they can be computed with in
+            one call; never in a checkpoint.
         present: (B, P) bool, which rows a hosted party holds; None: all.
+        agreed: public settings that were settled in set-up, by name.
     """
 
     names: RoundNames
@@ -212,8 +239,9 @@ class PartyView:
     parties: tuple[int, ...]
     called: Tensor
     rows: Rows
-    memory: Mapping[int, Any]
+    memory: Any = None
     present: Tensor | None = None
+    agreed: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -227,6 +255,8 @@ class ServerView:
         roll: who is what in this round.
         widths: embedding width of each party.
         present: (B, M) bool, filled in only for aggregators whose uploads the server reads anyway (``visible``).
+        records: N, the number of records of the stage; 0: not known.
+        agreed: public settings that were settled in set-up, by name.
     """
 
     names: RoundNames
@@ -235,6 +265,8 @@ class ServerView:
     roll: Roll
     widths: tuple[int, ...]
     present: Tensor | None = None
+    records: int = 0
+    agreed: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -264,8 +296,10 @@ class Aggregate:
         value: (B, D_out).
         columns: (D_out,) bool, False where a segment of the joint embedding is absent.
         saved: whatever ``pullback`` needs again.
+        corrected: parties whose answers were wrong and have been corrected.
     """
 
     value: Tensor
     columns: Tensor
     saved: Any = None
+    corrected: tuple[int, ...] = ()

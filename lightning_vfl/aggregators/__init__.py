@@ -1,6 +1,9 @@
 """How the embeddings of M parties become one tensor at the server."""
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.lagrange_coded import LagrangeCoded
+from lightning_vfl.aggregators.lagrange_shared import LagrangeShared
+from lightning_vfl.aggregators.local_gaussian import LocalGaussian
 from lightning_vfl.aggregators.plain import Concat, Max, Mean, Sum
 
-__all__ = ["Aggregator", "Concat", "Max", "Mean", "Sum"]
+__all__ = ["Aggregator", "Concat", "LagrangeCoded", "LagrangeShared", "LocalGaussian", "Max", "Mean", "Sum"]

@@ -16,21 +16,25 @@ Laws, held by ``tests/unit/aggregators/test_contract.py`` for every subclass:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.blocks import Blocks
 from lightning_vfl.types import (
     Aggregate,
     Contribution,
     Embeddings,
     Leg,
     Message,
+    PartyRecords,
     PartyView,
     Roll,
     Roster,
     ServerView,
+    Stage,
 )
 
 FLOAT_BITS = 32  # embeddings and gradients in the clear travel as float32
@@ -54,12 +58,16 @@ class Aggregator(ABC):
     Class data:
         form: what the protocol must bring into the round, ``Embeddings`` or ``LinearForms``.
         visible: the server can read one party's upload (so it can reuse a stale one).
+        shares_records: set-up hands out shares of the records, so it has to see them.
+        partly_held: records that not every party holds can be joined.
         private_evaluation: validation and test run through the protocol by default instead of in the clear.
         in_the_clear: derived, not declared: all steps of a round are the defaults, so the round is ``plain`` itself.
     """
 
     form: ClassVar[type[Contribution]] = Embeddings
     visible: ClassVar[bool] = True
+    shares_records: ClassVar[bool] = False
+    partly_held: ClassVar[bool] = True
     private_evaluation: ClassVar[bool] = False
     in_the_clear: ClassVar[bool] = True
 
@@ -74,6 +82,19 @@ class Aggregator(ABC):
     def out_width(self, width: int, roster: Roster) -> int:
         """D_out, the width of the aggregate when every bottom is asked for ``widths(width, roster)``."""
 
+    @property
+    def equivalent(self) -> bool:
+        """Whether rounds run ``clear`` instead of the messages: the same value, bytes and seconds, no secrets."""
+        return False
+
+    def check(self, parties: int) -> None:
+        """Refuse a number of parties that cannot work, before anything is built; default: any can."""
+        return
+
+    def arrangement(self, records: int, parties: int, seed: int, stage: Stage) -> Blocks | None:
+        """How N records are stacked in coded rows, so that schedules offer cheap batches; default: every batch is."""
+        return None
+
     def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
         """The embedding width each of the M bottoms must give; default: ``width`` for everybody."""
         return (width,) * roster.parties
@@ -82,7 +103,7 @@ class Aggregator(ABC):
         """The traffic of the parties in a round of ``rows`` records, from shapes alone.
 
         Args:
-            rows: rows of the joint batch.
+            rows: rows of the joint batch; coded rows where there is an ``arrangement``.
             widths: (M,) embedding widths.
             basis: (M,) widths of the expanded features for ``LinearForms``, empty for ``Embeddings``.
             roster: who takes part.
@@ -98,6 +119,28 @@ class Aggregator(ABC):
     def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
         """The server's answer: the gradient of each party's embedding, float32, (rows, D_m)."""
         return Leg("gradients", "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
+
+    # ---- set-up, before the first round of a stage
+
+    def agree(self, records: PartyRecords, weights: Sequence[Tensor], roster: Roster) -> Mapping[str, Any]:
+        """Public settings that parties settle among themselves, plain values; kept in checkpoints. Default: none."""
+        return {}
+
+    def setup_legs(self, records: int, basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        """The traffic of set-up, from shapes alone; default: none."""
+        return ()
+
+    def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Any:
+        """What the P hosted parties have before anything arrives; default: nothing."""
+        return None
+
+    def offer(self, records: PartyRecords, memory: Any, view: PartyView) -> Iterator[Message]:
+        """What the P hosted parties send each other, one message after the other so that nothing large exists twice."""
+        yield from ()
+
+    def accept(self, memory: Any, message: Message, view: PartyView) -> Any:
+        """The memory of the P hosted parties after a message has come in."""
+        return memory
 
     # ---- one round: the parties' half
 

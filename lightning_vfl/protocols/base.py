@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,7 +26,8 @@ from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top
-from lightning_vfl.schedules import Schedule, Shuffled
+from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.schedules import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
@@ -130,13 +132,14 @@ class VFLModule(LightningModule, ABC):
         self.active = active
         self.clock = clock or VirtualClock()
         self.faults = Faults(seed)
+        self.preparation = Preparation()
         self.rounds: dict[str, int] = {}
         self.mini_batches = 0  # of single parties, that training has used
         self.pass_batches = 1  # in a party's pass over its records
         self.given_up = 0  # rounds that nobody learnt from
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
-        self._costs: dict[int, RoundCosts] = {}
+        self._costs: dict[tuple[int, int], RoundCosts] = {}
         self._resumed_memory: dict[str, Any] = {}  # until a fit goes on
         self._remembered: int | None = None  # how many records there is room for
 
@@ -158,8 +161,11 @@ class VFLModule(LightningModule, ABC):
         """One round or event, and its loss."""
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
-        """The order of batches in training; default: a new permutation every epoch."""
-        return Shuffled(len(records), batch_size, seed, drop_last)
+        """The order of batches in training; default: a new permutation every epoch (of coded rows, if there are)."""
+        blocks = self.aggregator.arrangement(len(records), self.roster.parties, self.seed, "fit")
+        if blocks is None:
+            return Shuffled(len(records), batch_size, seed, drop_last)
+        return Aligned(blocks, batch_size, seed, drop_last)
 
     # ---- networks
 
@@ -178,6 +184,7 @@ class VFLModule(LightningModule, ABC):
             raise ConfigurationError(
                 f"active names party {self.active}, but the parties are 0 to {len(shapes) - 1}; correct its number"
             )
+        self.aggregator.check(len(shapes))
         self.roster = Roster.singles(len(shapes), self.active)
         self.objective = self._objective or objective_for(classes)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width)
@@ -393,18 +400,34 @@ class VFLModule(LightningModule, ABC):
 
     # ---- what a round costs, and what is remembered between rounds
 
-    def round_costs(self, rows: int) -> RoundCosts:
-        """Seconds of a faultless round of so many rows, from planned traffic and the networks' FLOPs."""
+    def round_costs(self, rows: int, coded: int | None = None) -> RoundCosts:
+        """Seconds of a faultless round of so many rows, from planned traffic and the networks' FLOPs.
+
+        ``coded``: how many coded rows these records are in, where the aggregator computes on such.
+        """
         if self._work is None:
             shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
             out_width = self.aggregator.out_width(self.width, self.roster)
             top = work_of(self.top, (out_width,), input_gradient=True)
-            self._work = works_of(self.bottoms.parties, shapes), top
-        if rows not in self._costs:
-            legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
+            bottoms = works_of(self.bottoms.parties, shapes)
+            if self.aggregator.form is LinearForms:  # no party runs its bottom: the products are a leg's work
+                bottoms = [Work(0.0, work.backward) for work in bottoms]
+            self._work = bottoms, top
+        coded = rows if coded is None else coded
+        if (rows, coded) not in self._costs:
+            legs = self.aggregator.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
             downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
-            self._costs[rows] = RoundCosts.of(legs, downlink, rows, *self._work, self.clock)
-        return self._costs[rows]
+            self._costs[rows, coded] = RoundCosts.of(legs, downlink, rows, *self._work, self.clock)
+        return self._costs[rows, coded]
+
+    def coded_rows(self, batch: VerticalBatch) -> int:
+        """How many coded rows the records of the joint batch are in; without coded rows, how many records it has."""
+        blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
+        if blocks is None:
+            return self.rows_of(batch).total
+        joint = None if batch.joint is None else batch.joint.ids
+        ids = batch.record_ids if joint is None else torch.from_numpy(joint)
+        return len(blocks.coded_rows(ids)[0])
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
         """Enter what a planned round sends and how long it takes in the books."""
@@ -439,6 +462,7 @@ class VFLModule(LightningModule, ABC):
             raise ConfigurationError(
                 "a round that nobody learns from has no gradients to be unscaled; use precision bf16-mixed under faults"
             )
+        self.prepare("fit", "train")
         if not self.remembers:
             return
         data = getattr(self._trainer, "datamodule", None)
@@ -454,6 +478,32 @@ class VFLModule(LightningModule, ABC):
         if self._resumed_memory:
             self.load_memory(self._resumed_memory)
         self._resumed_memory = {}
+
+    def prepare(self, stage: Stage, split: str) -> None:
+        """Let the parties set up a stage before its first round, and enter what that sends."""
+        aggregator, data = self.aggregator, getattr(self._trainer, "datamodule", None)
+        if not aggregator.shares_records:
+            return
+        if data is None:
+            raise ConfigurationError(
+                f"{type(aggregator).__name__} shares the records before the first round and has to know them; give the "
+                "trainer a VerticalDataModule instead of a loader"
+            )
+        source: RecordSource = data.records(split)
+        if source.present is not None and not aggregator.partly_held:
+            raise ConfigurationError(
+                f"{type(aggregator).__name__} needs every party to hold every record; use overlap: inner, or an "
+                "aggregator that joins partly held records (Concat, Sum, Mean, Max)"
+            )
+        names = RoundNames(self.seed, stage, 0)
+        for leg in self.preparation.run(aggregator, self.bottoms, source, self.roster, names, self.device):
+            self.meter.add(leg)
+            if stage == "fit":  # no virtual time passes in evaluation
+                self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
+
+    def on_fit_end(self) -> None:
+        """Shares are as large as the data: give them back."""
+        self.preparation.forget("fit", "validation")
 
     @property
     def remembers(self) -> bool:
@@ -473,6 +523,35 @@ class VFLModule(LightningModule, ABC):
         return
 
     # ---- evaluation
+
+    def on_validation_start(self) -> None:
+        """Set up validation records, once a fit."""
+        self._prepare_evaluation("validation", "val")
+
+    def on_test_start(self) -> None:
+        """Set up test records."""
+        self._prepare_evaluation("test", "test")
+
+    def on_predict_start(self) -> None:
+        """Set up the records to predict."""
+        self._prepare_evaluation("predict", "predict")
+
+    def _prepare_evaluation(self, stage: Stage, split: str) -> None:
+        if self.protected_evaluation and stage not in self.preparation.memory:
+            self.prepare(stage, split)
+
+    def on_validation_end(self) -> None:
+        """During a fit the shares are used again."""
+        if self.trainer.state.fn == TrainerFn.VALIDATING:
+            self.preparation.forget("validation")
+
+    def on_test_end(self) -> None:
+        """Give the shares back."""
+        self.preparation.forget("test")
+
+    def on_predict_end(self) -> None:
+        """Give the shares back."""
+        self.preparation.forget("predict")
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of these parties (None: of all), aggregated in real arithmetic."""
@@ -554,6 +633,7 @@ class VFLModule(LightningModule, ABC):
             "epoch_loss": asdict(self._epoch_of_all()),
             "seed": self.seed,
             "parts": self._parts(),
+            "preparation": self.preparation.state(),
         }
         if "optimizer_states" in checkpoint:  # as large as the data: only where a run goes on from
             checkpoint[BOOKS]["memory"] = self._resumed_memory or self.memory_state()
@@ -579,5 +659,6 @@ class VFLModule(LightningModule, ABC):
         self.rounds = dict(books["rounds"])
         self.meter.load_state_dict(books["meter"])
         self.given_up = books["given_up"]
+        self.preparation.load(books["preparation"])
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])

@@ -15,6 +15,7 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.planning import RoundPlan, check_pair, plan_round
 from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.preparation import of
 from lightning_vfl.rounds import Exchange, contribute, contribute_some
 from lightning_vfl.types import Contribution, Leg, PartyView, Roll, RoundNames, ServerView, VerticalBatch
 from lightning_vfl.waiting import Ignore, WaitForAll, WaitingRule
@@ -73,7 +74,7 @@ class SplitVFL(VFLModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        self._faultless: dict[int, RoundPlan] = {}  # by rows: a fit knows two batch sizes at most
+        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # by rows: a fit knows two batch sizes at most
         self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
 
     # ---- before training
@@ -84,10 +85,10 @@ class SplitVFL(VFLModule):
         slow = self.faults.stragglers(self.roster)
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed)
         policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
-        if self.missing.needs_visible and not self.aggregator.visible:
+        if (self.missing.needs_visible or self.missing.fills) and not self.aggregator.visible:
             raise ConfigurationError(
-                f"missing: {policy} reads single embeddings, which {aggregator} hides from the server; "
-                "use Exclude, Zeros or Skip"
+                f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
+                "use Exclude or Skip"
             )
         if self.missing.remembers and self._joint:
             raise ConfigurationError(
@@ -127,9 +128,8 @@ class SplitVFL(VFLModule):
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """One round."""
         names = self.next_round(seed_global=True)
-        rows = self.rows_of(batch).total
         plan = self._plan = self.plan_round(batch, names.round)
-        self.enter(plan, self.round_costs(rows))
+        self.enter(plan, self.round_costs(self.rows_of(batch).total, self.coded_rows(batch)))
         if plan.skipped:
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
@@ -148,13 +148,13 @@ class SplitVFL(VFLModule):
 
     def plan_round(self, batch: VerticalBatch, number: int) -> RoundPlan:
         """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1."""
-        rows = self.rows_of(batch).total
+        rows = self.rows_of(batch).total, self.coded_rows(batch)
         held = self._held(batch)
         alike = held is None and not self.faults.models
         if alike and rows in self._faultless:
             return self._faultless[rows]
         plan = plan_round(
-            self.round_costs(rows),
+            self.round_costs(*rows),
             self.waiting,
             self.missing,
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
@@ -184,7 +184,7 @@ class SplitVFL(VFLModule):
         roll = self._evaluation_roll()
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
-        self._enter_evaluation(self.rows_of(batch).total, names.stage, roll)
+        self._enter_evaluation(self.coded_rows(batch), names.stage, roll)
         return self._through_protocol(batch, names, roll, Exclude())
 
     def _evaluation_roll(self) -> Roll:
@@ -202,9 +202,11 @@ class SplitVFL(VFLModule):
             contribution = contribute_some(self.bottoms, batch.features, roll.included_parties, self.embedding_widths)
         else:
             contribution = contribute(aggregator.form, self.bottoms, batch.features)
-        parties = PartyView(names, self.roster, everyone, roll.called, rows, {}, batch.present)
+        prepared, stage = self.preparation, of(names.stage)
+        memory, records, agreed = prepared.memory.get(stage), prepared.records.get(stage, 0), prepared.agreed
+        parties = PartyView(names, self.roster, everyone, roll.called, rows, memory, batch.present, agreed)
         seen = batch.present if aggregator.visible else None
-        server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen)
+        server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen, records, agreed)
         value = Exchange(aggregator, contribution, parties, server, policy or self.missing).run()
         if self._joint_training and not roll.complete:  # every process's every parameter has to take part
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0

@@ -95,8 +95,9 @@ class VirtualClock:
         return flops / self.server_speed
 
     def transfer(self, leg: Leg) -> Tensor:
-        """(M,) seconds that each party's part of a leg is under way."""
-        return leg.bytes.double() * 8 / self.bandwidth + self.latency
+        """(M,) seconds that each party's part of a leg is under way; what travels with another leg adds no latency."""
+        latency = 0.0 if leg.gate == "previous" else self.latency
+        return leg.bytes.double() * 8 / self.bandwidth + latency
 
 
 def injected(leg: Leg, outcome: RoundOutcome) -> Tensor:

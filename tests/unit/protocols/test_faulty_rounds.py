@@ -221,7 +221,7 @@ class Hidden(Mean):
 
 
 def test_stale_is_refused_where_uploads_are_hidden(tmp_path):
-    with pytest.raises(ConfigurationError, match="Hidden hides from the server; use Exclude, Zeros or Skip"):
+    with pytest.raises(ConfigurationError, match="Hidden hides from the server; use Exclude or Skip"):
         fit(tmp_path, {}, Hidden(), silent=False, missing=Stale())
 
 

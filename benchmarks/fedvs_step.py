@@ -1,0 +1,197 @@
+"""What a round on Lagrange-coded shares costs: FedVS against the plain mean, both through the Trainer.
+
+28 parties with 28 features each, K = 6, T = 1, width 64, 43 coded rows (258 records), D = 1. Fits of a few steps each
+are run in turn in one process; a step is timed from batch to batch. The arithmetic floor is what the float64 products
+alone take: R parties, each 43 x 812 by 812 x 64, in as many limbs as the modulus needs.
+
+    python -m benchmarks.fedvs_step [--json FILE] [--turns T]
+"""
+
+import resource
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from math import log
+from statistics import median
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from benchmarks.harness import Goal, Pairs, arguments, report
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Aggregator, LagrangeCoded, Mean
+from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.datamodules import ContiguousColumns, Layout, Partitioner, Split, Unchanged, VerticalDataModule
+from lightning_vfl.datamodules.base import SplitName
+from lightning_vfl.field.limbs import plan
+from lightning_vfl.networks import MLP, PartyBank, PolynomialNetwork
+from lightning_vfl.waiting import Threshold, WaitForAll
+
+PARTIES, COLUMNS, BLOCKS, PRIVACY, WIDTH, ROWS = 28, 28, 6, 1, 64, 43
+STEPS, WARM = 60, 20
+
+
+class RandomFloats(VerticalDataModule):
+    """Records of standard normal floats, 28 columns a party, and ten classes."""
+
+    def __init__(self, parties: int, records: int, batch_size: int) -> None:
+        self.parties, self.records_in_all = parties, records
+        super().__init__(normaliser=Unchanged(), batch_size=batch_size, drop_last=True)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((self.parties * COLUMNS,))
+
+    @property
+    def num_classes(self) -> int:
+        return 10
+
+    def default_partitioner(self) -> Partitioner:
+        return ContiguousColumns(self.parties)
+
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(self.records_in_all, self.parties * COLUMNS, generator=generator)
+        y = torch.randint(10, (self.records_in_all,), generator=generator)
+        return {"train": Split(x, y, np.arange(self.records_in_all))}
+
+
+class Steps(Callback):
+    """When each step ended, and how long set-up took."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.began = 0.0
+        self.set_up = 0.0
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.began = time.perf_counter()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.set_up = time.perf_counter() - self.began
+
+    def on_train_batch_end(self, *args: object, **kwargs: object) -> None:
+        self.ends.append(time.perf_counter())
+
+    @property
+    def step(self) -> float:
+        """Median seconds of a step, once everything is warm."""
+        gaps = [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+        return median(gaps[WARM:])
+
+
+def fit(aggregator: Aggregator, data: RandomFloats, looped: bool = False) -> Steps:
+    """A fit of some steps."""
+    torch.manual_seed(0)
+    coded = isinstance(aggregator, LagrangeCoded)
+    module = SplitVFL(
+        aggregator,
+        partial(PolynomialNetwork, degree=1),
+        partial(MLP, hidden=(64,)),
+        WIDTH,
+        waiting=Threshold() if coded else WaitForAll(),
+        seed=0,
+        party_shapes=[(COLUMNS,)] * data.parties,
+        num_classes=10,
+    )
+    module.configure_model()
+    if looped:
+        module.bottoms = PartyBank(list(module.bottoms.parties), batch_from=10**6)
+    steps = Steps()
+    with tempfile.TemporaryDirectory() as folder:
+        Trainer(
+            accelerator="cpu",
+            max_steps=STEPS,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            callbacks=[steps],
+            enable_model_summary=False,
+            default_root_dir=folder,
+        ).fit(module, datamodule=data)
+    return steps
+
+
+def floor(parties: int, needed: int, modulus: int) -> float:
+    """Seconds of a round's float64 products, and of nothing else."""
+    terms = parties * (COLUMNS + 1)
+    split = plan(terms, modulus)
+    a = torch.randn(needed, split.few.count * ROWS, terms, dtype=torch.float64)
+    b = torch.randn(needed, terms, split.many.count * WIDTH, dtype=torch.float64)
+    times = []
+    for _ in range(60):
+        began = time.perf_counter()
+        for start in range(0, terms, split.chunk):
+            torch.bmm(a[..., start : start + split.chunk], b[:, start : start + split.chunk])
+        times.append(time.perf_counter() - began)
+    return median(times[WARM:])
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--turns", type=int, default=5, help="how often each kind of round is fitted")
+    chosen = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    keep_freed_memory()
+    torch.set_num_threads(2)
+    rows, goals = [], []
+
+    data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS)
+    data.setup("fit")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    coded = partial(LagrangeCoded, blocks=BLOCKS, privacy=PRIVACY)
+    kinds = {
+        "mean, looped bottoms": lambda: fit(Mean(), data, looped=True),
+        "mean, batched bottoms": lambda: fit(Mean(), data),
+        "coded": lambda: fit(coded(rerandomise=False), data),
+        "coded, rerandomised": lambda: fit(coded(), data),
+        "equivalent": lambda: fit(coded(execution="equivalent"), data),
+    }
+    taken: dict[str, list[Steps]] = {kind: [] for kind in kinds}
+    for _ in range(chosen.turns):
+        for kind, run in kinds.items():
+            taken[kind].append(run())
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+    needed = coded().min_responses(PARTIES)
+    least = floor(PARTIES, needed, coded().field.modulus)
+    seconds = {kind: [fit.step for fit in fits] for kind, fits in taken.items()}
+    looped, batched = seconds["mean, looped bottoms"], seconds["mean, batched bottoms"]
+    for kind, own in seconds.items():
+        against = Pairs(own, looped), Pairs(own, batched)
+        rows.append(
+            {
+                "round": kind,
+                "ms/step": 1e3 * median(own),
+                "/ looped mean": against[0].ratio,
+                "spread": against[0].spread,
+                "/ batched mean": against[1].ratio,
+                "spread ": against[1].spread,
+                "floor ms": 1e3 * least if "coded" in kind else None,
+            }
+        )
+    goals.append(Goal("coded step over the mean's, looped bottoms", Pairs(seconds["coded"], looped).ratio, 5))
+    goals.append(Goal("coded step over the mean's, batched bottoms", Pairs(seconds["coded"], batched).ratio, 11))
+    sharing = median([fit.set_up for kind in ("coded", "coded, rerandomised") for fit in taken[kind]])
+    goals.append(Goal("seconds to share 60,000 records", sharing, 8))
+    goals.append(Goal("GiB that sharing adds to the process", peak, 2))
+
+    growth = {}
+    for parties in (4, 8, 16, 32, 64):
+        small = RandomFloats(parties, 6_000, 128)
+        small.setup("fit")
+        aggregator = LagrangeCoded(rerandomise=False)
+        growth[parties] = median([fit(aggregator, small).step for _ in range(3)])
+        k = aggregator.blocks_for(parties)
+        rows.append({"round": f"coded, M = {parties}, K = {k}, 128 records", "ms/step": 1e3 * growth[parties]})
+    slope = np.polyfit([log(m) for m in growth], [log(s) for s in growth.values()], 1)[0]
+    rows.append({"round": f"growth from M = 4 to 64: M^{slope:.2f}"})
+    last = log(growth[64] / growth[16]) / log(4)
+    rows.append({"round": f"growth from M = 16 to 64: M^{last:.2f}"})
+    report(rows, goals, chosen.json)
+
+
+if __name__ == "__main__":
+    main()

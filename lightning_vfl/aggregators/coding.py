@@ -1,0 +1,112 @@
+"""What aggregators on Lagrange shares have in common: how many blocks fit, who has to answer, where masks come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.crypto import Keystream, SeededSecrets
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field import LagrangeCode, Modular
+from lightning_vfl.types import RoundNames
+
+
+@dataclass(frozen=True)
+class Coding:
+    """A Lagrange code for any number of parties, and its masks.
+
+    Args:
+        field: the modulus.
+        degree: of what the parties compute on shares.
+        blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded.
+        privacy: T.
+        stragglers: for ``auto``; None: ⌊M/4⌋, fewer if K would be 0.
+        wrong: A, wrong answers that are corrected.
+        insecure_seeded_secrets: masks from a named stream instead of the operating system.
+
+    Raises:
+        ConfigurationError: for settings that no number of parties could meet.
+    """
+
+    field: Modular
+    degree: int
+    blocks: int | Literal["auto"]
+    privacy: int
+    stragglers: int | None
+    wrong: int = 0
+    insecure_seeded_secrets: bool = False
+
+    def __post_init__(self) -> None:
+        if self.blocks != "auto" and self.blocks < 1:
+            raise ConfigurationError(f"blocks {self.blocks} cuts nothing; use 1 or more, or auto")
+        settings = {"privacy": self.privacy, "stragglers": self.stragglers or 0, "wrong": self.wrong}
+        for name, value in settings.items():
+            if value < 0:
+                raise ConfigurationError(f"{name} {value} is no number of parties; use 0 or more")
+
+    def needed(self, blocks: int) -> int:
+        """R + 2A answers for K blocks."""
+        return self.degree * (blocks + self.privacy - 1) + 1 + 2 * self.wrong
+
+    def blocks_for(self, parties: int) -> int:
+        """K for M parties.
+
+        Raises:
+            ConfigurationError: if more answers are needed than there are parties, naming blocks and privacy that fit.
+        """
+        least = 1 if self.blocks == "auto" else self.blocks
+        if self.needed(least) > parties:
+            together = (parties - 2 * self.wrong - 1) // self.degree + 1  # the largest K + T
+            wrong = f" with {self.wrong} wrong ones among them" if self.wrong else ""
+            fits = (
+                f"use blocks: {together - self.privacy} or less (with privacy: {self.privacy})"
+                if together > self.privacy
+                else f"use blocks: 1 and privacy: {together - 1}"
+                if together > 0
+                else "use a smaller number of wrong answers"
+            )
+            raise ConfigurationError(
+                f"blocks = {least} and privacy = {self.privacy} need {self.needed(least)} answers{wrong}, more than "
+                f"the {parties} parties; {fits}"
+            )
+        if self.blocks != "auto":
+            return self.blocks
+        unneeded = parties // 4 if self.stragglers is None else self.stragglers
+        fitting = (parties - unneeded - 2 * self.wrong - 1) // self.degree + 1 - self.privacy
+        if fitting < 1 and self.stragglers is not None:
+            raise ConfigurationError(
+                f"{self.needed(1)} of {parties} parties have to answer even for blocks = 1, so {unneeded} stragglers "
+                f"are too many; use stragglers: {parties - self.needed(1)} or less"
+            )
+        return max(fitting, 1)
+
+    def code(self, parties: int) -> LagrangeCode:
+        """The code of M parties."""
+        return _code(self.field, self.blocks_for(parties), self.privacy, parties)
+
+    def masks(
+        self, names: RoundNames, purpose: str, parties: Sequence[int], rows: Sequence[int], copies: int, width: int
+    ) -> Tensor:
+        """(copies, Σ rows, width) uniform elements: for each of the hosted parties rows of its own, side by side."""
+        if not self.insecure_seeded_secrets:  # no word of a keystream occurs twice: a draw for all is a draw for each
+            return self.field.random((copies, sum(rows), width), Keystream().words)
+        secrets = SeededSecrets(names.seed)
+        draws = [
+            self.field.random((copies, n, width), secrets.source(purpose, names.stage, names.round, party))
+            for party, n in zip(parties, rows, strict=True)
+        ]
+        return torch.cat(draws, dim=1)
+
+
+@lru_cache(maxsize=64)
+def _code(field: Modular, blocks: int, privacy: int, parties: int) -> LagrangeCode:
+    return LagrangeCode(field, blocks, privacy, parties)
+
+
+def known_execution(execution: str) -> None:
+    """Refuse another word."""
+    if execution not in ("coded", "equivalent"):
+        raise ConfigurationError(f"execution '{execution}' is unknown; use coded or equivalent")

@@ -1,0 +1,171 @@
+"""Any bottom network under Lagrange coding: embeddings are shared among the parties, and only their sum is answered."""
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.coding import Coding, known_execution
+from lightning_vfl.aggregators.plain import Mean
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field import FixedPoint, Modular, PrimeField
+from lightning_vfl.types import Aggregate, Contribution, Leg, Message, PartyView, Roll, Roster, ServerView
+
+DEGREE = 1  # of what the parties compute on shares: a sum
+
+
+class LagrangeShared(Aggregator):
+    r"""The mean of embeddings of any networks, by Lagrange-coded shares of the embeddings themselves.
+
+    In a round, party m rounds its embedding to multiples of 2^-l, cuts its rows into K blocks, adds T uniform masks and
+    gives party j the value at :math:`\alpha_j` of the polynomial through them. Everybody adds up what has arrived and
+    sends the sum to the server: a value of a polynomial of degree K + T - 1, which any K + T of them determine.
+
+    How this differs from FedVS (``LagrangeCoded``): nothing is shared before training and bottoms may be any networks,
+    but a party has to compute its own embedding in every round, so one that is late in the FIRST leg is left out of the
+    mean, where FedVS has its embedding all the same. In exchange K + T answers suffice, not 2(K + T - 1) + 1, nobody
+    computes on others' data, and the server's view carries no cross terms that would have to be hidden.
+
+    Shapes: h_m (B, D); coded rows |B| = ⌈B / K⌉, the last padded with zeros; share (M, |B|, D); sum (|B|, D).
+    Units: embeddings in 2^-l; everything sent in field elements of ⌈log2 p⌉ bits, gradients in float32.
+    Guarantee: any T colluding parties learn nothing of others' embeddings; the server nothing but the sums, of those
+        parties whose shares arrived in time. Exact in the field, so the mean is off by at most 2^-(l+1). Nothing wraps
+        around: every party checks its own part and raises before anything is sent.
+    Not guaranteed: privacy against T + 1 colluding parties, a server that colludes with any, or parties that deviate;
+        a wrong sum is not noticed. What the mean itself tells, and the gradient that every party is sent.
+
+    Args:
+        blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded in the second leg.
+        privacy: T ≥ 0 colluding parties tolerated.
+        stragglers: for ``auto``, the parties that need not answer; None: ⌊M/4⌋, fewer if K would be 0.
+        bits: l, scale bits of the embeddings.
+        execution: ``coded`` does all of this; ``equivalent`` computes the same integers without shares, to the same
+            bits, with the same bytes and virtual seconds in the books.
+        field: the modulus; None: ``PrimeField()``, 2^31 - 1.
+        insecure_seeded_secrets: masks from a named stream instead of the operating system; for tests only.
+
+    Raises:
+        ConfigurationError: before training, if K + T > M; in a round, if a sum could wrap around.
+
+    Example:
+        >>> LagrangeShared(blocks=2, privacy=1).min_responses(8)
+        3
+
+    References:
+        Yu, Li, Raviv, Kalan, Soltanolkotabi, Avestimehr, "Lagrange Coded Computing", AISTATS 2019, section 4 (for the
+        sum, a polynomial of degree one).
+    """
+
+    visible: ClassVar[bool] = False
+    partly_held: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        blocks: int | Literal["auto"] = "auto",
+        privacy: int = 1,
+        stragglers: int | None = None,
+        bits: int = 16,
+        execution: Literal["coded", "equivalent"] = "coded",
+        field: Modular | None = None,
+        insecure_seeded_secrets: bool = False,
+    ) -> None:
+        known_execution(execution)
+        self.blocks = blocks
+        self.privacy = privacy
+        self.stragglers = stragglers
+        self.bits = bits
+        self.execution = execution
+        self.field = field or PrimeField()
+        self.insecure_seeded_secrets = insecure_seeded_secrets
+        self._codec = FixedPoint(self.field, bits, 0)
+        self._coding = Coding(self.field, DEGREE, blocks, privacy, stragglers, 0, insecure_seeded_secrets)
+
+    @property
+    def equivalent(self) -> bool:
+        return self.execution == "equivalent"
+
+    # ---- shapes, before anything is computed
+
+    def check(self, parties: int) -> None:
+        self._coding.code(parties)
+
+    def min_responses(self, parties: int) -> int:
+        return self._coding.code(parties).threshold(DEGREE)
+
+    def out_width(self, width: int, roster: Roster) -> int:
+        return width
+
+    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        m, code = roster.parties, self._coding.code(roster.parties)
+        results = torch.full((m,), -(-rows // code.blocks) * widths[0])
+        sharing = 2.0 * m * (code.blocks + code.privacy) * results.double()
+        shares = Leg("embedding shares", "peers", (m - 1) * results, self.field.wire_bits, sharing)
+        adding = m * results.double()
+        sums = Leg("sums", "server", results, self.field.wire_bits, adding, gate=code.threshold(DEGREE))
+        return shares, sums
+
+    # ---- one round
+
+    def encode(self, contribution: Contribution, view: PartyView) -> tuple[Message, None]:
+        code = self._coding.code(view.roster.parties)
+        mine = [i for i, party in enumerate(view.parties) if view.called[party]]
+        senders = tuple(view.parties[i] for i in mine)
+        h = self.field.embed(torch.stack(self._integers(contribution, mine, view)))  # (S, B, D)
+        rows = -(-h.shape[1] // code.blocks)
+        padded = torch.nn.functional.pad(h, (0, 0, 0, rows * code.blocks - h.shape[1]))
+        secrets = padded.view(len(mine), code.blocks, rows, -1).transpose(0, 1)
+        drawn = self._coding.masks(view.names, "embeddings", senders, [rows] * len(mine), code.privacy, h.shape[2])
+        shares = code.share(secrets, drawn.view(code.privacy, *secrets.shape[1:]).to(h.device))
+        return Message("embedding shares", "peers", senders, shares.unbind(1)), None
+
+    def respond(self, kept: None, received: Message, included: Tensor, view: PartyView) -> Message:
+        holders = list(view.parties)
+        sums = self.field.sum(torch.stack([piece[holders] for piece in received.pieces]))
+        return Message("sums", "server", view.parties, sums.unbind(0))
+
+    def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        (message,) = messages
+        blocks = self._coding.code(view.roster.parties).decode(torch.stack(message.pieces), message.senders, DEGREE)
+        total = blocks.flatten(0, 1)[: len(view.rows.ids)]
+        return self._aggregate(self._codec.dequantise(total), view.roll)
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        mine = [i for i, party in enumerate(view.parties) if roll.included[party]]
+        total = torch.stack(self._integers(contribution, mine, view)).sum(0)
+        return self._aggregate(total.double().mul_(2.0**-self.bits), roll)
+
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        return Mean().plain(h, roll, present)
+
+    def pullback(
+        self, grad: Tensor, aggregate: Aggregate, contribution: Contribution, view: ServerView
+    ) -> tuple[Tensor, ...]:
+        """dL/dz / |S| for the parties in S: the rounding is passed straight through."""
+        members = view.roll.included_parties
+        share = grad / len(members)
+        return tuple(
+            share.to(h.dtype) if m in members else torch.zeros_like(h) for m, h in enumerate(contribution.leaves)
+        )
+
+    # ---- inside
+
+    def _integers(self, contribution: Contribution, mine: list[int], view: PartyView) -> list[Tensor]:
+        """The rounded embeddings of these hosted parties, after every party's look for overflow."""
+        bound, integers = self.field.half // int(view.called.sum()), []
+        for i in mine:
+            h = self._codec.quantise_data(contribution.leaves[i].detach())
+            reach = int(h.abs().max()) if h.numel() else 0
+            if reach > bound:
+                fits = max(self.bits - (reach // (bound + 1)).bit_length(), 0)
+                raise ConfigurationError(
+                    f"party {view.parties[i]}: embeddings up to {reach * 2.0**-self.bits:.6g} overflow with bits = "
+                    f"{self.bits}: {reach} is above (p - 1) / (2 |S|) = {bound} for p = {self.field.modulus}; use "
+                    f"bits: {fits}, a bounded bottom (output_activation: torch.nn.Tanh), or a larger modulus"
+                )
+            integers.append(h)
+        return integers
+
+    def _aggregate(self, total: Tensor, roll: Roll) -> Aggregate:
+        mean = total / len(roll.included_parties)
+        return Aggregate(mean.to(torch.get_default_dtype()), torch.ones(total.shape[1], dtype=torch.bool))
