@@ -1,8 +1,10 @@
 """Vertical partitions of tabular, image and multi-view data."""
 
 from .base import VerticalDataModule
+from .credit_default import CreditDefault
 from .csv_tables import CSVTables
 from .idx_images import MNIST, FashionMNIST
+from .multi_view import Handwritten
 from .normalise import Normaliser, Standardise, StandardiseParty, Unchanged
 from .partition import ContiguousColumns, Grid, Layout, NamedColumns, Part, Partitioner, RandomColumns, RowStrips, Views
 from .records import Split, VerticalRecords
@@ -13,9 +15,11 @@ __all__ = [
     "BreastCancer",
     "CSVTables",
     "ContiguousColumns",
+    "CreditDefault",
     "Digits",
     "FashionMNIST",
     "Grid",
+    "Handwritten",
     "Layout",
     "NamedColumns",
     "Normaliser",

@@ -15,7 +15,16 @@ DATA = [name for name in RECIPES if name.startswith("data/")]
 PROTOCOLS = [name for name in RECIPES if name.startswith("protocol/")]
 POLICIES = [name for name in RECIPES if name.startswith("policy/")]
 FAULTS = [name for name in RECIPES if name.startswith("faults/")]
-FILES = {"data/mnist": "mnist", "data/fashion_mnist": "fashion_mnist"}
+FEW = ["--data.batch_size", "16"]
+FILES = {
+    "data/mnist": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
+    "data/fashion_mnist": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
+    "data/credit_default": (
+        lambda folder: miniature.write_csv(folder / "UCI_Credit_Card.csv", miniature.credit()),
+        ["--data.expected_records", "200", *FEW],
+    ),
+    "data/handwritten": (lambda folder: miniature.write_mat(folder / "Handwritten.mat"), FEW),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +36,11 @@ def of(name, tmp_path):
     """Arguments of a data recipe; miniature files stand in for those that would be downloaded."""
     if name not in FILES:
         return ["--config", name]
-    miniature.write_idx(tmp_path / FILES[name])
-    extra = ["--data.data_dir", str(tmp_path / FILES[name]), "--data.val_records", "20", "--data.batch_size", "16"]
-    return ["--config", name, *extra]
+    write, extra = FILES[name]
+    folder = tmp_path / "files"
+    folder.mkdir()
+    write(folder)
+    return ["--config", name, "--data.data_dir", str(folder), *extra]
 
 
 def fit_and_test(arguments, tmp_path):
