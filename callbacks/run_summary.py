@@ -52,6 +52,8 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
             yield name, f"{float(value):.4f}"
     rounds, given_up = module.rounds.get("fit", 0), module.given_up
     yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
+    if module.corrected:
+        yield "wrong answers corrected", ", ".join(f"{n:,} of party {m}" for m, n in sorted(module.corrected.items()))
     standing = module.standing()
     yield "passes over the data", f"{standing['progress/passes']:.2f}"
     yield "virtual time", f"{standing['clock/virtual_seconds']:,.3f} s"

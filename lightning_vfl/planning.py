@@ -118,7 +118,7 @@ def plan_round(
 
     Args:
         costs: of a faultless round.
-        rule: closes the legs whose gate is ``rule``; its timeout holds for the others too.
+        rule: closes the legs whose gate is ``rule``; its patience holds for the others too.
         policy: what happens about the missing.
         held: (M,) bool, who holds at least one record of the batch; the others are not missed.
         forward: what happens on the way to the server.
@@ -167,7 +167,7 @@ def plan_round(
 def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
     """Who is in when the leg's gate closes, and when; a leg that would never close ends with its last arrival."""
     if leg.gate != "rule":
-        rule = Fastest(leg.gate, rule.timeout) if isinstance(leg.gate, int) else WaitForAll(rule.timeout)
+        rule = Fastest(leg.gate, rule.patience) if isinstance(leg.gate, int) else WaitForAll(rule.patience)
     who, when = rule.close(arrivals, needed)
     if isinf(when):
         when = float(arrivals.nan_to_num(nan=0.0, posinf=0.0).max())

@@ -22,6 +22,11 @@ class WaitingRule(ABC):
 
     timeout: float | None = None
 
+    @property
+    def patience(self) -> float | None:
+        """Seconds after which the server gives up on a leg that has to wait for everybody; None: it never does."""
+        return self.timeout
+
     @abstractmethod
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         """Who is in, and when the server goes on.
@@ -189,6 +194,10 @@ class Deadline(WaitingRule):
         if not (seconds > 0 and isfinite(seconds)):
             raise ConfigurationError(f"Deadline({seconds}) lets nobody in; use a number of seconds > 0")
         self.seconds = seconds
+
+    @property
+    def patience(self) -> float:
+        return self.seconds
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         return WaitForAll(self.seconds).close(arrivals, needed)

@@ -129,7 +129,8 @@ class FixedPoint:
         # (|w̄| + 1) 2^-e + 1, and |X||W| at most (reach + rows) 2^-e + rows, where rows = max Σ_j |x_ij|
         for fewer in range(1, self.l_w + 1):
             if ((reach + rows) * 2.0**-fewer + rows) * (1 + 2.0**-40) <= bound:
-                return f"use l_w = {self.l_w - fewer} (scale: auto chooses one), fewer bits in l_x, or a larger modulus"
+                fit = self.l_w - fewer
+                return f"use l_w = {fit} (scale: {fit}, or auto), fewer bits in l_x, or a larger modulus"
         return "no l_w fits; use fewer bits in l_x or a larger modulus"
 
     def _scaled(self, x: Tensor, name: str, bits: int) -> Tensor:

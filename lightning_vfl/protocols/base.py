@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -137,6 +138,7 @@ class VFLModule(LightningModule, ABC):
         self.mini_batches = 0  # of single parties, that training has used
         self.pass_batches = 1  # in a party's pass over its records
         self.given_up = 0  # rounds that nobody learnt from
+        self.corrected: dict[int, int] = {}  # wrong answers that were noticed and corrected, by party
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
         self._costs: dict[tuple[int, int], RoundCosts] = {}
@@ -441,6 +443,13 @@ class VFLModule(LightningModule, ABC):
         else:
             self.mini_batches += int(plan.roll.included.sum())
 
+    def enter_corrected(self, parties: Sequence[int]) -> None:
+        """Enter parties whose wrong answers were corrected, and name each once."""
+        for party in parties:
+            if party not in self.corrected:
+                rank_zero_warn(f"an answer of party {party} was wrong and has been corrected; more are only counted")
+            self.corrected[party] = self.corrected.get(party, 0) + 1
+
     def enter_round(self, rows: int) -> None:
         """Enter a round of everybody in which nothing goes wrong; with faults, it is planned with ``plan_round``."""
         nothing, everybody = RoundOutcome.nothing(self.roster), Roll.everyone(self.roster.parties).called
@@ -630,6 +639,7 @@ class VFLModule(LightningModule, ABC):
             "mini_batches": self.mini_batches,
             "pass_batches": self.pass_batches,
             "given_up": self.given_up,
+            "corrected": dict(self.corrected),
             "epoch_loss": asdict(self._epoch_of_all()),
             "seed": self.seed,
             "parts": self._parts(),
@@ -659,6 +669,7 @@ class VFLModule(LightningModule, ABC):
         self.rounds = dict(books["rounds"])
         self.meter.load_state_dict(books["meter"])
         self.given_up = books["given_up"]
+        self.corrected = dict(books["corrected"])
         self.preparation.load(books["preparation"])
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])

@@ -128,8 +128,9 @@ class SplitVFL(VFLModule):
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """One round."""
         names = self.next_round(seed_global=True)
-        plan = self._plan = self.plan_round(batch, names.round)
-        self.enter(plan, self.round_costs(self.rows_of(batch).total, self.coded_rows(batch)))
+        rows = self.rows_of(batch).total, self.coded_rows(batch)
+        plan = self._plan = self.plan_round(batch, names.round, rows)
+        self.enter(plan, self.round_costs(*rows))
         if plan.skipped:
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
@@ -146,9 +147,12 @@ class SplitVFL(VFLModule):
         else:
             self.bottoms.withhold(self._plan.withheld)
 
-    def plan_round(self, batch: VerticalBatch, number: int) -> RoundPlan:
-        """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1."""
-        rows = self.rows_of(batch).total, self.coded_rows(batch)
+    def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
+        """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1.
+
+        ``rows``: records and coded rows of the joint batch, if they have been counted.
+        """
+        rows = rows or (self.rows_of(batch).total, self.coded_rows(batch))
         held = self._held(batch)
         alike = held is None and not self.faults.models
         if alike and rows in self._faultless:
@@ -207,7 +211,9 @@ class SplitVFL(VFLModule):
         parties = PartyView(names, self.roster, everyone, roll.called, rows, memory, batch.present, agreed)
         seen = batch.present if aggregator.visible else None
         server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen, records, agreed)
-        value = Exchange(aggregator, contribution, parties, server, policy or self.missing).run()
+        exchange = Exchange(aggregator, contribution, parties, server, policy or self.missing)
+        value = exchange.run()
+        self.enter_corrected(exchange.aggregate.corrected)
         if self._joint_training and not roll.complete:  # every process's every parameter has to take part
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
         output: Tensor = self.top(value)
