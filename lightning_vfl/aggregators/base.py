@@ -120,6 +120,10 @@ class Aggregator(ABC):
         """The server's answer: the gradient of each party's embedding, float32, (rows, D_m)."""
         return Leg("gradients", "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
 
+    def price(self, uploads: int) -> str | None:
+        """What so many uploads of one record give away, in words for the summary; None: nothing is claimed."""
+        return None
+
     # ---- set-up, before the first round of a stage
 
     def agree(self, records: PartyRecords, weights: Sequence[Tensor], roster: Roster) -> Mapping[str, Any]:

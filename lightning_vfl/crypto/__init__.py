@@ -1,5 +1,22 @@
 """Secrets: what must not be a function of a seed."""
 
+from lightning_vfl.crypto.keys import Confined, KeyPair, PairKeys, derive, hkdf
 from lightning_vfl.crypto.keystream import Keystream, Secrets, SeededSecrets
+from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, Use, key_period, reused
 
-__all__ = ["Keystream", "Secrets", "SeededSecrets"]
+__all__ = [
+    "Confined",
+    "KeyPair",
+    "Keystream",
+    "MaskNames",
+    "PairKeys",
+    "PairKeystream",
+    "PairMasks",
+    "Secrets",
+    "SeededSecrets",
+    "Use",
+    "derive",
+    "hkdf",
+    "key_period",
+    "reused",
+]

@@ -189,6 +189,27 @@ def test_a_pair_that_would_discard_every_round_is_refused(rule, policy, slow):
         check_pair(rule, policy, silent=False, stragglers=stragglers)
 
 
+def test_the_server_gives_up_by_the_deadline_on_a_leg_that_waits_for_all():
+    """It cannot know that a silently lost share will never come."""
+    elements, none = torch.full((M,), ROWS * WIDTH), torch.zeros(M).double()
+    legs = (Leg("shares", "peers", elements, 32, none, gate="all"), Leg("sums", "server", elements, 32, none))
+    lost = outcome(sends=[True, False, True, True])
+    held = torch.ones(M, dtype=torch.bool)
+    for rule, seconds in ((Deadline(0.5), 0.5), (WaitForAll(timeout=0.75), 0.75)):
+        done = plan_round(costs(*legs), rule, Exclude(), held, lost, NOTHING, ~held)
+        assert who(done.roll.included) == [0, 2, 3]
+        assert done.seconds == pytest.approx(seconds + UP + SERVER + DOWN + BACKWARD)
+
+
+def test_a_rule_that_ends_with_fewer_answers_than_can_be_decoded_is_refused():
+    with pytest.raises(
+        ConfigurationError, match=r"Fastest\(n=2.* ends a round with 2 answers, and .* needs 3 to decode"
+    ):
+        check_pair(Fastest(2), Exclude(), silent=False, stragglers=torch.zeros(M).bool(), needed=3)
+    with pytest.raises(ConfigurationError, match="ends a round with 2 answers"):
+        check_pair(Ignore(), Exclude(), silent=False, stragglers=torch.tensor([1, 0, 0, 1]).bool(), needed=3)
+
+
 def test_ignoring_everybody_is_refused():
     with pytest.raises(ConfigurationError, match="would call nobody"):
         check_pair(Ignore(), Exclude(), silent=False, stragglers=torch.ones(M, dtype=torch.bool))

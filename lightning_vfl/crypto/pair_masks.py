@@ -1,0 +1,321 @@
+"""Masks that cancel in a sum: every pair of parties has a keystream, which one of them adds and the other subtracts."""
+
+import operator
+from collections import defaultdict
+from hashlib import sha256
+from threading import local
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from lightning_vfl.crypto.keys import Confined, PairKeys
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    UInts = NDArray[np.unsignedinteger[Any]]
+
+BLOCK = 16  # bytes of an AES block
+ROUNDS = 2**64  # the round is the upper half of the counter block, blocks are counted in the lower
+CHUNK = 2**16  # bytes that are encrypted in one call: keystream and sum stay in the second-level cache
+ZEROS = memoryview(bytes(CHUNK))  # encrypting zeros gives the keystream itself
+
+
+class MaskNames(NamedTuple):
+    """What a pair's key is for; one key serves all rounds of its period.
+
+    Args:
+        purpose: what is summed, e.g. ``"embeddings"`` or ``"updates"``.
+        stage: fit, validation, ...: rounds are counted for each.
+        segment: which sum of the round.
+        rank: of the process; every rank masks rows of its own.
+        period: of the keys, ``key_period(round, rekey_every)``.
+    """
+
+    purpose: str
+    stage: str
+    segment: int
+    rank: int
+    period: int
+
+
+def key_period(round: int, rekey_every: int) -> int:
+    """The period of a round if key pairs are renewed every ``rekey_every`` rounds, from round 0 on.
+
+    Raises:
+        ConfigurationError: unless ``rekey_every`` is 1 or more.
+
+    References:
+        vFedSec, Section 4.1: set-up after every K iterations; K = 5 in its experiments (Section 5).
+
+    Example:
+        >>> [key_period(round, 5) for round in (0, 4, 5, 14)]
+        [0, 0, 1, 2]
+    """
+    if rekey_every < 1:
+        raise ConfigurationError(f"rekey_every {rekey_every} is no number of rounds; use 1 or more")
+    return round // rekey_every
+
+
+class Use(NamedTuple):
+    """Blocks ``start`` to ``stop`` (exclusive) of a keystream, handed out to a party.
+
+    Args:
+        party: who has masked with them.
+        key: a name of the key that does not give it away; equal for equal keys.
+        start: the counter block as a number: round · 2^64 + number of the block.
+        stop: the first counter block behind.
+    """
+
+    party: int
+    key: str
+    start: int
+    stop: int
+
+
+def reused(uses: "Iterable[Use]") -> list[tuple[Use, Use]]:
+    """Pairs of uses of which one party has used some block twice, or three parties one key: none in a right program.
+
+    The two ends of a pair use the same blocks by design, once each.
+
+    Example:
+        >>> first, second = Use(0, "key", 0, 4), Use(0, "key", 3, 5)
+        >>> reused([first, second]) == [(first, second)], reused([first, second._replace(party=1)])
+        (True, [])
+    """
+    by_key: dict[str, dict[int, list[Use]]] = defaultdict(lambda: defaultdict(list))
+    for use in uses:
+        by_key[use.key][use.party].append(use)
+    found = []
+    for by_party in by_key.values():
+        if len(by_party) > 2:
+            strangers = [own[0] for own in by_party.values()]
+            found += [(strangers[0], stranger) for stranger in strangers[2:]]
+        for own in by_party.values():
+            own.sort(key=lambda use: use.start)
+            furthest = own[0]
+            for use in own[1:]:
+                if use.start < furthest.stop:
+                    found.append((furthest, use))
+                furthest = max(furthest, use, key=lambda use: use.stop)
+    return found
+
+
+class _Scratch(local):
+    """Where a thread's keystream is written before it is added; as little-endian words of 4 and of 8 bytes."""
+
+    def __init__(self) -> None:
+        buffer = np.empty(CHUNK + BLOCK, np.uint8)  # older versions of ``update_into`` want a block behind the output
+        self.target = buffer.data
+        self.words = {size: buffer[:CHUNK].view(f"<u{size}") for size in (4, 8)}
+
+
+_scratch = _Scratch()
+_combine = {1: np.add, -1: np.subtract}
+
+
+class PairKeystream:
+    """The keystream of a pair: AES-256 in counter mode under one key, with a stretch of its own for every round.
+
+    The counter block is round (64 bits, big endian) ‖ number of the block (64 bits, big endian), so that stretches of
+    different rounds never meet, however long they are: 2^64 blocks are more than any address space holds.
+
+    Shapes: ``values`` (n,) of the word's type, any stride.
+    Units: words of 32 or 64 bits, little-endian in the keystream: the same on every machine.
+    Guarantee: computationally indistinguishable from uniform words to whoever does not have the key. Every word is
+        handed out once: rounds can only go up. Equal keys and rounds give equal words; whoever asks for fewer gets the
+        first of them. Copies, pickles and forked processes are refused.
+    Not guaranteed: anything about a second object with the same key, which gives the same words (the ledger finds it);
+        calls from two threads at once; erasure from memory.
+
+    Args:
+        key: 32 bytes, used for nothing else.
+        word: ``np.uint32`` or ``np.uint64``.
+        party: who uses it, for the ledger.
+        ledger: is told every ``Use``; a list's ``append`` will do. None: nobody is.
+
+    Raises:
+        ValueError: for another size of key or word.
+
+    References:
+        NIST SP 800-38A, Section 6.5 (CTR) and Appendix B.2: the nonce of a message in the upper bits of the counter.
+
+    Example:
+        >>> one, other = PairKeystream(bytes(32)), PairKeystream(bytes(32))
+        >>> bool((one.words(7, 100) == other.words(7, 100)).all()), bool((one.words(8, 9) == other.words(9, 9)).any())
+        (True, False)
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        word: type[np.unsignedinteger[Any]] = np.uint32,
+        party: int = 0,
+        ledger: "Callable[[Use], object] | None" = None,
+    ) -> None:
+        if len(key) != 32:
+            raise ValueError(f"a key of AES-256 has 32 bytes, not {len(key)}")
+        self.word = np.dtype(word)
+        if self.word not in (np.dtype(np.uint32), np.dtype(np.uint64)):
+            raise ValueError(f"words are uint32 or uint64, not {self.word}")
+        self.party = party
+        self._encryptor = Confined(Cipher(AES(key), CTR(bytes(BLOCK))).encryptor())
+        self._last = -1
+        self._ledger = ledger
+        self._key_name = "" if ledger is None else sha256(b"lightning_vfl ledger" + key).hexdigest()[:16]
+
+    def words(self, round: int, n: int) -> "UInts":
+        """The n words of a round, (n,).
+
+        Raises:
+            ValueError: for a round that is not above the last one, or does not fit 64 bits.
+            RuntimeError: in a copy or a forked process.
+        """
+        values: UInts = np.zeros(n, self.word)
+        self.add_to(values, round)
+        return values
+
+    def add_to(self, values: "UInts", round: int, sign: int = 1) -> None:
+        """Add the words of a round to values (n,), in place and modulo 2^32 or 2^64; sign -1: subtract them.
+
+        Raises:
+            ValueError: for a round that is not above the last one, or does not fit 64 bits; for values of another type.
+            RuntimeError: in a copy or a forked process.
+        """
+        encryptor = self._encryptor.open()
+        if values.dtype != self.word or values.ndim != 1:
+            raise ValueError(f"values are (n,) {self.word}, not {values.shape} {values.dtype}")
+        encryptor.reset_nonce(self._first_block(round, values.nbytes))
+        combine = _combine[sign]
+        target, words = _scratch.target, _scratch.words[self.word.itemsize]
+        step = CHUNK // self.word.itemsize
+        for begin in range(0, len(values), step):
+            piece = values[begin : begin + step]
+            encryptor.update_into(ZEROS[: piece.nbytes], target)
+            combine(piece, words[: len(piece)], out=piece)
+
+    def _first_block(self, round: int, size: int) -> bytes:
+        """The counter block with which the round starts; from now on the round is used."""
+        round = operator.index(round)
+        if not 0 <= round < ROUNDS:
+            raise ValueError(f"round {round} does not fit the 64 bits that count rounds")
+        if round <= self._last:
+            raise ValueError(
+                f"round {round} comes after round {self._last}, and its words must never be used again; "
+                "count rounds upwards, or set up again with fresh keys"
+            )
+        self._last = round
+        if self._ledger is not None and size:
+            start = round * ROUNDS
+            self._ledger(Use(self.party, self._key_name, start, start + (size + BLOCK - 1) // BLOCK))
+        return round.to_bytes(8, "big") + bytes(8)
+
+
+class PairMasks:
+    r"""One party's masks in the ring Z_{2^bits}: they are uniform one by one and add up to zero over all members.
+
+    .. math:: \mathrm{mask}_m = \sum_{j \in U, j > m} G(k_{mj}) - \sum_{j \in U, j < m} G(k_{mj}) \bmod 2^{bits}
+
+    for party m among the members U, with the keystream G of the pair's key: the lower number adds, the higher
+    subtracts (as Bonawitz et al. write it; vFedSec lets the higher add, which is the same masks with the sign turned).
+
+    Shapes: values and masks of any shape; of uint32 for ``bits`` up to 32, of uint64 above.
+    Units: elements of the ring, 0 to 2^bits - 1.
+    Guarantee: the masks of all members add up to zero, exactly. To the server, and to members that collude with it,
+        what the other members send is computationally indistinguishable from uniform messages with the same sum
+        (vFedSec, Lemma 4.1); semi-honest. A word masks once: rounds of equal names can only go up. Elements are the low
+        bits of words, never a biased remainder.
+    Not guaranteed: anything for a single member, whose mask is zero (the caller refuses that set); a sum that misses a
+        member, where nothing cancels. Two objects over one ``PairKeys`` give the same masks: make one.
+
+    Args:
+        keys: of this party, for this period.
+        bits: of the ring, 1 to 64.
+        ledger: is told every ``Use`` of a keystream; None: nobody is.
+
+    Raises:
+        ConfigurationError: for another number of bits.
+
+    References:
+        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, Section 4,
+        "Masking with One-Time Pads".
+        Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), Section 3.4,
+        Equation 5, and Lemma 4.1.
+
+    Example:
+        >>> from lightning_vfl.crypto import KeyPair
+        >>> pairs = [KeyPair() for _ in range(3)]
+        >>> publics = {party: pair.public for party, pair in enumerate(pairs)}
+        >>> masks = [PairMasks(PairKeys(m, pair, publics, session=b"salt")) for m, pair in enumerate(pairs)]
+        >>> names = MaskNames("embeddings", "fit", segment=0, rank=0, period=0)
+        >>> sum(mask.mask_of((0, 1, 2), names, round=0, shape=(2, 2)) for mask in masks).tolist()
+        [[0, 0], [0, 0]]
+    """
+
+    def __init__(self, keys: PairKeys, bits: int = 32, ledger: "Callable[[Use], object] | None" = None) -> None:
+        if not 1 <= bits <= 64:
+            raise ConfigurationError(f"a ring of {bits} bits does not fit a word; use 1 to 64")
+        self.keys = keys
+        self.bits = bits
+        self.word: type[np.unsignedinteger[Any]] = np.uint32 if bits <= 32 else np.uint64
+        self._ledger = ledger
+        self._streams: dict[MaskNames, dict[int, PairKeystream]] = {}
+
+    def keystream(self, other: int, names: MaskNames) -> PairKeystream:
+        """The keystream of these names that this party has in common with ``other``; made once.
+
+        Raises:
+            ValueError: for a party with which there is no shared secret.
+            RuntimeError: in a copy or a forked process.
+        """
+        streams = self._streams.setdefault(names, {})
+        if other not in streams:
+            key = self.keys.key(other, "mask", self.bits, *names)
+            streams[other] = PairKeystream(key, self.word, self.keys.party, self._ledger)
+        return streams[other]
+
+    def mask_of(
+        self, members: "Sequence[int]", names: MaskNames, round: int, shape: "int | tuple[int, ...]"
+    ) -> "UInts":
+        """This party's mask among ``members``, itself one of them; zeros if there is no other.
+
+        Raises:
+            ValueError, RuntimeError: as ``add_to``.
+        """
+        values: UInts = np.zeros(shape, self.word)
+        self.add_to(values, members, names, round)
+        return values
+
+    def add_to(self, values: "UInts", members: "Sequence[int]", names: MaskNames, round: int) -> None:
+        """Add this party's mask to values of the ring, in place: what it may send.
+
+        Args:
+            values: what to hide, in C order.
+            members: everybody whose message is summed, this party among them; in any order.
+            names: what the key is for.
+            round: above all rounds before under these names.
+
+        Raises:
+            ValueError: for values of another type or order; for members without this party, twice the same or without
+                a secret in common; for a round that is not above the last one, or does not fit 64 bits.
+            RuntimeError: in a copy or a forked process.
+        """
+        if values.dtype != self.word or not values.flags.c_contiguous:
+            raise ValueError(f"values of a ring of {self.bits} bits are {np.dtype(self.word)} in C order")
+        party = self.keys.party
+        if members and party not in members:
+            raise ValueError(f"party {party} is not among the members {sorted(members)} and has no mask there")
+        if len(set(members)) != len(members):
+            raise ValueError(f"the members {sorted(members)} name a party twice")
+        streams = [(other, self.keystream(other, names)) for other in members if other != party]
+        flat = values.reshape(-1)
+        for other, stream in streams:
+            stream.add_to(flat, round, 1 if party < other else -1)
+        if self.bits < 8 * flat.itemsize:
+            np.bitwise_and(flat, self.word(2**self.bits - 1), out=flat)
