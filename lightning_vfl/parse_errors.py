@@ -8,6 +8,7 @@ from importlib import import_module
 from lightning_vfl.recipes import own_classes
 
 _KEY = re.compile(r'Parser key "([^"]+)"')
+_SUBTYPES = re.compile(r"Subtypes: \[([^\n]+)\]")
 _CLASS = re.compile(r"Problem with given class_path '([^']+)'")
 _REASONS = (
     re.compile(r"Option '(?P<option>[^']+)' is not accepted"),
@@ -16,6 +17,7 @@ _REASONS = (
     re.compile(r"[Uu]nexpected import path format: (?P<unknown>\S+)"),
     re.compile(r"the following arguments are required: (?P<required>.+)"),
     re.compile(r"[Uu]nrecognized arguments: (?P<stray>.+)"),
+    re.compile(r"Expected a typing\.Literal\[(?P<words>[^\]]+)\]\. Got value: (?P<given>.+)"),
     re.compile(r"(?P<plain>Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)"),
     re.compile(r"(?P<plain>Multiple subclasses with name .+)"),
     re.compile(r"(?P<plain>(?:Unable to import|No module named|module '\S+' has no attribute|cannot import) ?.+)"),
@@ -31,6 +33,8 @@ def one_line(message: str) -> str:
         found = reason.search(message)
         if found is not None:
             groups = found.groupdict()
+            if "words" in groups and any("typing.Literal" in kinds for kinds in _SUBTYPES.findall(message)):
+                continue  # one of several kinds, all of which are named below
             if "option" in groups:
                 return where + _unknown_option(groups["option"], classes[-1] if classes else None)
             if "unknown" in groups:
@@ -40,6 +44,8 @@ def one_line(message: str) -> str:
                 return f"{where}{who}needs a value for {groups['required'].strip()}; set it in a recipe or as an option"
             if "stray" in groups:
                 return f"unknown option {groups['stray'].strip()}; see --help"
+            if "words" in groups:
+                return f"{where}'{groups['given'].strip()}' is none of {groups['words'].replace(chr(39), '')}"
             return where + groups["plain"].strip().rstrip(".").replace("<class '", "").replace("'>", "")
     if "Subtypes: [" in message:
         innermost = message.rsplit("Subtypes: [", 1)[1]
@@ -48,6 +54,7 @@ def one_line(message: str) -> str:
         if value is not None and value["value"].startswith("{'init_args'"):
             return f"{where}settings without a class; put the recipe that names it first (policy after protocol)"
         if value is not None:
+            kinds = re.sub(r"typing\.Literal\[([^\]]+)", r"\1", kinds).replace("]", "")
             return f"{where}{value['value'].strip()} is none of {kinds}"
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return " ".join(lines[:2]) if keys else (lines[0] if lines else "unreadable arguments")

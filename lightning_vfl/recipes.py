@@ -19,6 +19,7 @@ _ROOMS = (
     "aggregators",
     "callbacks",
     "datamodules",
+    "field",
     "missing",
     "networks",
     "objectives",

@@ -198,15 +198,21 @@ class LagrangeCoded(Aggregator):
     # ---- set-up
 
     def agree(self, records: PartyRecords, weights: Sequence[Tensor], roster: Roster) -> Mapping[str, Any]:
-        if self.scale != "auto":
-            return {"l_w": self.scale}
         codec, m = FixedPoint(self.field, self.l_x, 0), roster.parties
+        headroom = self.headroom if self.scale == "auto" else 1.0
         bits = []
         for party, weight in enumerate(weights):
             for ids in torch.split(torch.arange(len(records)), 8192):
                 x = codec.quantise_data(records.basis(party, ids))
-                bits.append(auto_weight_bits(self.field, self.l_x, x, weight, m, self.headroom))
-        return {"l_w": min(bits)}
+                bits.append(auto_weight_bits(self.field, self.l_x, x, weight, m, headroom))
+        if self.scale == "auto":
+            return {"l_w": min(bits)}
+        if self.scale > min(bits):
+            raise ConfigurationError(
+                f"scale: {self.scale} overflows with the weights that training begins with, for l_x = {self.l_x}, p = "
+                f"{self.field.modulus} and {m} parties; use scale: auto, {min(bits)} or less, or a larger field"
+            )
+        return {"l_w": self.scale}
 
     def setup_legs(self, records: int, basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         m = roster.parties

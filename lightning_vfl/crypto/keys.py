@@ -19,12 +19,13 @@ Held = TypeVar("Held")
 
 
 class Confined(Generic[Held]):
-    """A secret that works in one object of one process: copies, pickles and forked processes are refused it.
+    """A secret that works in one object of one process: deep copies, pickles and forked processes are refused it.
 
     Two processes that go on under one key mask two messages with the same words, and the difference of what they send
     is the difference of the messages.
 
-    Guarantee: a pickle and a copy are made without the secret and say so when it is asked for; so does a fork.
+    Guarantee: a pickle and a deep copy are made without the secret and say so when it is asked for, and so does a
+        forked process.
     Not guaranteed: erasure from memory; a forked process still has the pages.
 
     Args:
@@ -48,7 +49,7 @@ class Confined(Generic[Held]):
         """The secret.
 
         Raises:
-            RuntimeError: in a copy, in what was unpickled, in a forked process.
+            RuntimeError: in a deep copy, in what was unpickled, in a forked process.
         """
         if self._process != os.getpid():
             raise RuntimeError(
@@ -73,7 +74,7 @@ class KeyPair:
 
     Shapes: ``public`` and a shared secret are 32 bytes.
     Guarantee: ``a.shared(b.public) == b.shared(a.public)``; whoever knows neither private key learns nothing about it
-        (computational Diffie-Hellman on Curve25519). Copies and pickles hold the public key alone.
+        (computational Diffie-Hellman on Curve25519). Pickles and deep copies hold the public key alone.
     Not guaranteed: that a public key is the party's it is said to be (nobody signs them: semi-honest parties); erasure
         from memory.
 
@@ -110,7 +111,7 @@ class KeyPair:
 
         Raises:
             ValueError: for a public key of another length, or of low order: the secret would be zero, known to all.
-            RuntimeError: in a copy or a forked process.
+            RuntimeError: in a deep copy or a forked process.
         """
         private = self._private.open()
         if len(public) != SIZE:
@@ -181,7 +182,8 @@ class PairKeys:
 
     Shapes: public keys and derived keys are 32 bytes.
     Guarantee: both parties of a pair derive the same key for the same names, and nobody else can; keys of different
-        pairs, names, sessions and key pairs are independent. Copies, pickles and forked processes hold no secret.
+        pairs, names, sessions and key pairs are independent. Pickles and deep copies hold no secret, a forked process
+        is refused it.
     Not guaranteed: agreement with a party that was told other public keys or another session (its masks will not
         cancel); who is behind a public key; erasure from memory.
 
@@ -235,7 +237,7 @@ class PairKeys:
 
         Raises:
             ValueError: for a party without a public key here, this party itself among them.
-            RuntimeError: in a copy or a forked process.
+            RuntimeError: in a deep copy or a forked process.
         """
         secrets, derived = self._held.open()
         key = derived.get((other, names))

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightning_vfl.crypto.keys import Confined, PairKeys
+from lightning_vfl.crypto.keystream import BLOCK, ZEROS
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 
     UInts = NDArray[np.unsignedinteger[Any]]
 
-BLOCK = 16  # bytes of an AES block
 ROUNDS = 2**64  # the round is the upper half of the counter block, blocks are counted in the lower
-CHUNK = 2**16  # bytes that are encrypted in one call: keystream and sum stay in the second-level cache
-ZEROS = memoryview(bytes(CHUNK))  # encrypting zeros gives the keystream itself
+CHUNK = len(ZEROS)  # bytes that are encrypted in one call: keystream and sum stay in the second-level cache
+PLAIN = memoryview(ZEROS)  # a slice of it is no copy
 
 
 class MaskNames(NamedTuple):
@@ -116,6 +116,16 @@ class _Scratch(local):
         self.words = {size: buffer[:CHUNK].view(f"<u{size}") for size in (4, 8)}
 
 
+class _Progress:
+    """An encryptor and the last round it was used for: one object, so that no shallow copy can go its own way."""
+
+    __slots__ = ("encryptor", "last")
+
+    def __init__(self, key: bytes) -> None:
+        self.encryptor = Cipher(AES(key), CTR(bytes(BLOCK))).encryptor()
+        self.last = -1
+
+
 _scratch = _Scratch()
 _combine = {1: np.add, -1: np.subtract}
 
@@ -130,7 +140,7 @@ class PairKeystream:
     Units: words of 32 or 64 bits, little-endian in the keystream: the same on every machine.
     Guarantee: computationally indistinguishable from uniform words to whoever does not have the key. Every word is
         handed out once: rounds can only go up. Equal keys and rounds give equal words; whoever asks for fewer gets the
-        first of them. Copies, pickles and forked processes are refused.
+        first of them. Pickles, deep copies and forked processes are refused; a shallow copy is the same stream.
     Not guaranteed: anything about a second object with the same key, which gives the same words (the ledger finds it);
         calls from two threads at once; erasure from memory.
 
@@ -165,8 +175,7 @@ class PairKeystream:
         if self.word not in (np.dtype(np.uint32), np.dtype(np.uint64)):
             raise ValueError(f"words are uint32 or uint64, not {self.word}")
         self.party = party
-        self._encryptor = Confined(Cipher(AES(key), CTR(bytes(BLOCK))).encryptor())
-        self._last = -1
+        self._progress = Confined(_Progress(key))
         self._ledger = ledger
         self._key_name = "" if ledger is None else sha256(b"lightning_vfl ledger" + key).hexdigest()[:16]
 
@@ -175,7 +184,7 @@ class PairKeystream:
 
         Raises:
             ValueError: for a round that is not above the last one, or does not fit 64 bits.
-            RuntimeError: in a copy or a forked process.
+            RuntimeError: in a deep copy or a forked process.
         """
         values: UInts = np.zeros(n, self.word)
         self.add_to(values, round)
@@ -186,31 +195,31 @@ class PairKeystream:
 
         Raises:
             ValueError: for a round that is not above the last one, or does not fit 64 bits; for values of another type.
-            RuntimeError: in a copy or a forked process.
+            RuntimeError: in a deep copy or a forked process.
         """
-        encryptor = self._encryptor.open()
+        progress = self._progress.open()
         if values.dtype != self.word or values.ndim != 1:
             raise ValueError(f"values are (n,) {self.word}, not {values.shape} {values.dtype}")
-        encryptor.reset_nonce(self._first_block(round, values.nbytes))
-        combine = _combine[sign]
+        combine, encryptor = _combine[sign], progress.encryptor
+        encryptor.reset_nonce(self._first_block(progress, round, values.nbytes))
         target, words = _scratch.target, _scratch.words[self.word.itemsize]
         step = CHUNK // self.word.itemsize
         for begin in range(0, len(values), step):
             piece = values[begin : begin + step]
-            encryptor.update_into(ZEROS[: piece.nbytes], target)
+            encryptor.update_into(PLAIN[: piece.nbytes], target)
             combine(piece, words[: len(piece)], out=piece)
 
-    def _first_block(self, round: int, size: int) -> bytes:
+    def _first_block(self, progress: _Progress, round: int, size: int) -> bytes:
         """The counter block with which the round starts; from now on the round is used."""
         round = operator.index(round)
         if not 0 <= round < ROUNDS:
             raise ValueError(f"round {round} does not fit the 64 bits that count rounds")
-        if round <= self._last:
+        if round <= progress.last:
             raise ValueError(
-                f"round {round} comes after round {self._last}, and its words must never be used again; "
+                f"round {round} comes after round {progress.last}, and its words must never be used again; "
                 "count rounds upwards, or set up again with fresh keys"
             )
-        self._last = round
+        progress.last = round
         if self._ledger is not None and size:
             start = round * ROUNDS
             self._ledger(Use(self.party, self._key_name, start, start + (size + BLOCK - 1) // BLOCK))
@@ -272,7 +281,7 @@ class PairMasks:
 
         Raises:
             ValueError: for a party with which there is no shared secret.
-            RuntimeError: in a copy or a forked process.
+            RuntimeError: in a deep copy or a forked process.
         """
         streams = self._streams.setdefault(names, {})
         if other not in streams:
@@ -303,8 +312,9 @@ class PairMasks:
 
         Raises:
             ValueError: for values of another type or order; for members without this party, twice the same or without
-                a secret in common; for a round that is not above the last one, or does not fit 64 bits.
-            RuntimeError: in a copy or a forked process.
+                a secret in common; for a round that is not above the last one, or does not fit 64 bits: some masks may
+                then have been added, the values are not to be sent.
+            RuntimeError: in a deep copy or a forked process.
         """
         if values.dtype != self.word or not values.flags.c_contiguous:
             raise ValueError(f"values of a ring of {self.bits} bits are {np.dtype(self.word)} in C order")
