@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -50,6 +50,9 @@ class VerticalDataModule(LightningDataModule, ABC):
         ConfigurationError: in ``setup``, for columns that cannot be cut that way, values that are not finite and labels
             out of range; in ``train_dataloader``, for batches larger than the data.
     """
+
+    data_settings: ClassVar[tuple[str, ...]] = ()
+    """What else than cut, scaling and seed decides about records and columns: attributes that a checkpoint keeps."""
 
     def __init__(
         self,
@@ -178,12 +181,13 @@ class VerticalDataModule(LightningDataModule, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """How the records were cut and split: a model is resumed and tested on these data and no others."""
-        return {"partitioner": repr(self.partitioner), "normaliser": repr(self.normaliser), "seed": self.seed}
+        usual = {"partitioner": repr(self.partitioner), "normaliser": repr(self.normaliser), "seed": self.seed}
+        return usual | {name: getattr(self, name) for name in self.data_settings}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse data that were cut otherwise; another seed may have put test records into training."""
+        """Refuse data that were cut otherwise; another seed or share may have put test records into training."""
         for name, own in self.state_dict().items():
-            if state_dict[name] != own:
+            if name in state_dict and state_dict[name] != own:  # earlier checkpoints keep fewer of them
                 raise ConfigurationError(
                     f"the checkpoint was trained on {type(self).__name__} with {name} = {state_dict[name]}, these data "
                     f"have {own}; give the same {name}"

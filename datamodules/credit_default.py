@@ -17,10 +17,11 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 
 from .base import SplitName, VerticalDataModule, data_folder
+from .cells import check_classes, check_count, refuse
 from .normalise import Normaliser
 from .partition import ContiguousColumns, Layout, Partitioner
 from .records import Split
-from .split import split_rows
+from .split import check_shares, split_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +91,8 @@ class CreditDefault(VerticalDataModule):
         https://doi.org/10.1016/j.eswa.2007.12.020. Eleven parties: Li, Yao and Liu, "FedVS", ICML 2023, appendix C.
     """
 
+    data_settings = ("val_share", "test_share")
+
     def __init__(
         self,
         partitioner: Partitioner | None = None,
@@ -105,11 +108,7 @@ class CreditDefault(VerticalDataModule):
         expected_records: int | None = 30_000,
     ) -> None:
         super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
-        if min(val_share, test_share) < 0 or val_share + test_share >= 1:
-            raise ConfigurationError(
-                f"val_share {val_share} and test_share {test_share} leave nothing for training; "
-                "use shares from 0 that add up to less than 1"
-            )
+        check_shares(val_share, test_share)
         self.data_dir = data_folder(data_dir, "credit_default")
         self.val_share = val_share
         self.test_share = test_share
@@ -239,30 +238,15 @@ def _numbers(path: Path, cells: "pd.DataFrame", expected: int | None) -> "pd.Dat
 
     names, heads = _head(path, cells.iloc[:2].to_numpy().tolist())
     cells = cells.iloc[heads:].set_axis(names, axis=1)
-    if not len(cells) or len(cells) != (expected or len(cells)):
-        raise ConfigurationError(
-            f"{path} holds {len(cells)} records instead of {expected or 'at least one'}; fetch it again from "
-            f"{_SOURCE}, or set expected_records if that is meant"
-        )
+    check_count(path, len(cells), expected, _SOURCE)
     numbers: pd.DataFrame = cells.apply(pd.to_numeric, errors="coerce")
     for name in _WANTED:
         wrong = numbers[name].isna()
-        _refuse(path, name, cells[name][wrong], "are not numbers", "correct or remove the records")
+        refuse(path, name, cells[name][wrong], "are not numbers", "correct or remove the records")
     ids, labels = numbers[_ID], numbers[_LABEL]
     fraction = (ids % 1 != 0) | (ids.abs() >= 2**53)  # infinity % 1 is NaN
-    _refuse(path, _ID, cells[_ID][fraction], "are not whole numbers of 53 bits", "number the records")
-    _refuse(path, _ID, cells[_ID][ids.duplicated()], "are duplicates", "keep one record of each ID")
-    _refuse(path, _LABEL, cells[_LABEL][~labels.isin((0, 1))], "are neither 0 nor 1", "write 1 for a default, else 0")
-    if (classes := labels.nunique()) < 2:
-        raise ConfigurationError(
-            f"{path} holds {len(labels)} records of {classes} class(es) instead of 2; fetch it again from {_SOURCE}"
-        )
+    refuse(path, _ID, cells[_ID][fraction], "are not whole numbers of 53 bits", "number the records")
+    refuse(path, _ID, cells[_ID][ids.duplicated()], "are duplicates", "keep one record of each ID")
+    refuse(path, _LABEL, cells[_LABEL][~labels.isin((0, 1))], "are neither 0 nor 1", "write 1 for a default, else 0")
+    check_classes(path, labels, _SOURCE)
     return numbers
-
-
-def _refuse(path: Path, name: str, wrong: "pd.Series[str]", what: str, fix: str) -> None:
-    if len(wrong):
-        raise ConfigurationError(
-            f"{len(wrong)} values of column '{name}' of {path} {what}, first '{wrong.iloc[0]}' in row "
-            f"{int(wrong.index[0]) + 1}; {fix}"
-        )

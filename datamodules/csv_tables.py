@@ -17,9 +17,10 @@ from lightning_vfl.errors import ConfigurationError
 
 from .base import SplitName, VerticalDataModule
 from .normalise import Normaliser
+from .one_hot import one_hot
 from .partition import Layout, Partitioner, Views
 from .records import Split
-from .split import split_rows
+from .split import check_shares, split_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +80,8 @@ class CSVTables(VerticalDataModule):
         ConfigurationError: for files that cannot be read or joined, and columns that are not numbers.
     """
 
+    data_settings = ("task", "overlap", "categorical", "val_share", "test_share")
+
     def __init__(
         self,
         tables: Mapping[str, str | Path],
@@ -112,11 +115,7 @@ class CSVTables(VerticalDataModule):
                 "overlap 'keep' says which table holds which record, so the tables must be the parties; "
                 f"leave out {type(self.partitioner).__name__} or use overlap: inner"
             )
-        if min(val_share, test_share) < 0 or val_share + test_share >= 1:
-            raise ConfigurationError(
-                f"val_share {val_share} and test_share {test_share} leave nothing for training; "
-                "use shares from 0 that add up to less than 1"
-            )
+        check_shares(val_share, test_share)
         self.tables = {party: Path(data_dir or ".") / path for party, path in tables.items()}
         self.label_party = label_party
         self.label_column = label_column
@@ -296,10 +295,10 @@ class CSVTables(VerticalDataModule):
         for name, column in table.items():
             _refuse_missing(column, party)
             if name in self.categorical:
-                text = column.astype(str)
-                for category in sorted(set(text[text.index.isin(train_ids)])):
-                    numbers.append(np.asarray(text == category, dtype=np.float64))
-                    names.append((f"{name}={category}", str(name)))
+                text = column.astype(str).to_numpy(dtype=np.str_)
+                columns, categories = one_hot(text, column.index.isin(train_ids))
+                numbers += [*columns.T]
+                names += [(f"{name}={category}", str(name)) for category in categories]
             else:
                 numbers.append(_numbers(column, party, "list the column under categorical"))
                 names.append((str(name), str(name)))

@@ -45,6 +45,7 @@ class IDXImages(VerticalDataModule, ABC):
         ConfigurationError: if the files can neither be found nor fetched, or one is damaged.
     """
 
+    data_settings = ("val_records",)
     folder: ClassVar[str]
     """Subfolder of the data folder."""
     source: ClassVar[str]

@@ -16,7 +16,7 @@ from .base import SplitName, VerticalDataModule, data_folder
 from .normalise import Normaliser
 from .partition import Layout, Partitioner, Views
 from .records import Split
-from .split import split_rows
+from .split import check_shares, split_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,6 +141,8 @@ class Handwritten(VerticalDataModule):
         training and 40 % for testing: Li, Yao and Liu, "FedVS", ICML 2023, appendix C.
     """
 
+    data_settings = ("val_share", "test_share")
+
     def __init__(
         self,
         partitioner: Partitioner | None = None,
@@ -155,11 +157,7 @@ class Handwritten(VerticalDataModule):
         test_share: float = 0.4,
     ) -> None:
         super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
-        if min(val_share, test_share) < 0 or val_share + test_share >= 1:
-            raise ConfigurationError(
-                f"val_share {val_share} and test_share {test_share} leave nothing for training; "
-                "use shares from 0 that add up to less than 1"
-            )
+        check_shares(val_share, test_share)
         self.data_dir = data_folder(data_dir, "handwritten")
         self.val_share = val_share
         self.test_share = test_share
@@ -177,9 +175,7 @@ class Handwritten(VerticalDataModule):
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
         data = self._data
-        # 0.1 / 0.6 of 1200 records are 200.00000000000003, which would be rounded up to 201
-        val = self.val_share * (1 - 1e-9)
-        split = split_rows(np.arange(len(data.labels)), self.seed, val, self.test_share, data.labels)
+        split = split_rows(np.arange(len(data.labels)), self.seed, self.val_share, self.test_share, data.labels)
         features, labels = torch.from_numpy(np.hstack([matrix for _, matrix in data.views])), data.labels
         rows = {name: split[name] for name in names if len(split[name])}
         return {name: Split(features[r], torch.from_numpy(labels[r]), r) for name, r in rows.items()}

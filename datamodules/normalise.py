@@ -32,6 +32,23 @@ class Standardise(Normaliser):
         return mean.to(x.dtype), torch.where(constant, 1.0, deviation).to(x.dtype)
 
 
+class StandardiseNumbers(Normaliser):
+    """As ``Standardise``, but columns with nothing but 0 and 1, such as categories, stay as they are.
+
+    One record in 30,000 has a rare category: 0 and 1 would become -0.006 and 173.
+
+    Example:
+        >>> shift, scale = StandardiseNumbers().fit(torch.tensor([[1.0, 0.0], [3.0, 1.0]]))
+        >>> shift.tolist(), scale.tolist()
+        ([2.0, 0.0], [1.0, 1.0])
+    """
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shift, scale = Standardise().fit(x)
+        indicators = ((x == 0) | (x == 1)).all(0)
+        return torch.where(indicators, 0.0, shift), torch.where(indicators, 1.0, scale)
+
+
 class StandardiseParty(Normaliser):
     """Mean 0 and standard deviation 1 over ALL of a party's numbers: keeps the contrast between pixels."""
 

@@ -1,6 +1,7 @@
 """Which records are for training, validation and test."""
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 
@@ -10,10 +11,26 @@ from lightning_vfl.streams import seed_of
 from .base import SplitName
 
 
+def check_shares(val_share: float, test_share: float | None = None) -> None:
+    """Accept shares that leave records for training; without ``test_share``, the test records are not drawn.
+
+    Raises:
+        ConfigurationError: for a share below 0, or shares that add up to 1 or more.
+    """
+    drawn = {"val_share": val_share} if test_share is None else {"val_share": val_share, "test_share": test_share}
+    if not (min(drawn.values()) >= 0 and sum(drawn.values()) < 1):
+        named = " and ".join(f"{name} {share}" for name, share in drawn.items())
+        raise ConfigurationError(
+            f"{named} leave nothing for training; use shares from 0 that add up to less than 1"
+            if len(drawn) > 1
+            else f"{named} leaves nothing for training; use a share from 0 to less than 1"
+        )
+
+
 def split_rows(
     rows: np.ndarray, seed: int, val: float, test: float, stratify: np.ndarray | None = None
 ) -> Mapping[SplitName, np.ndarray]:
-    """Sorted positions of each split; the seed names the draw. A share of 0 gives no records.
+    """Sorted positions of each split; the seed names the draw. A share of 0 gives no records, others are rounded up.
 
     Raises:
         ConfigurationError: if there are too few records, or too few of a class, for these shares.
@@ -24,9 +41,11 @@ def split_rows(
         if share == 0:
             return part, part[:0]
         by = None if stratify is None else stratify[part]
+        # 0.1 / (1 - 0.4) of 1200 records are 200.00000000000003: no reason to take one more
+        count = max(1, ceil(round(share * len(part), 6)))
         try:
             first, second = train_test_split(
-                part, test_size=share, random_state=seed_of(seed, what) % 2**32, stratify=by
+                part, test_size=count, random_state=seed_of(seed, what) % 2**32, stratify=by
             )
         except ValueError as error:
             raise ConfigurationError(

@@ -23,6 +23,8 @@ FILES = {
         lambda folder: miniature.write_csv(folder / "UCI_Credit_Card.csv", miniature.credit()),
         ["--data.expected_records", "200", *FEW],
     ),
+    "data/bank_marketing": (miniature.write_bank, ["--data.expected_records", "620", *FEW]),
+    "data/adult": (miniature.write_adult, ["--data.expected_records", "[420, 84]", *FEW]),
     "data/handwritten": (lambda folder: miniature.write_mat(folder / "Handwritten.mat"), FEW),
 }
 
@@ -55,6 +57,15 @@ def fit_and_test(arguments, tmp_path):
 @pytest.mark.parametrize("name", DATA)
 def test_data_recipes(name, tmp_path):
     fit_and_test([*of(name, tmp_path), "--config", "protocol/mean"], tmp_path)
+
+
+def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path, capsys):
+    arguments = [*of("data/bank_marketing", tmp_path), "--config", "protocol/mean", *SHORT]
+    assert run(["fit", *arguments]).datamodule.party_shapes == ((57,), (3,), (20,))
+    (path,) = tmp_path.rglob("*.ckpt")
+    with pytest.raises(SystemExit):
+        run(["test", *arguments, "--data.test_share", "0.5", "--ckpt_path", str(path)])
+    assert "on BankMarketing with test_share = 0.2, these data have 0.5; give the same" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

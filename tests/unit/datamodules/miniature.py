@@ -54,6 +54,95 @@ def credit(records: int = 200) -> dict[str, list[Any]]:
     )
 
 
+BANK = {
+    "job": [
+        *("admin.", "blue-collar", "entrepreneur", "housemaid", "management", "retired"),
+        *("self-employed", "services", "student", "technician", "unemployed", "unknown"),
+    ],
+    "marital": ["divorced", "married", "single"],
+    "education": ["primary", "secondary", "tertiary", "unknown"],
+    "default": ["no", "yes"],
+    "housing": ["no", "yes"],
+    "loan": ["no", "yes"],
+    "contact": ["cellular", "telephone", "unknown"],
+    "day": [*range(1, 32)],
+    "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    "poutcome": ["failure", "other", "success", "unknown"],
+}
+
+
+def bank(records: int = 620) -> dict[str, list[Any]]:
+    """Calls of the bank in the columns of UCI: every category 20 times or more, every fifth call with success."""
+    draw = np.random.Generator(np.random.PCG64(4))
+    names = ["age", "job", "marital", "education", "default", "balance", "housing", "loan", "contact", "day", "month"]
+    names += ["duration", "campaign", "pdays", "previous", "poutcome"]
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        if name in BANK:
+            columns[name] = draw.permutation([BANK[name][i % len(BANK[name])] for i in range(records)]).tolist()
+        else:
+            columns[name] = draw.integers(-100, 5000, records).tolist()
+    return columns | {"y": ["yes" if i % 5 == 0 else "no" for i in range(records)]}
+
+
+def write_bank(folder: Path, columns: Mapping[str, Any] | None = None, separator: str = ";") -> Path:
+    """``bank-full.csv`` as published: names and texts in quotes, numbers without."""
+    columns = bank() if columns is None else columns
+    quoted = {
+        f'"{name}"': [f'"{value}"' if isinstance(value, str) else value for value in column]
+        for name, column in columns.items()
+    }
+    return write_csv(folder / "bank-full.csv", quoted, separator)
+
+
+ADULT = {
+    "workclass": [
+        *("Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov", "Without-pay"),
+        *("Never-worked", "?"),
+    ],
+    "education": [
+        *("Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th"),
+        *("7th-8th", "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool"),
+    ],
+    "marital-status": [
+        *("Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed"),
+        *("Married-spouse-absent", "Married-AF-spouse"),
+    ],
+    "occupation": [*(f"occupation {i}" for i in range(14)), "?"],
+    "relationship": ["Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried"],
+    "race": ["White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"],
+    "sex": ["Female", "Male"],
+    "native-country": [*(f"country({i}&more)" for i in range(41)), "?"],
+}
+
+
+def adult(records: int, seed: int) -> dict[str, list[Any]]:
+    """People as in a file of UCI: with 420 every category ten times or more, every fourth of them rich."""
+    draw = np.random.Generator(np.random.PCG64(seed))
+    names = ["age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"]
+    names += ["relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country"]
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        if name in ADULT:
+            columns[name] = draw.permutation([ADULT[name][i % len(ADULT[name])] for i in range(records)]).tolist()
+        else:
+            columns[name] = draw.integers(0, 100_000, records).tolist()
+    return columns | {"income": [">50K" if i % 4 == 0 else "<=50K" for i in range(records)]}
+
+
+def adult_text(columns: Mapping[str, Any], separator: str = ", ", head: str = "", stop: str = "") -> str:
+    """A file of UCI: no names, a blank line at the end."""
+    rows = zip(*columns.values(), strict=True)
+    return head + "".join(f"{separator.join(map(str, row))}{stop}\n" for row in rows) + "\n"
+
+
+def write_adult(folder: Path, data: Mapping[str, Any] | None = None, test: Mapping[str, Any] | None = None) -> None:
+    """``adult.data`` with 420 people and ``adult.test`` with 84, which begins with a comment and has full stops."""
+    (folder / "adult.data").write_text(adult_text(adult(420, 5) if data is None else data))
+    tested = adult(84, 6) if test is None else test
+    (folder / "adult.test").write_text(adult_text(tested, head="|1x3 Cross validator\n", stop="."))
+
+
 def views(records: int, names: Sequence[str] = tuple(WIDTHS)) -> dict[str, np.ndarray]:
     """Views of handwritten numerals, every number a digit."""
     draw = np.random.Generator(np.random.PCG64(3))

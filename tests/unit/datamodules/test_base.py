@@ -8,13 +8,28 @@ import pytest
 import torch
 
 from lightning_vfl.aggregators import Concat
-from lightning_vfl.datamodules import ContiguousColumns, NamedColumns, RowStrips, Split, Unchanged
+from lightning_vfl.datamodules import (
+    MNIST,
+    Adult,
+    BankMarketing,
+    ContiguousColumns,
+    CreditDefault,
+    CSVTables,
+    Digits,
+    Handwritten,
+    NamedColumns,
+    RowStrips,
+    Split,
+    Unchanged,
+)
 from lightning_vfl.datamodules.base import data_folder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.schedules import InOrder
 
 from .miniature import InMemory, table
+
+TABLES = {"tables": {"bank": "bank.csv"}, "label_party": "bank", "label_column": "y"}
 
 
 def refused(message: str, split: Split, stage: str = "fit", **settings: Any):
@@ -171,6 +186,55 @@ def test_the_data_s_own_tensor_is_left_as_it_was():
     before = split.features.clone()
     InMemory({"train": split}).setup("fit")
     assert torch.equal(split.features, before)
+
+
+SETTINGS = [
+    (MNIST, {}, {"val_records": 7}),
+    (CreditDefault, {}, {"val_share": 0.3}),
+    (CreditDefault, {}, {"test_share": 0.3}),
+    (Handwritten, {}, {"val_share": 0.3}),
+    (Handwritten, {}, {"test_share": 0.3}),
+    (BankMarketing, {}, {"val_share": 0.3}),
+    (BankMarketing, {}, {"test_share": 0.3}),
+    (BankMarketing, {}, {"categorical": ("job", "month")}),
+    (BankMarketing, {"partitioner": ContiguousColumns(3)}, {"drop": ("duration", "age")}),
+    (Adult, {}, {"val_share": 0.3}),
+    (CSVTables, TABLES, {"val_share": 0.3}),
+    (CSVTables, TABLES, {"test_share": 0.3}),
+    (CSVTables, TABLES, {"overlap": "keep"}),
+    (CSVTables, TABLES, {"task": "regression"}),
+    (CSVTables, TABLES, {"categorical": ("job",)}),
+    (Digits, {}, {"seed": 1}),
+    (Digits, {}, {"partitioner": RowStrips(2)}),
+    (Digits, {}, {"normaliser": Unchanged()}),
+]
+
+
+@pytest.mark.parametrize(("kind", "usual", "other"), SETTINGS)
+def test_a_checkpoint_is_for_the_same_records_and_columns(kind, usual, other, tmp_path):
+    """Also after a way through a file, as the safe loader reads it."""
+    torch.save(kind(**usual).state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    kind(**usual).load_state_dict(state)
+    ((name, value),) = other.items()
+    said = repr(value) if name in ("partitioner", "normaliser") else value
+    with pytest.raises(ConfigurationError) as error:
+        kind(**usual | other).load_state_dict(state)
+    assert str(error.value) == (
+        f"the checkpoint was trained on {kind.__name__} with {name} = {state[name]}, these data have {said}; give the "
+        f"same {name}"
+    )
+
+
+def test_a_checkpoint_from_before_the_shares_were_kept_is_accepted():
+    state = CreditDefault().state_dict()
+    del state["val_share"], state["test_share"]
+    CreditDefault(val_share=0.3).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [MNIST, CreditDefault, Handwritten, BankMarketing, Adult])
+def test_batches_and_folders_are_not_part_of_a_checkpoint(kind, tmp_path):
+    kind(data_dir=tmp_path, batch_size=7, drop_last=True).load_state_dict(kind().state_dict())
 
 
 def test_folder_of_file_based_data(monkeypatch, tmp_path):

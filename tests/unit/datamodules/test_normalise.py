@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_vfl.datamodules import Normaliser, Standardise, StandardiseParty, Unchanged
+from lightning_vfl.datamodules import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
 from .miniature import InMemory, table
@@ -35,6 +35,24 @@ def test_standardise_party_uses_one_pair_of_numbers():
     shift, scale = StandardiseParty().fit(x)
     assert shift.unique().tolist() == [np.float32(x.double().numpy().mean())]
     assert scale.unique().tolist() == [np.float32(x.double().numpy().std())]
+
+
+def test_standardise_numbers_leaves_categories_as_they_are():
+    numbers, categories = table(50, 3).features * 9 + 4, torch.eye(5).repeat(10, 1)
+    categories[:, 3:] = torch.tensor([1.0, 0.0])  # one that all records have, and one that none has
+    x = torch.cat([categories, numbers], dim=1)
+    for dtype in (torch.float32, torch.float64):
+        shift, scale = StandardiseNumbers().fit(x.to(dtype))
+        assert shift.dtype == scale.dtype == dtype
+        got = ((x.to(dtype) - shift) / scale).float()
+        assert torch.equal(got[:, :5], categories)
+        torch.testing.assert_close(got[:, 5:], oracle(numbers, numbers), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.5, 2.0])
+def test_a_third_value_makes_a_column_one_of_numbers(value):
+    x = torch.tensor([[0.0], [1.0], [value]])
+    assert [t.tolist() for t in StandardiseNumbers().fit(x)] == [t.tolist() for t in Standardise().fit(x)]
 
 
 def test_unchanged_is_the_identity():
