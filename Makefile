@@ -59,6 +59,7 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.split_step
 	$(BIN)/python -m benchmarks.faults
 	$(BIN)/python -m benchmarks.field
+	$(BIN)/python -m benchmarks.fedvs_step
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,5 +1,6 @@
 """The laws of lightning_vfl.aggregators.base, for every aggregator there is."""
 
+from collections.abc import Callable
 from functools import partial
 from statistics import fmean
 
@@ -23,7 +24,7 @@ from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.rounds import Exchange
 from lightning_vfl.types import Embeddings, LinearForms, PartyView, Roll, Roster, RoundNames, Rows, ServerView
 
-FACTORIES = {
+FACTORIES: dict[str, Callable[[], Aggregator]] = {
     "Concat": Concat,
     "Sum": Sum,
     "Mean": Mean,
