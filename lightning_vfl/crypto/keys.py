@@ -139,7 +139,7 @@ def derive(secret: bytes, *names: str | int | bytes, session: bytes) -> bytes:
 
     Shapes: 32 bytes.
     Guarantee: different sequences of names, and different sessions, give independent keys: every name enters with its
-        kind and its length, so that ("a", "b") and ("ab",), 1, "1" and b"1" differ. 3 µs each.
+        kind and its length, so that ("a", "b") and ("ab",), 1, "1" and b"1" differ.
     Not guaranteed: anything about a secret that can be guessed.
 
     Args:

@@ -3,6 +3,7 @@
 import operator
 from collections import defaultdict
 from hashlib import sha256
+from itertools import pairwise
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,7 +81,7 @@ class Use(NamedTuple):
 
 
 def reused(uses: "Iterable[Use]") -> list[tuple[Use, Use]]:
-    """Pairs of uses of which one party has used some block twice, or three parties one key: none in a right program.
+    """Where a party has used some block twice, or a third party a pair's key: empty if and only if nobody has.
 
     The two ends of a pair use the same blocks by design, once each.
 
@@ -97,13 +98,8 @@ def reused(uses: "Iterable[Use]") -> list[tuple[Use, Use]]:
         if len(by_party) > 2:
             strangers = [own[0] for own in by_party.values()]
             found += [(strangers[0], stranger) for stranger in strangers[2:]]
-        for own in by_party.values():
-            own.sort(key=lambda use: use.start)
-            furthest = own[0]
-            for use in own[1:]:
-                if use.start < furthest.stop:
-                    found.append((furthest, use))
-                furthest = max(furthest, use, key=lambda use: use.stop)
+        for own in by_party.values():  # if any two overlap, then two neighbours do
+            found += [(one, other) for one, other in pairwise(sorted(own)) if other.start < one.stop]
     return found
 
 
