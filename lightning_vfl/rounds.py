@@ -72,7 +72,9 @@ class ExpandedRecords:
     def basis(self, party: int, ids: Tensor) -> Tensor:
         """(B, W_m), the expanded features of these positions."""
         with torch.no_grad():
-            basis: Tensor = self.networks[party].expand(self.source.features_of(party, ids).to(self.device))
+            network = self.networks[party]  # its dtype is that of the batches of a round
+            x = self.source.features_of(party, ids).to(self.device, network.weight.dtype)
+            basis: Tensor = network.expand(x)
         return basis
 
 

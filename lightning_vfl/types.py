@@ -186,7 +186,7 @@ class Leg:
         flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
         gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n; ``previous``
             travels with the leg before it and is closed with it.
-        delay_share: which part of an injected delay falls on this leg; FedVS 6.2 puts (ln² M) / B on sharing models.
+        delay_share: how many times an injected delay falls on this leg; FedVS 6.2 puts (ln² M) / B on sharing models.
     """
 
     kind: str

@@ -61,6 +61,7 @@ class Aggregator(ABC):
         shares_records: set-up hands out shares of the records, so it has to see them.
         partly_held: records that not every party holds can be joined.
         private_evaluation: validation and test run through the protocol by default instead of in the clear.
+        incidental: settings that change no result: a checkpoint trained with others may be loaded.
         in_the_clear: derived, not declared: all steps of a round are the defaults, so the round is ``plain`` itself.
     """
 
@@ -69,6 +70,7 @@ class Aggregator(ABC):
     shares_records: ClassVar[bool] = False
     partly_held: ClassVar[bool] = True
     private_evaluation: ClassVar[bool] = False
+    incidental: ClassVar[tuple[str, ...]] = ()
     in_the_clear: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
@@ -206,5 +208,13 @@ class Aggregator(ABC):
         return Aggregate(z.detach(), self.columns(widths, roll), saved=_Saved(leaves, z))
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+        return self._printed(())
+
+    @property
+    def identity(self) -> str:
+        """The aggregator in words that compare: what a checkpoint is held to."""
+        return self._printed(self.incidental)
+
+    def _printed(self, without: tuple[str, ...]) -> str:
+        settings = {k: v for k, v in vars(self).items() if not k.startswith("_") and k not in without}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"

@@ -1,5 +1,7 @@
 """Any bottom network under Lagrange coding: embeddings are shared among the parties, and only their sum is answered."""
 
+from fractions import Fraction
+from math import floor, isfinite
 from typing import ClassVar, Literal
 
 import torch
@@ -59,6 +61,7 @@ class LagrangeShared(Aggregator):
 
     visible: ClassVar[bool] = False
     partly_held: ClassVar[bool] = False
+    incidental: ClassVar[tuple[str, ...]] = ("execution", "insecure_seeded_secrets")
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class LagrangeShared(Aggregator):
         h = self.field.embed(torch.stack(self._integers(contribution, mine, view)))  # (S, B, D)
         rows = -(-h.shape[1] // code.blocks)
         padded = torch.nn.functional.pad(h, (0, 0, 0, rows * code.blocks - h.shape[1]))
-        secrets = padded.view(len(mine), code.blocks, rows, -1).transpose(0, 1)
+        secrets = padded.view(len(mine), code.blocks, rows, h.shape[2]).transpose(0, 1)
         drawn = self._coding.masks(view.names, "embeddings", senders, [rows] * len(mine), code.privacy, h.shape[2])
         shares = code.share(secrets, drawn.view(code.privacy, *secrets.shape[1:]).to(h.device))
         return Message("embedding shares", "peers", senders, shares.unbind(1)), None
@@ -154,18 +157,24 @@ class LagrangeShared(Aggregator):
         """The rounded embeddings of these hosted parties, after every party's look for overflow."""
         bound, integers = self.field.half // int(view.called.sum()), []
         for i in mine:
-            h = self._codec.quantise_data(contribution.leaves[i].detach())
-            reach = int(h.abs().max()) if h.numel() else 0
-            if reach > bound:
-                fits = max(self.bits - (reach // (bound + 1)).bit_length(), 0)
+            h = contribution.leaves[i].detach()
+            largest = float(h.abs().max()) if h.numel() else 0.0
+            if isfinite(largest) and _rounded(largest, self.bits) > bound:
+                fit = next((b for b in range(self.bits - 1, -1, -1) if _rounded(largest, b) <= bound), None)
                 raise ConfigurationError(
-                    f"party {view.parties[i]}: embeddings up to {reach * 2.0**-self.bits:.6g} overflow with bits = "
-                    f"{self.bits}: {reach} is above (p - 1) / (2 |S|) = {bound} for p = {self.field.modulus}; use "
-                    f"bits: {fits}, a bounded bottom (output_activation: torch.nn.Tanh), or a larger modulus"
+                    f"party {view.parties[i]}: embeddings up to {largest:.6g} overflow with bits = {self.bits}: "
+                    f"{_rounded(largest, self.bits)} is above (p - 1) / (2 |S|) = {bound} for p = "
+                    f"{self.field.modulus}; use {'' if fit is None else f'bits: {fit}, '}a bounded bottom (output_activation: torch.nn.Tanh) "
+                    "or a larger modulus"
                 )
-            integers.append(h)
+            integers.append(self._codec.quantise_data(h))
         return integers
 
     def _aggregate(self, total: Tensor, roll: Roll) -> Aggregate:
         mean = total / len(roll.included_parties)
         return Aggregate(mean.to(torch.get_default_dtype()), torch.ones(total.shape[1], dtype=torch.bool))
+
+
+def _rounded(x: float, bits: int) -> int:
+    """The integer that stands for x ≥ 0 of either sign, at most."""
+    return floor(Fraction(x) * 2**bits + Fraction(1, 2))

@@ -57,6 +57,11 @@ class LagrangeCode:
     parties: int
 
     def __post_init__(self) -> None:
+        if self.blocks < 1 or self.privacy < 0 or self.parties < 1:
+            raise ConfigurationError(
+                f"there is no code for {self.blocks} blocks, {self.privacy} masks and {self.parties} parties; "
+                "use blocks >= 1, privacy >= 0 and parties >= 1"
+            )
         lagrange_matrix(self.beta + self.alpha, [], self.field.modulus)  # refuses points that cannot be told apart
 
     @property
@@ -104,13 +109,19 @@ class LagrangeCode:
             raise ConfigurationError(
                 f"{len(holders)} results do not determine a polynomial with {needed} coefficients; wait for {needed}"
             )
-        points = [self.alpha[j] for j in holders[:needed]]
+        points = self._points(holders[:needed])
         return interpolate(self.field, results[:needed], points, self.beta[: self.blocks])
 
     def correct(self, results: Tensor, holders: Sequence[int], degree: int) -> Decoded:
         """As ``decode``, from all results, of which ⌊(n - needed) / 2⌋ may be wrong; positions of the wrong ones."""
-        points = [self.alpha[j] for j in holders]
+        points = self._points(holders)
         return decode(self.field, results, points, self.beta[: self.blocks], self.threshold(degree))
+
+    def _points(self, holders: Sequence[int]) -> list[int]:
+        strangers = [j for j in holders if not 0 <= j < self.parties]
+        if strangers:
+            raise ConfigurationError(f"party {strangers[0]} holds no share; the parties are 0 to {self.parties - 1}")
+        return [self.alpha[j] for j in holders]
 
     @cached_property
     def _copies(self) -> Tensor:

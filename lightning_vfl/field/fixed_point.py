@@ -73,8 +73,11 @@ class FixedPoint:
         return below.to(torch.int64) + (scaled - below >= 0.5)
 
     def round_data(self, x: Tensor) -> Tensor:
-        """The real numbers that ``quantise_data`` stands for, x̄ 2^-l_x, in the dtype of x: no operation here rounds."""
-        scaled = x * 2.0**self.l_x
+        """The real numbers that ``quantise_data`` stands for, x̄ 2^-l_x: no operation here rounds.
+
+        In the dtype of x; in float32 for the half precisions, which would overflow.
+        """
+        scaled = (x if x.dtype in (torch.float32, torch.float64) else x.float()) * 2.0**self.l_x
         below = scaled.floor()
         return below.add_(scaled.sub_(below) >= 0.5).mul_(2.0**-self.l_x)
 

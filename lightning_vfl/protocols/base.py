@@ -210,6 +210,7 @@ class VFLModule(LightningModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse what cannot be right before anything runs."""
+        self.preparation.memory.clear()  # what a run that was broken off has left
         data = getattr(self._trainer, "datamodule", None)
         if data is not None and self.hparams["party_shapes"] is not None:
             built, given = self.hparams["party_shapes"], [list(shape) for shape in data.party_shapes]
@@ -609,7 +610,7 @@ class VFLModule(LightningModule, ABC):
         protocol = type(self).__name__
         return {
             "protocol": protocol,
-            "aggregator": repr(self.aggregator),
+            "aggregator": self.aggregator.identity,
             "bottom": bottoms,
             "top": str(self.top),
             "objective": objective,

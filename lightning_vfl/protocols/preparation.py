@@ -23,7 +23,7 @@ class Preparation:
         agreed: public settings.
         memory: by stage, what set-up has left with the parties.
         records: by stage, N.
-        booked: stages whose set-up traffic is in the books: once for a run, however often it is resumed.
+        booked: stages whose set-up traffic is in the books: once, however often a run is resumed or repeated.
     """
 
     agreed: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Preparation:
         networks: list[Any] = list(bottoms.parties)
         basis = tuple(len(network.weight) for network in networks) if aggregator.shares_records else ()
         expanded = ExpandedRecords(source, bottoms, device)
-        if not self.agreed:
+        if not self.agreed or (stage == "fit" and stage not in self.booked):  # a fit goes by its own records
             weights: list[Tensor] = [network.weight.detach() for network in networks] if basis else []
             self.agreed = dict(aggregator.agree(expanded, weights, roster))
         nobody = Rows(torch.empty(0, dtype=torch.int64), 0, 0)

@@ -135,3 +135,26 @@ def test_parties_in_the_mean_learn_a_share_of_the_gradient_and_the_others_nothin
 def test_too_few_parties_are_refused_with_what_fits(settings, parties, message):
     with pytest.raises(ConfigurationError, match=message):
         LagrangeShared(**settings).check(parties)
+
+
+@pytest.mark.parametrize("value", [8191.99998, 8192.0, 20_000.5, 3e7])
+def test_the_bits_that_the_message_names_fit(value):
+    h = list(embeddings(4, 3))
+    h[0] = h[0].clone()
+    h[0][0, 0] = value
+    bits = 16
+    while True:
+        try:
+            exchange(LagrangeShared(bits=bits), tuple(h)).run()
+        except ConfigurationError as error:
+            assert bits == 16, "the bits of the first message do not fit"
+            bits = int(str(error).split("use bits: ")[1].split(",")[0])
+        else:
+            break
+    assert bits < 16 or value < 8192
+
+
+def test_no_rows_are_no_special_case():
+    """The last batch of several processes may leave one without a row."""
+    h = embeddings(4, 0)
+    assert exchange(LagrangeShared(2, 1), h).run().shape == (0, 2)
