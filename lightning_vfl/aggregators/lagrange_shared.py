@@ -161,11 +161,12 @@ class LagrangeShared(Aggregator):
             largest = float(h.abs().max()) if h.numel() else 0.0
             if isfinite(largest) and _rounded(largest, self.bits) > bound:
                 fit = next((b for b in range(self.bits - 1, -1, -1) if _rounded(largest, b) <= bound), None)
+                advice = "" if fit is None else f"bits: {fit}, "
                 raise ConfigurationError(
                     f"party {view.parties[i]}: embeddings up to {largest:.6g} overflow with bits = {self.bits}: "
                     f"{_rounded(largest, self.bits)} is above (p - 1) / (2 |S|) = {bound} for p = "
-                    f"{self.field.modulus}; use {'' if fit is None else f'bits: {fit}, '}a bounded bottom (output_activation: torch.nn.Tanh) "
-                    "or a larger modulus"
+                    f"{self.field.modulus}; use {advice}a bounded bottom (output_activation: torch.nn.Tanh) or a "
+                    "larger modulus"
                 )
             integers.append(self._codec.quantise_data(h))
         return integers
