@@ -64,9 +64,9 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     ):
         for kind in module.meter.kinds(direction):
             yield f"{words}: {kind}", per_party(module.meter.total(direction, kind))
-    uploads = -(-rounds // max(module.pass_batches, 1))  # a record is uploaded once in a pass
-    if uploads and (price := module.aggregator.price(uploads)):
-        yield "privacy", price
+    uploads = -(-rounds // max(module.epoch_batches, 1))  # a record is uploaded once in an epoch
+    if uploads and (protection := module.aggregator.protection(uploads)):
+        yield "protection", protection
     yield "evaluation", "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
     if checkpoint and trainer.state.fn == TrainerFn.FITTING:

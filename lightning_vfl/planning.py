@@ -35,6 +35,7 @@ class RoundCosts:
         sending: for each leg, the time on the wire.
         encoding: for each leg, the work before sending.
         answering: the downlink's time on the wire.
+        clock: whose speeds these are.
     """
 
     legs: tuple[Leg, ...]
@@ -45,6 +46,13 @@ class RoundCosts:
     sending: tuple[Tensor, ...]
     encoding: tuple[Tensor, ...]
     answering: Tensor
+    clock: VirtualClock
+
+    def sending_among(self, number: int, called: int) -> Tensor:
+        """(M,) seconds on the wire of a leg in a round with so many called parties."""
+        leg = self.legs[number]
+        fewer = leg.among(called)
+        return self.sending[number] if fewer is leg else self.clock.transfer(fewer)
 
     @classmethod
     def of(
@@ -71,6 +79,7 @@ class RoundCosts:
             tuple(clock.transfer(leg) for leg in legs),
             tuple(clock.computing(leg.flops) for leg in legs),
             torch.zeros(len(bottoms), dtype=torch.float64) if downlink is None else clock.transfer(downlink),
+            clock,
         )
 
 
@@ -140,9 +149,10 @@ def plan_round(
             sent.append(sent[-1])
             continue
         speaks = asked & forward.sends
-        encoding, sending = costs.encoding[number], costs.sending[number]
+        reached = int(called.sum())
+        encoding, sending = costs.encoding[number], costs.sending_among(number, reached)
         for with_it in takewhile(lambda n: costs.legs[n].gate == "previous", range(number + 1, len(costs.legs))):
-            encoding, sending = encoding + costs.encoding[with_it], sending + costs.sending[with_it]
+            encoding, sending = encoding + costs.encoding[with_it], sending + costs.sending_among(with_it, reached)
         arrivals = (ready + encoding) * forward.slowdown + injected(leg, forward) + sending
         arrivals = arrivals.where(speaks & forward.links[:, 0], inf).where(asked, nan)
         asked, when = _close(leg, rule, arrivals, needed)
@@ -174,8 +184,17 @@ def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[
     return who, when
 
 
-def check_pair(rule: WaitingRule, policy: MissingPolicy, silent: bool, stragglers: Tensor, needed: int = 1) -> None:
+def check_pair(
+    rule: WaitingRule,
+    policy: MissingPolicy,
+    silent: bool,
+    stragglers: Tensor,
+    needed: int = 1,
+    first_gate: str | int = "rule",
+) -> None:
     """Refuse a waiting rule and a policy that cannot train together.
+
+    ``first_gate`` is what closes the first leg, which decides who is in: under ``all``, the late of a later leg are.
 
     Raises:
         ConfigurationError: before training, with the way out.
@@ -183,7 +202,8 @@ def check_pair(rule: WaitingRule, policy: MissingPolicy, silent: bool, straggler
     parties = len(stragglers)
     rule.check(parties, silent)
     called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
-    if policy.discards and min(int(called.sum()), rule.fewest(parties, needed)) < parties:
+    included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == "rule" else parties)
+    if policy.discards and included < parties:
         raise ConfigurationError(
             f"{rule} leaves somebody out of every round and {type(policy).__name__} discards such rounds, so nothing "
             "would be learnt; use WaitForAll or Deadline, or missing: Exclude"

@@ -6,7 +6,7 @@ width, S_m the per-record shape of party m's features.
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -181,7 +181,8 @@ class Leg:
     Args:
         kind: what it is called in every table, e.g. ``"embeddings"``.
         to: ``server`` and ``peers`` name a leg of the parties; ``parties`` is the server's answer.
-        elements: (M,) int64, numbers that a sender puts on the wire IN ALL (for ``parties``: that a party is sent).
+        elements: (M,) int64, numbers that a sender puts on the wire IN ALL (for ``parties``: that a party is sent); to
+            peers, those for all M - 1 of them.
         bits: wire size of one number.
         flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
         gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n; ``previous``
@@ -196,6 +197,13 @@ class Leg:
     flops: Tensor
     gate: Literal["all", "rule", "previous"] | int = "rule"
     delay_share: float = 1.0
+
+    def among(self, called: int) -> "Leg":
+        """This leg in a round with so many called parties: peers who are not called are sent nothing."""
+        parties = len(self.elements)
+        if self.to != "peers" or called == parties or parties == 1:
+            return self
+        return replace(self, elements=self.elements // (parties - 1) * max(called - 1, 0))
 
     @cached_property
     def bytes(self) -> Tensor:

@@ -58,25 +58,29 @@ class Aggregator(ABC):
     Class data:
         form: what the protocol must bring into the round, ``Embeddings`` or ``LinearForms``.
         visible: the server can read one party's upload (so it can reuse a stale one).
-        shares_records: set-up hands out shares of the records, so it has to see them.
         partly_held: records that not every party holds can be joined.
         private_evaluation: validation and test run through the protocol by default instead of in the clear.
         incidental: settings that change no result: a checkpoint trained with others may be loaded.
         in_the_clear: derived, not declared: all steps of a round are the defaults, so the round is ``plain`` itself.
+        sets_up: derived: there is something to do before the first round of a stage.
     """
 
     form: ClassVar[type[Contribution]] = Embeddings
     visible: ClassVar[bool] = True
-    shares_records: ClassVar[bool] = False
     partly_held: ClassVar[bool] = True
     private_evaluation: ClassVar[bool] = False
     incidental: ClassVar[tuple[str, ...]] = ()
     in_the_clear: ClassVar[bool] = True
+    sets_up: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        steps = ("encode", "respond", "decode", "clear", "pullback")
-        cls.in_the_clear = all(getattr(cls, step) is getattr(Aggregator, step) for step in steps)
+
+        def own(*steps: str) -> bool:
+            return any(getattr(cls, step) is not getattr(Aggregator, step) for step in steps)
+
+        cls.in_the_clear = not own("encode", "respond", "decode", "clear", "pullback")
+        cls.sets_up = own("agree", "setup_legs", "empty_memory", "offer", "accept")
 
     # ---- shapes, before anything is computed
 
@@ -122,8 +126,13 @@ class Aggregator(ABC):
         """The server's answer: the gradient of each party's embedding, float32, (rows, D_m)."""
         return Leg("gradients", "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
 
-    def price(self, uploads: int) -> str | None:
-        """What so many uploads of one record give away, in words for the summary; None: nothing is claimed."""
+    @property
+    def corrects(self) -> int:
+        """How many wrong answers are corrected in a round; default: none."""
+        return 0
+
+    def protection(self, uploads: int) -> str | None:
+        """What was hidden of a record after so many uploads, in words for the summary; None: nothing is claimed."""
         return None
 
     # ---- set-up, before the first round of a stage

@@ -1,7 +1,7 @@
 """What aggregators on Lagrange shares have in common: how many blocks fit, who has to answer, where masks come from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -40,12 +40,20 @@ class Coding:
     insecure_seeded_secrets: bool = False
 
     def __post_init__(self) -> None:
-        if self.blocks != "auto" and self.blocks < 1:
-            raise ConfigurationError(f"blocks {self.blocks} cuts nothing; use 1 or more, or auto")
-        settings = {"privacy": self.privacy, "stragglers": self.stragglers or 0, "wrong": self.wrong}
+        if not isinstance(self.field, Modular):
+            raise ConfigurationError(f"field {self.field!r} is no field; use PrimeField(p) or PrimeProduct()")
+        settings = {"privacy": self.privacy, "wrong": self.wrong}
+        settings |= {} if self.blocks == "auto" else {"blocks": self.blocks}
+        settings |= {} if self.stragglers is None else {"stragglers": self.stragglers}
         for name, value in settings.items():
-            if value < 0:
-                raise ConfigurationError(f"{name} {value} is no number of parties; use 0 or more")
+            least = 1 if name == "blocks" else 0
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                auto = ", or auto" if name == "blocks" else ""
+                raise ConfigurationError(f"{name} {value!r} cannot be; use a whole number from {least} on{auto}")
+        if self.blocks != "auto" and self.stragglers is not None:
+            raise ConfigurationError(
+                f"stragglers: {self.stragglers} chooses blocks, which are given as {self.blocks}; leave one of them out"
+            )
 
     def needed(self, blocks: int) -> int:
         """R + 2A answers for K blocks."""
@@ -59,18 +67,10 @@ class Coding:
         """
         least = 1 if self.blocks == "auto" else self.blocks
         if self.needed(least) > parties:
-            together = (parties - 2 * self.wrong - 1) // self.degree + 1  # the largest K + T
-            wrong = f" with {self.wrong} wrong ones among them" if self.wrong else ""
-            fits = (
-                f"use blocks: {together - self.privacy} or less (with privacy: {self.privacy})"
-                if together > self.privacy
-                else f"use blocks: 1 and privacy: {together - 1}"
-                if together > 0
-                else "use a smaller number of wrong answers"
-            )
             raise ConfigurationError(
-                f"blocks = {least} and privacy = {self.privacy} need {self.needed(least)} answers{wrong}, more than "
-                f"the {parties} parties; {fits}"
+                f"blocks = {least} and privacy = {self.privacy} need {self.needed(least)} answers"
+                + (f", {self.wrong} wrong ones corrected" if self.wrong else "")
+                + f", more than the {parties} parties; {self._remedy(parties, least)}"
             )
         if self.blocks != "auto":
             return self.blocks
@@ -82,6 +82,19 @@ class Coding:
                 f"are too many; use stragglers: {parties - self.needed(1)} or less"
             )
         return max(fitting, 1)
+
+    def _remedy(self, parties: int, least: int) -> str:
+        """What fits instead; never to hide nothing."""
+        together = (parties - 2 * self.wrong - 1) // self.degree + 1  # the largest K + T
+        if together > self.privacy:
+            return f"use blocks: {together - self.privacy} or less (with privacy: {self.privacy})"
+        fewer = (parties - self.needed(least) + 2 * self.wrong) // 2  # the largest A
+        if self.wrong and fewer >= 0:
+            return f"use wrong: {fewer}"
+        if together > 1:
+            return f"use blocks: 1 and privacy: {together - 1}"
+        enough = replace(self, blocks=1, stragglers=None, wrong=0, privacy=min(self.privacy, 1)).needed(1)
+        return f"it takes at least {enough} parties to hide anything in this way"
 
     def code(self, parties: int) -> LagrangeCode:
         """The code of M parties."""

@@ -77,19 +77,20 @@ class LagrangeCoded(Aggregator):
 
     Shapes: basis_m (N, W_m), weight_m (W_m, D); coded rows |B| = ⌈B / K⌉; upload (|B|, D); value (B, D).
     Units: data in 2^-l_x, weights in 2^-l_w; everything sent in field elements of ⌈log2 p⌉ bits, gradients in float32.
-    Guarantee: any T colluding parties learn nothing of others' data and weights (theorem 5.2). The server learns
-        nothing from one upload (theorem 5.3); with ``rerandomise``, nothing from all uploads together but the sum of
-        the embeddings of each record. The decoded sum is that of the rounded integers exactly, whoever answers. Against
-        ``plain``, an embedding is off by at most |x̃ - x||w| + |x̃||w̃ - w| summed over its terms, where |x̃ - x| ≤
-        2^-(l_x+1) and |w̃ - w| < 2^-l_w, the second 0 on average. No sum wraps around: every party checks its own part
-        in every round and raises before anything is sent. With ``wrong`` = A, any A wrong uploads are corrected and
-        their parties named.
-    Not guaranteed: privacy against T + 1 colluding parties, against a server that colludes with any, or against parties
-        that deviate. What the mean itself tells, and the gradient that every party is sent. Without ``rerandomise``:
-        the server sees R uploads, and their polynomial carries cross terms of data, weights and masks (the tests
-        enumerate cases with K = 2, and with K = 1 where a sum is zero). More than A
-        wrong uploads, if coordinated, may be corrected to a wrong result; wrong shares of data or weights are not
-        noticed at all.
+    Guarantee: any T colluding parties learn nothing of others' data and weights (theorem 5.2) but the gradient that all
+        are sent. The server learns nothing from one upload (theorem 5.3); with ``rerandomise``, nothing from all
+        uploads together but the sums of the embeddings of the records in the coded rows that were computed, also if it
+        holds the shares of up to T parties. The decoded sum is that of the rounded integers exactly, whoever answers.
+        Against ``plain``, an embedding is off by at most |x̃ - x||w| + |x̃||w̃ - w| summed over its terms, where |x̃ - x|
+        ≤ 2^-(l_x+1) and |w̃ - w| < 2^-l_w, the second 0 on average. No sum wraps around: every party checks its own
+        part in every round and raises before anything is sent. With ``wrong`` = A, any A wrong uploads are corrected
+        and their parties named.
+    Not guaranteed: privacy against T + 1 colluding parties, or against parties that deviate. What the sums themselves
+        tell, and the gradient. ``scale: auto`` makes one number public that depends on the data, the scale bits; that a
+        round was broken off for overflow is another. Without ``rerandomise``: the server sees R uploads, and their
+        polynomial carries cross terms of data, weights and masks (the tests enumerate cases with K = 2, and with K = 1
+        where a sum is zero). More than A wrong uploads, if coordinated, may be corrected to a wrong result; wrong
+        shares of data or weights are not noticed at all. With ``privacy`` = 0 nothing is hidden from any party.
 
     Args:
         blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded. Larger K: cheaper rows, more
@@ -124,9 +125,8 @@ class LagrangeCoded(Aggregator):
 
     form: ClassVar[type[Contribution]] = LinearForms
     visible: ClassVar[bool] = False
-    shares_records: ClassVar[bool] = True
     partly_held: ClassVar[bool] = False
-    incidental: ClassVar[tuple[str, ...]] = ("execution", "insecure_seeded_secrets")
+    incidental: ClassVar[tuple[str, ...]] = ("execution", "insecure_seeded_secrets", "scale", "headroom")
 
     def __init__(
         self,
@@ -143,6 +143,10 @@ class LagrangeCoded(Aggregator):
         insecure_seeded_secrets: bool = False,
     ) -> None:
         known_execution(execution)
+        if scale != "auto" and (isinstance(scale, bool) or not isinstance(scale, int)):
+            raise ConfigurationError(f"scale {scale!r} is no number of bits; use a whole number, or auto")
+        if not headroom >= 1:
+            raise ConfigurationError(f"headroom {headroom} leaves no room; use at least 1")
         self.blocks = blocks
         self.privacy = privacy
         self.stragglers = stragglers
@@ -168,6 +172,20 @@ class LagrangeCoded(Aggregator):
 
     def min_responses(self, parties: int) -> int:
         return self._coding.needed(self._coding.blocks_for(parties))
+
+    @property
+    def corrects(self) -> int:
+        return self.wrong
+
+    def protection(self, uploads: int) -> str:
+        if self.equivalent:
+            return "simulated: nothing was hidden (execution: equivalent)"
+        if self.insecure_seeded_secrets:
+            return "none: masks can be computed from the seed (insecure_seeded_secrets)"
+        hidden = "the server learns the means only" if self.rerandomise else "uploads not re-randomised"
+        if not self.privacy:
+            return f"none against parties, who hold each other's data (privacy: 0); {hidden}"
+        return f"any {self.privacy} colluding learn nothing of others' data; {hidden}"
 
     def out_width(self, width: int, roster: Roster) -> int:
         return width
@@ -204,9 +222,10 @@ class LagrangeCoded(Aggregator):
         headroom = self.headroom if self.scale == "auto" else 1.0
         bits = []
         for party, weight in enumerate(weights):
+            expected = weight.abs().clamp(min=len(weight) ** -0.5 / 4)  # who begins with zeros does not stay there
             for ids in torch.split(torch.arange(len(records)), 8192):
                 x = codec.quantise_data(records.basis(party, ids))
-                bits.append(auto_weight_bits(self.field, self.l_x, x, weight, m, headroom))
+                bits.append(auto_weight_bits(self.field, self.l_x, x, expected, m, headroom))
         if self.scale == "auto":
             return {"l_w": min(bits)}
         if self.scale > min(bits):
@@ -295,11 +314,12 @@ class LagrangeCoded(Aggregator):
         data = memory.table.view(hosted * length, width).index_select(0, flat)
         if len(received.senders) < view.roster.parties:
             data = torch.cat([data[:, memory.offsets[s] : memory.offsets[s + 1]] for s in received.senders], dim=1)
-        weights = torch.cat([piece[holders] for piece in received.pieces], dim=1)
-        data = data.view(len(holders), len(rows), weights.shape[1]).to(device, torch.int64)
+        own = torch.tensor(holders, device=device)
+        weights = torch.cat([piece.index_select(0, own) for piece in received.pieces], dim=1)
+        data = data.view(len(holders), len(rows), weights.shape[1]).to(device).to(torch.int64)
         products = self.field.matmul(data, weights)
         if received.alongside is not None:
-            hiding = torch.stack([piece[holders] for piece in received.alongside.pieces])
+            hiding = torch.stack([piece.index_select(0, own) for piece in received.alongside.pieces])
             products = self.field.add(products, self.field.sum(hiding))
         return Message("products", "server", view.parties, products.unbind(0))
 
@@ -326,7 +346,8 @@ class LagrangeCoded(Aggregator):
         mine = [i for i, party in enumerate(view.parties) if roll.included[party]]
         whole = torch.cat(self._integers(contribution, mine, view))
         codec = self._codec(view.agreed)
-        basis = torch.cat([contribution.basis[i] for i in mine], dim=1)  # type: ignore[attr-defined]  # LinearForms
+        x_of = linear_forms(contribution).basis
+        basis = torch.cat([x_of[i] for i in mine], dim=1)
         x = codec.quantise_data(basis)
         if self.field.half < 2**53:  # no partial sum passes half the modulus: float64 is exact
             total = (x.double() @ whole.double()).to(torch.int64)
@@ -342,16 +363,19 @@ class LagrangeCoded(Aggregator):
     ) -> tuple[Tensor, ...]:
         """(1/|S|) X̃ᵀ dL/dz for the parties in S, X̃ their rounded data."""
         members = view.roll.included_parties
-        basis = torch.cat([contribution.basis[m] for m in members], dim=1)  # type: ignore[attr-defined]  # LinearForms
+        x_of = linear_forms(contribution).basis
+        basis = torch.cat([x_of[m] for m in members], dim=1)
         rounded = self._codec(view.agreed).round_data(basis)
         whole = (rounded.T @ (grad.to(rounded.dtype) / len(members))).to(basis.dtype)
-        parts = torch.split(whole, [contribution.basis[m].shape[1] for m in members])  # type: ignore[attr-defined]
+        parts = torch.split(whole, [x_of[m].shape[1] for m in members])
         grads = dict(zip(members, parts, strict=True))
         return tuple(grads[m] if m in grads else torch.zeros_like(w) for m, w in enumerate(contribution.leaves))
 
     # ---- inside
 
     def _codec(self, agreed: Mapping[str, Any]) -> FixedPoint:
+        if self.scale != "auto":
+            return FixedPoint(self.field, self.l_x, self.scale)
         if "l_w" not in agreed:
             raise ConfigurationError(
                 "nobody has agreed on the scale of the weights, which set-up does; let the trainer run it with a "
@@ -378,7 +402,7 @@ class LagrangeCoded(Aggregator):
         ]
         whole: Tensor = codec.quantise_weights(torch.cat(weights), lambda n: np.concatenate(drawn))
         integers = list(torch.split(whole, [len(w) for w in weights]))
-        basis = [contribution.basis[i] for i in mine]  # type: ignore[attr-defined]  # LinearForms
+        basis = [linear_forms(contribution).basis[i] for i in mine]
         self._look_for_overflow(codec, basis, integers, [view.parties[i] for i in mine], int(view.called.sum()))
         return integers
 
@@ -402,8 +426,15 @@ class LagrangeCoded(Aggregator):
             try:
                 codec.check_overflow(codec.quantise_data(basis[i]), integers[i], summands)
             except ConfigurationError as error:
-                raise ConfigurationError(f"party {parties[i]}: {error}") from None
+                raise ConfigurationError(f"party {parties[i]}: {error}; a resumed run takes a new scale") from None
 
     def _aggregate(self, mean: Tensor, corrected: tuple[int, ...] = ()) -> Aggregate:
         columns = torch.ones(mean.shape[1], dtype=torch.bool)
         return Aggregate(mean.to(torch.get_default_dtype()), columns, corrected=corrected)
+
+
+def linear_forms(contribution: Contribution) -> LinearForms:
+    """What ``form`` has asked for."""
+    if not isinstance(contribution, LinearForms):
+        raise TypeError(f"LagrangeCoded computes on linear forms, not on {type(contribution).__name__}")
+    return contribution

@@ -94,7 +94,19 @@ class LagrangeShared(Aggregator):
         self._coding.code(parties)
 
     def min_responses(self, parties: int) -> int:
-        return self._coding.code(parties).threshold(DEGREE)
+        return self._coding.needed(self._coding.blocks_for(parties))
+
+    def protection(self, uploads: int) -> str:
+        if self.equivalent:
+            return "simulated: nothing was hidden (execution: equivalent)"
+        if self.insecure_seeded_secrets:
+            return "none: masks can be computed from the seed (insecure_seeded_secrets)"
+        against = (
+            f"any {self.privacy} colluding learn nothing of others' embeddings"
+            if self.privacy
+            else "none against parties (privacy: 0)"
+        )
+        return f"{against}; the server learns the means only"
 
     def out_width(self, width: int, roster: Roster) -> int:
         return width
@@ -123,8 +135,8 @@ class LagrangeShared(Aggregator):
         return Message("embedding shares", "peers", senders, shares.unbind(1)), None
 
     def respond(self, kept: None, received: Message, included: Tensor, view: PartyView) -> Message:
-        holders = list(view.parties)
-        sums = self.field.sum(torch.stack([piece[holders] for piece in received.pieces]))
+        own = torch.tensor(view.parties, device=received.pieces[0].device)
+        sums = self.field.sum(torch.stack([piece.index_select(0, own) for piece in received.pieces]))
         return Message("sums", "server", view.parties, sums.unbind(0))
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
@@ -178,4 +190,4 @@ class LagrangeShared(Aggregator):
 
 def _rounded(x: float, bits: int) -> int:
     """The integer that stands for x ≥ 0 of either sign, at most."""
-    return floor(Fraction(x) * 2**bits + Fraction(1, 2))
+    return floor(Fraction(x) * (1 << bits) + Fraction(1, 2))

@@ -121,7 +121,7 @@ class LocalGaussian(Aggregator):
         """
         return gaussian_epsilon(self._sigma, self._sensitivity, self.delta if delta is None else delta, uploads)
 
-    def price(self, uploads: int) -> str:
+    def protection(self, uploads: int) -> str:
         total = f"; ε = {self.total_epsilon(uploads):.4g} for the {uploads:,} of a record" if uploads > 1 else ""
         return f"ε = {self.epsilon:g} for one upload{total}, δ = {self.delta:g}"
 

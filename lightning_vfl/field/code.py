@@ -11,6 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field.gao import Decoded, decode
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
 from lightning_vfl.field.modular import Modular
+from lightning_vfl.field.product import PrimeProduct
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,12 @@ class LagrangeCode:
                 f"there is no code for {self.blocks} blocks, {self.privacy} masks and {self.parties} parties; "
                 "use blocks >= 1, privacy >= 0 and parties >= 1"
             )
-        lagrange_matrix(self.beta + self.alpha, [], self.field.modulus)  # refuses points that cannot be told apart
+        points = self.beta + self.alpha
+        smallest = min(self.field.primes) if isinstance(self.field, PrimeProduct) else self.field.modulus
+        if len(points) > smallest:
+            raise ConfigurationError(
+                f"{self.field} has no room for {len(points)} points (K + T + M); use primes of at least {len(points)}"
+            )
 
     @property
     def beta(self) -> tuple[int, ...]:

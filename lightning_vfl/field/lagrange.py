@@ -1,6 +1,7 @@
 """Lagrange interpolation modulo p: the matrix that takes values of a polynomial to its values elsewhere."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import gcd
 
 import torch
@@ -37,6 +38,11 @@ def lagrange_matrix(points: Sequence[int], at: Sequence[int], p: int) -> Tensor:
         Yu, Li, Raviv, Kalan, Soltanolkotabi, Avestimehr, "Lagrange Coded Computing", AISTATS 2019, equation (4);
         Li, Yao, Liu, "FedVS", ICML 2023, section 4.2, equation (2).
     """
+    return _matrix(tuple(points), tuple(at), p).clone()
+
+
+@lru_cache(maxsize=256)  # a coded round asks for the same few, in Python's integers a millisecond each
+def _matrix(points: tuple[int, ...], at: tuple[int, ...], p: int) -> Tensor:
     if not 2 <= p < 2**63:
         raise ConfigurationError(f"the modulus {p} does not fit int64 tensors; use one from 2 to 2^63 - 1")
     x = [int(point) % p for point in points]

@@ -26,7 +26,7 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top, refuse_partly_held
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.schedules import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
@@ -137,6 +137,7 @@ class VFLModule(LightningModule, ABC):
         self.rounds: dict[str, int] = {}
         self.mini_batches = 0  # of single parties, that training has used
         self.pass_batches = 1  # in a party's pass over its records
+        self.epoch_batches = 1  # in an epoch, the smaller last one included
         self.given_up = 0  # rounds that nobody learnt from
         self.corrected: dict[int, int] = {}  # wrong answers that were noticed and corrected, by party
         self._epoch = EpochLoss()
@@ -210,7 +211,7 @@ class VFLModule(LightningModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse what cannot be right before anything runs."""
-        self.preparation.memory.clear()  # what a run that was broken off has left
+        self.preparation.forget("fit", "validation", "test", "predict")  # what a run that was broken off has left
         data = getattr(self._trainer, "datamodule", None)
         if data is not None and self.hparams["party_shapes"] is not None:
             built, given = self.hparams["party_shapes"], [list(shape) for shape in data.party_shapes]
@@ -240,8 +241,10 @@ class VFLModule(LightningModule, ABC):
 
     def on_train_start(self) -> None:
         """How many mini-batches a pass has is known now."""
+        self._refuse_strangers(self.trainer.train_dataloader, "fit")
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
         self.pass_batches = self.trainer.num_training_batches if schedule is None else schedule.pass_batches  # type: ignore[assignment]  # no stream
+        self.epoch_batches = self.trainer.num_training_batches if schedule is None else schedule.steps  # type: ignore[assignment]  # no stream
 
     def on_train_epoch_start(self) -> None:
         """A callback may have changed it since."""
@@ -260,6 +263,11 @@ class VFLModule(LightningModule, ABC):
 
     def forward(self, features: tuple[Tensor, ...]) -> Tensor:
         """Predictions for features of all parties, each (B, *S_m); run as evaluation is, see ``evaluate``."""
+        if self.protected_evaluation and self.aggregator.sets_up:
+            raise ConfigurationError(
+                f"{type(self.aggregator).__name__} is set up for the records of a stage, and these belong to none; use "
+                "trainer.predict with a datamodule, or evaluate: plain"
+            )
         ids = torch.arange(features[0].shape[0])
         output = self.output(VerticalBatch(features, None, ids), RoundNames(self.seed, "predict", 0))
         return self.objective.predict(output)
@@ -434,8 +442,9 @@ class VFLModule(LightningModule, ABC):
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
         """Enter what a planned round sends and how long it takes in the books."""
+        called = int(plan.roll.called.sum())
         for leg, senders in zip(costs.legs, plan.sent, strict=True):
-            self.meter.add(leg, senders)
+            self.meter.add(leg.among(called), senders)
         if costs.downlink is not None:
             self.meter.add(costs.downlink, plan.answered)
         self.clock.advance(plan.seconds)
@@ -445,7 +454,14 @@ class VFLModule(LightningModule, ABC):
             self.mini_batches += int(plan.roll.included.sum())
 
     def enter_corrected(self, parties: Sequence[int]) -> None:
-        """Enter parties whose wrong answers were corrected, and name each once."""
+        """Enter parties whose wrong answers were corrected in this round, and name each once."""
+        if (
+            self.aggregator.corrects and self._trainer is not None and self._joint
+        ):  # a wrong answer may concern the rows of one process only
+            wrong = torch.zeros(self.roster.parties, device=self.device)
+            wrong[list(parties)] = 1.0
+            seen: Tensor = self.trainer.strategy.reduce(wrong, reduce_op="sum")
+            parties = seen.nonzero().flatten().tolist()
         for party in parties:
             if party not in self.corrected:
                 rank_zero_warn(f"an answer of party {party} was wrong and has been corrected; more are only counted")
@@ -492,24 +508,36 @@ class VFLModule(LightningModule, ABC):
     def prepare(self, stage: Stage, split: str) -> None:
         """Let the parties set up a stage before its first round, and enter what that sends."""
         aggregator, data = self.aggregator, getattr(self._trainer, "datamodule", None)
-        if not aggregator.shares_records:
+        if data is not None:
+            refuse_partly_held(aggregator, data.records(split).present)
+        if not aggregator.sets_up:
             return
         if data is None:
             raise ConfigurationError(
-                f"{type(aggregator).__name__} shares the records before the first round and has to know them; give the "
+                f"{type(aggregator).__name__} is set up before the first round and has to know the records; give the "
                 "trainer a VerticalDataModule instead of a loader"
             )
-        source: RecordSource = data.records(split)
-        if source.present is not None and not aggregator.partly_held:
-            raise ConfigurationError(
-                f"{type(aggregator).__name__} needs every party to hold every record; use overlap: inner, or an "
-                "aggregator that joins partly held records (Concat, Sum, Mean, Max)"
-            )
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        if stage == "fit" and self.trainer.ckpt_path is None:
+            self.preparation.start_over()
         names = RoundNames(self.seed, stage, 0)
-        for leg in self.preparation.run(aggregator, self.bottoms, source, self.roster, names, self.device):
+        source: RecordSource = data.records(split)
+        for leg in self.preparation.run(aggregator, self.bottoms, source, self.roster, names, self.device, fitting):
             self.meter.add(leg)
             if stage == "fit":  # no virtual time passes in evaluation
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
+
+    def _refuse_strangers(self, loaders: Any, stage: Stage) -> None:
+        """Batches have to be of the records that were set up: the trainer keeps a datamodule from earlier calls."""
+        source = self.preparation.sources.get(stage)
+        if source is None:
+            return
+        several = loaders if isinstance(loaders, list | tuple) else [loaders]
+        if any(getattr(loader, "records", None) is not source for loader in several):
+            raise ConfigurationError(
+                f"the batches are not of the records that {type(self.aggregator).__name__} was set up with; give the "
+                "trainer these data as a datamodule, not as a loader"
+            )
 
     def on_fit_end(self) -> None:
         """Shares are as large as the data: give them back."""
@@ -536,19 +564,22 @@ class VFLModule(LightningModule, ABC):
 
     def on_validation_start(self) -> None:
         """Set up validation records, once a fit."""
-        self._prepare_evaluation("validation", "val")
+        self._prepare_evaluation("validation", "val", self.trainer.val_dataloaders)
 
     def on_test_start(self) -> None:
         """Set up test records."""
-        self._prepare_evaluation("test", "test")
+        self._prepare_evaluation("test", "test", self.trainer.test_dataloaders)
 
     def on_predict_start(self) -> None:
         """Set up the records to predict."""
-        self._prepare_evaluation("predict", "predict")
+        self._prepare_evaluation("predict", "predict", self.trainer.predict_dataloaders)
 
-    def _prepare_evaluation(self, stage: Stage, split: str) -> None:
-        if self.protected_evaluation and stage not in self.preparation.memory:
+    def _prepare_evaluation(self, stage: Stage, split: str, loaders: Any) -> None:
+        if not self.protected_evaluation:
+            return
+        if stage not in self.preparation.memory:
             self.prepare(stage, split)
+        self._refuse_strangers(loaders, stage)
 
     def on_validation_end(self) -> None:
         """During a fit the shares are used again."""
@@ -639,6 +670,7 @@ class VFLModule(LightningModule, ABC):
             "clock": self.clock.seconds,
             "mini_batches": self.mini_batches,
             "pass_batches": self.pass_batches,
+            "epoch_batches": self.epoch_batches,
             "given_up": self.given_up,
             "corrected": dict(self.corrected),
             "epoch_loss": asdict(self._epoch_of_all()),
@@ -670,7 +702,8 @@ class VFLModule(LightningModule, ABC):
         self.rounds = dict(books["rounds"])
         self.meter.load_state_dict(books["meter"])
         self.given_up = books["given_up"]
-        self.corrected = dict(books["corrected"])
-        self.preparation.load(books["preparation"])
+        self.epoch_batches = books.get("epoch_batches", self.pass_batches)  # not in checkpoints before 0.2
+        self.corrected = dict(books.get("corrected", {}))
+        self.preparation.load(books.get("preparation", {}))
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
@@ -56,6 +56,15 @@ def build_top(top: TopFactory, width: int, outputs: int) -> nn.Module:
     network = _make(top, "the top", width, **wanted)
     _try(network, (2, width), outputs, f"the top {type(network).__name__}")
     return network
+
+
+def refuse_partly_held(aggregator: Aggregator, present: Tensor | None) -> None:
+    """Refuse records that not every party holds, for an aggregator that cannot join those."""
+    if present is not None and not aggregator.partly_held:
+        raise ConfigurationError(
+            f"{type(aggregator).__name__} needs every party to hold every record; use overlap: inner, or an aggregator "
+            "that joins partly held records (Concat, Sum, Mean, Max)"
+        )
 
 
 def _leaves_open(factory: Callable[..., Any], name: str) -> bool:

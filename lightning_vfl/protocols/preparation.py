@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.blocks import Blocks
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds import ExpandedRecords, set_up
-from lightning_vfl.types import Leg, PartyView, RecordSource, Roll, Roster, RoundNames, Rows, Stage
+from lightning_vfl.types import Leg, LinearForms, PartyView, RecordSource, Roll, Roster, RoundNames, Rows, Stage
 
 
 @dataclass
@@ -22,14 +22,23 @@ class Preparation:
     Args:
         agreed: public settings.
         memory: by stage, what set-up has left with the parties.
-        records: by stage, N.
-        booked: stages whose set-up traffic is in the books: once, however often a run is resumed or repeated.
+        sources: by stage, the records that were set up.
+        booked: stages of a fit whose set-up traffic is in the books: once, however often the fit is resumed.
     """
 
     agreed: dict[str, Any] = field(default_factory=dict)
-    memory: dict[Stage, Any] = field(default_factory=dict)
-    records: dict[Stage, int] = field(default_factory=dict)
+    memory: dict[Stage, Any] = field(default_factory=dict, repr=False)
+    sources: dict[Stage, RecordSource] = field(default_factory=dict, repr=False)
     booked: set[str] = field(default_factory=set)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without memory and records: a copy or a saved module takes nobody's shares along."""
+        return {**vars(self), "memory": {}, "sources": {}}
+
+    def start_over(self) -> None:
+        """A fit that resumes nothing settles and sends everything anew."""
+        self.agreed = {}
+        self.booked -= {"fit", "validation"}
 
     def run(
         self,
@@ -39,38 +48,46 @@ class Preparation:
         roster: Roster,
         names: RoundNames,
         device: torch.device,
+        fitting: bool,
     ) -> tuple[Leg, ...]:
         """Let the parties set up a stage, and say what of it is not in the books yet."""
         stage, parties = names.stage, roster.parties
         networks: list[Any] = list(bottoms.parties)
-        basis = tuple(len(network.weight) for network in networks) if aggregator.shares_records else ()
+        forms = aggregator.form is LinearForms
+        basis = tuple(len(network.weight) for network in networks) if forms else ()
         expanded = ExpandedRecords(source, bottoms, device)
-        if not self.agreed or (stage == "fit" and stage not in self.booked):  # a fit goes by its own records
+        if not self.agreed:
             weights: list[Tensor] = [network.weight.detach() for network in networks] if basis else []
             self.agreed = dict(aggregator.agree(expanded, weights, roster))
         nobody = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
         everyone = Roll.everyone(parties).called
         view = PartyView(names, roster, tuple(range(parties)), everyone, nobody, agreed=self.agreed)
-        self.records[stage] = len(source)
+        self.sources[stage] = source
         self.memory.pop(stage, None)  # what an earlier run has left, before there is a second
         self.memory[stage] = set_up(aggregator, expanded, basis, view, _announce)
         legs = aggregator.setup_legs(len(source), basis, roster)
-        if stage in self.booked:
-            return ()
-        self.booked.add(stage)
+        if fitting:
+            if stage in self.booked:
+                return ()
+            self.booked.add(stage)
         return legs if stage == "fit" else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
 
     def blocks(self, aggregator: Aggregator, parties: int, seed: int, stage: Stage) -> Blocks | None:
         """Which records of a stage are cheap together."""
         stage = of(stage)
-        if stage not in self.records:
+        if stage not in self.sources:
             return None
-        return aggregator.arrangement(self.records[stage], parties, seed, stage)
+        return aggregator.arrangement(len(self.sources[stage]), parties, seed, stage)
+
+    def count(self, stage: Stage) -> int:
+        """N of a stage; 0: nothing was set up."""
+        return len(self.sources[stage]) if stage in self.sources else 0
 
     def forget(self, *stages: Stage) -> None:
         """Give the memory of these stages back."""
         for stage in stages:
             self.memory.pop(stage, None)
+            self.sources.pop(stage, None)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know; plain values."""
@@ -78,7 +95,7 @@ class Preparation:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Know it again."""
-        self.agreed, self.booked = dict(state["agreed"]), set(state["booked"])
+        self.agreed, self.booked = dict(state.get("agreed", {})), set(state.get("booked", ()))
 
 
 def of(stage: Stage) -> Stage:

@@ -14,7 +14,7 @@ from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.planning import RoundPlan, check_pair, plan_round
 from lightning_vfl.protocols.base import BOOKS, VFLModule
-from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_partly_held
 from lightning_vfl.protocols.preparation import of
 from lightning_vfl.rounds import Exchange, contribute, contribute_some
 from lightning_vfl.types import Contribution, Leg, PartyView, Roll, RoundNames, ServerView, VerticalBatch
@@ -83,7 +83,8 @@ class SplitVFL(VFLModule):
         """Refuse what cannot train, then make room for what is remembered."""
         needed = self.aggregator.min_responses(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
-        check_pair(self.waiting, self.missing, self.faults.silent, slow, needed)
+        first = self.aggregator.legs(1, self.embedding_widths, self.basis_widths(), self.roster)[0]
+        check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate)
         policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
         if (self.missing.needs_visible or self.missing.fills) and not self.aggregator.visible:
             raise ConfigurationError(
@@ -201,13 +202,14 @@ class SplitVFL(VFLModule):
         self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy | None = None
     ) -> Tensor:
         aggregator, rows, everyone = self.aggregator, self.rows_of(batch), tuple(range(self.roster.parties))
+        refuse_partly_held(aggregator, batch.present)
         contribution: Contribution
         if aggregator.in_the_clear and not (roll.complete or self._joint_training):
             contribution = contribute_some(self.bottoms, batch.features, roll.included_parties, self.embedding_widths)
         else:
             contribution = contribute(aggregator.form, self.bottoms, batch.features)
         prepared, stage = self.preparation, of(names.stage)
-        memory, records, agreed = prepared.memory.get(stage), prepared.records.get(stage, 0), prepared.agreed
+        memory, records, agreed = prepared.memory.get(stage), prepared.count(stage), prepared.agreed
         parties = PartyView(names, self.roster, everyone, roll.called, rows, memory, batch.present, agreed)
         seen = batch.present if aggregator.visible else None
         server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen, records, agreed)

@@ -105,7 +105,7 @@ def view_of(aggregator, parties, called, present=None):
     roster, names, rows = Roster.singles(M), RoundNames(0, "fit", 0), Rows(torch.tensor([6, 0, 3, 1, 7]), 0, B)
     agreed = {"l_w": 14} if aggregator.form is LinearForms else {}
     view = PartyView(names, roster, tuple(parties), called, rows, None, present, agreed)
-    if not aggregator.shares_records:
+    if not aggregator.sets_up:
         return view
     everyone = PartyView(names, roster, tuple(range(M)), called, rows, None, None, agreed)
     memory = aggregator.empty_memory(RECORDS, (4,) * M, view)

@@ -510,7 +510,10 @@ def test_an_agreed_scale_leaves_its_headroom_and_one_bit_more_would_not(field, h
     reaches = []
     for party in range(4):
         x = [[abs(v) for v in row] for row in rounded_data(parties, party, torch.arange(20), 8)]
-        w = [[abs(Fraction(v)) * Fraction(headroom) for v in row] for row in parties.weights[party].tolist()]
+        least = Fraction(torch.tensor(len(parties.weights[party]) ** -0.5 / 4).item())  # of weights that begin smaller
+        w = [
+            [max(abs(Fraction(v)), least) * Fraction(headroom) for v in row] for row in parties.weights[party].tolist()
+        ]
         reaches.append((reach(x, w), max(sum(row) for row in x), max(v for row in w for v in row)))
     fits = [
         all(
@@ -1112,28 +1115,43 @@ def test_too_many_blocks_are_refused_with_the_most_that_fit():
             assert f"blocks: {fits}" in message
             assert f"privacy: {privacy}" in message
             LagrangeCoded(blocks=fits, privacy=privacy, wrong=wrong).check(parties)
-        elif most_blocks(parties, 0, wrong):
+        elif wrong and most_blocks(parties, privacy, 0) >= blocks:
+            named = int(message.split("use wrong: ")[1])
+            LagrangeCoded(blocks=blocks, privacy=privacy, wrong=named).check(parties)
+            with pytest.raises(ConfigurationError):
+                LagrangeCoded(blocks=blocks, privacy=privacy, wrong=named + 1).check(parties)
+        elif most_blocks(parties, 1, wrong):
             named = int(message.split("use blocks: 1 and privacy: ")[1])
             LagrangeCoded(blocks=1, privacy=named, wrong=wrong).check(parties)
             with pytest.raises(ConfigurationError):
                 LagrangeCoded(blocks=1, privacy=named + 1, wrong=wrong).check(parties)
         else:
-            assert "wrong" in message.split(";")[1]
+            enough = int(message.split("at least ")[1].split(" parties")[0])
+            assert enough == (3 if privacy else 1)
 
 
 def test_two_parties_cannot_hide_anything_from_each_other():
     with pytest.raises(
-        ConfigurationError, match="need 3 answers, more than the 2 parties; use blocks: 1 and privacy: 0"
+        ConfigurationError, match="need 3 answers, more than the 2 parties; it takes at least 3 parties to hide"
     ):
         LagrangeCoded().check(2)
     LagrangeCoded(privacy=0).check(2)
+    assert LagrangeCoded(privacy=0).protection(1).startswith("none against parties")
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"blocks": 0}, "blocks 0 cuts nothing; use 1 or more, or auto"),
+        ({"blocks": 0}, "blocks 0 cannot be; use a whole number from 1 on, or auto"),
         ({"blocks": -1}, "blocks -1"),
+        ({"blocks": 2.5}, "blocks 2.5 cannot be"),
+        ({"blocks": "all"}, "blocks 'all' cannot be"),
+        ({"privacy": None}, "privacy None cannot be; use a whole number from 0 on"),
+        ({"wrong": True}, "wrong True cannot be"),
+        ({"blocks": 1, "stragglers": 3}, "stragglers: 3 chooses blocks, which are given as 1; leave one of them out"),
+        ({"scale": 8.5}, "scale 8.5 is no number of bits"),
+        ({"headroom": 0.5}, "headroom 0.5 leaves no room"),
+        ({"field": 2**31 - 1}, "field 2147483647 is no field"),
         ({"privacy": -1}, "privacy -1"),
         ({"stragglers": -1}, "stragglers -1"),
         ({"wrong": -1}, "wrong -1"),
@@ -1149,5 +1167,7 @@ def test_bad_settings_name_the_fix(settings, words):
 
 def test_a_field_without_enough_points_is_refused_before_anything_is_built():
     LagrangeCoded(blocks=2, privacy=1, field=PrimeField(11)).check(8)
-    with pytest.raises(ConfigurationError, match="cannot be told apart modulo 11"):
+    with pytest.raises(
+        ConfigurationError, match=r"PrimeField\(11\) has no room for 12 points .* primes of at least 12"
+    ):
         LagrangeCoded(blocks=2, privacy=1, field=PrimeField(11)).check(9)

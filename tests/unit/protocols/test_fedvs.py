@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
 from lightning_vfl import SplitVFL
-from lightning_vfl.aggregators import LagrangeCoded, Mean
+from lightning_vfl.aggregators import LagrangeCoded, LagrangeShared, Mean
 from lightning_vfl.callbacks import Crashes, PartyDropout, Stragglers
 from lightning_vfl.datamodules import ContiguousColumns, Unchanged
 from lightning_vfl.errors import ConfigurationError
@@ -355,7 +355,7 @@ def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_pa
         ({"waiting": Ignore(), "faults": [Stragglers(0.5)]}, "ends a round with 4 answers"),
         ({"missing": Zeros()}, "missing: Zeros stands in for single embeddings, which LagrangeCoded hides"),
         ({"missing": Stale()}, "missing: Stale stands in .* use Exclude or Skip"),
-        ({"missing": Skip()}, "leaves somebody out of every round"),
+        ({"missing": Skip(), "waiting": Ignore(), "faults": [Stragglers(0.2)]}, "leaves somebody out of every round"),
         ({"waiting": Threshold(), "faults": [PartyDropout(0.1, 0.1, False)]}, "wait for ever"),
         ({"bottom": MLP}, "linear in one weight matrix, but party 0 has MLP; use PolynomialNetwork"),
         ({"bottom_of": {3: MLP}}, "party 3 has MLP; use PolynomialNetwork"),
@@ -420,10 +420,10 @@ def test_forward_through_the_protocol_has_no_shares_to_compute_on(tmp_path):
     features = source.records("train").rows(torch.arange(3))
     module = fedvs(evaluate="protocol", party_shapes=source.party_shapes, num_classes=3)
     module.configure_model()
-    with pytest.raises(ConfigurationError, match=r"nobody has shared the records .* or use evaluate: plain"):
+    with pytest.raises(ConfigurationError, match=r"set up for the records of a stage, .* or evaluate: plain"):
         module(features)
     fit(tmp_path, module, source)
-    with pytest.raises(ConfigurationError, match="nobody has shared the records"):
+    with pytest.raises(ConfigurationError, match="set up for the records of a stage"):
         module(features)
     plain = fedvs(party_shapes=source.party_shapes, num_classes=3)
     plain.configure_model()
@@ -603,3 +603,103 @@ def test_coded_is_equivalent_in_double_precision_too(tmp_path):
         fit(tmp_path, module, data(Halves), precision="64-true")
         runs.append(module.state_dict())
     assert same(*runs)
+
+
+def test_batches_of_other_records_than_were_shared_are_refused(tmp_path):
+    """The trainer keeps the datamodule of an earlier call when it is given a loader."""
+    module, other = fedvs(evaluate="protocol"), data(Larger)
+    t = fit(tmp_path, module)
+    other.setup("test")
+    with pytest.raises(
+        ConfigurationError, match="the batches are not of the records that LagrangeCoded was set up with"
+    ):
+        t.test(module, dataloaders=other.test_dataloader(), verbose=False)
+    other.setup("fit")
+    with pytest.raises(ConfigurationError, match="the batches are not of the records"):
+        t.fit(module, train_dataloaders=other.train_dataloader(), val_dataloaders=other.val_dataloader())
+
+
+def test_records_that_not_everybody_holds_are_refused_by_all_who_cannot_join_them(tmp_path):
+    class Partly(Blobs):
+        partly_held = True
+
+    module = SplitVFL(LagrangeShared(), width=WIDTH, seed=0)
+    with pytest.raises(ConfigurationError, match="LagrangeShared needs every party to hold every record"):
+        trainer(tmp_path).fit(module, datamodule=Partly())
+
+
+def test_stragglers_are_in_the_mean_so_skip_discards_nothing(tmp_path):
+    module = fedvs(missing=Skip())
+    fit(tmp_path, module, callbacks=[Stragglers()])
+    assert module.given_up == 0
+
+
+def test_every_share_that_is_sent_is_in_the_books(tmp_path):
+    """A fit or test done again sends everything again; a fit that is resumed belongs to the one before."""
+    module = fedvs(evaluate="protocol")
+    sent = []
+    for _ in range(2):
+        fit(tmp_path, module, max_epochs=1)
+        sent.append(int(module.meter.total("peer", "data shares").sum()))
+    assert sent[1] == 2 * sent[0]
+    t, sent = trainer(tmp_path), []
+    for _ in range(2):
+        t.test(module, datamodule=data(), verbose=False)
+        sent.append(int(module.meter.total("peer", "test data shares").sum()))
+    assert sent[1] == 2 * sent[0]
+
+
+def test_an_absent_party_is_sent_nothing_and_costs_nobody_a_receiver(tmp_path):
+    whole, fewer = fedvs(), fedvs(waiting=Ignore())
+    fit(tmp_path, whole, max_epochs=1)
+    fit(tmp_path, fewer, max_epochs=1, callbacks=[Stragglers(0.15)])  # one of seven is left out
+    (left_out,) = fewer.left_out
+    a, b = (module.meter.total("peer", "model shares") for module in (whole, fewer))
+    assert b[left_out] == 0
+    others = [m for m in range(M) if m != left_out]
+    assert torch.allclose(b[others].double(), a[others].double() * (M - 2) / (M - 1), atol=STEPS)
+
+
+def test_a_run_that_overflows_goes_on_with_a_lower_scale(tmp_path):
+    fit(tmp_path, fedvs(), max_epochs=1).save_checkpoint(tmp_path / "last.ckpt")
+    lower = fedvs(options={"scale": 6})
+    trainer(tmp_path, max_epochs=2).fit(lower, datamodule=data(), ckpt_path=tmp_path / "last.ckpt")
+    assert lower.rounds["fit"] == 2 * STEPS
+
+
+def test_networks_that_begin_with_zeros_train(tmp_path):
+    def zeros(shape, width):
+        network = PolynomialNetwork(shape, width, degree=DEGREE)
+        nn.init.zeros_(network.weight)
+        return network
+
+    module = fedvs(bottom=zeros)
+    fit(tmp_path, module)
+    assert module.preparation.agreed["l_w"] < 25
+    assert all(bottom.weight.abs().max() > 0 for bottom in module.bottoms.parties)
+
+
+def test_checkpoints_without_the_newer_books_are_read(tmp_path):
+    module = fedvs()
+    t = fit(tmp_path, module)
+    t.save_checkpoint(tmp_path / "old.ckpt")
+    old = torch.load(tmp_path / "old.ckpt", weights_only=True)
+    for name in ("preparation", "corrected", "epoch_batches"):
+        del old["lightning_vfl"][name]
+    torch.save(old, tmp_path / "old.ckpt")
+    other = fedvs()
+    trainer(tmp_path, max_epochs=3).fit(other, datamodule=data(), ckpt_path=tmp_path / "old.ckpt")
+    assert other.corrected == {}
+    assert other.rounds["fit"] == 3 * STEPS
+
+
+def test_a_copy_takes_nobodys_shares_along(tmp_path):
+    class Copy(Callback):
+        def on_train_batch_end(self, trainer, module, *args):
+            copied = copy.deepcopy(module.preparation)
+            assert module.preparation.memory
+            assert copied.memory == copied.sources == {}
+            assert copied.agreed == module.preparation.agreed
+            assert "memory" not in repr(module.preparation)
+
+    fit(tmp_path, fedvs(), callbacks=[Copy()], max_epochs=1)

@@ -1,0 +1,171 @@
+r"""Binomial numbers, exact in distribution and fast. Imported on first use: numba takes 0.5 s to load.
+
+A trial with probability p = k / 2⁴⁰ succeeds when a uniform integer of 40 bits is below k. Its top 8 bits nearly always
+decide: only when they equal those of k, one time in 256, are the other 32 looked at. So a trial costs one random byte,
+half of what 16 bit planes of p take, at 40 bits of p; and drawing random words is most of the work.
+
+Layout of the words that are drawn: the first is the key of the ties; then, for every ``BLOCK`` elements, a row of
+``BLOCK`` bytes for each trial, so that the innermost loop is one comparison of whole registers. The 32 bits of a tie
+are Philox's for the number of the element and of its tie. An element is therefore a function of its number, its p and
+the source of words, and of no other element's p: processes that hold some rows each draw what one would have drawn.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Words = Callable[[int], NDArray[np.uint64]]
+
+BITS = 40  # of p: 8 that a random byte is compared with, 32 for ties
+BLOCK = 64  # elements side by side: two registers of 32 bytes, 8 words a trial
+_AT_ONCE = 2**14  # words drawn at a time: 128 KiB stay in the second-level cache
+
+
+def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0) -> Tensor:
+    r"""Independent draws of Binomial(b, p), one for every element of p.
+
+    p is rounded TOWARDS 1/2, to :math:`k / 2^{40}`: a p in [1/2 - β, 1/2 + β] stays there, so a privacy figure for β
+    holds for what is drawn, and needs no allowance for the rounding.
+
+    Shapes: ``probability`` (*S), floating point; the draws (*S) int64, on the same device.
+    Units: plain counts, 0 to b.
+    Guarantee: exactly Binomial(b, k / 2⁴⁰) where the words are uniform and independent, 0 < |p - k / 2⁴⁰| < 2⁻⁴⁰ or
+        equal; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws on every machine; the element
+        with number ``start + i`` is the same, whatever the others' p and however many there are.
+    Not guaranteed: secrecy. Words of Philox can be told from random ones by whoever breaks Philox, and ties take theirs
+        from a key of 64 bits. Constant time: a tie is slower.
+
+    Args:
+        probability: p, each in [0, 1].
+        trials: b ≥ 1.
+        words: hands over so many uniform 64-bit words, one call after the other, e.g. ``stream(...).random_raw``. A
+            fresh source for every call: one word, and b for every 8 elements, are used up.
+        start: number of the first element among those that ``words`` are for, as a process counts that holds later
+            rows of a joint batch.
+
+    Raises:
+        ConfigurationError: for a b below 1, a ``start`` below 0, and p outside [0, 1] or NaN.
+
+    Example:
+        >>> from lightning_vfl.streams import stream
+        >>> p = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+        >>> drawn = binomial(p, 16, stream(0, "quantise", 3).random_raw)
+        >>> drawn.tolist()[0], drawn.tolist()[-1], drawn.shape
+        (0, 16, torch.Size([5]))
+        >>> own = binomial(p[2:], 16, stream(0, "quantise", 3).random_raw, start=2)
+        >>> torch.equal(own, drawn[2:])
+        True
+
+    References:
+        Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with Secure Aggregation",
+        ICML 2022, https://arxiv.org/abs/2207.09916, Algorithm 1 (what the draws are for).
+        Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011 (Philox4x32-10).
+    """
+    if not 1 <= trials < inf or trials != int(trials):
+        raise ConfigurationError(f"trials {trials} is no number of trials; use 1, 2, 3, ...")
+    if start < 0:
+        raise ConfigurationError(f"start {start} is before the first element; use 0 or more")
+    real = torch.float32 if probability.dtype == torch.float32 else torch.float64
+    flat = probability.detach().reshape(-1).to("cpu", real).numpy()
+    drawn = np.empty(flat.size, np.int64)
+    if flat.size and not _fill(drawn, flat, int(trials), words, start):
+        raise ConfigurationError("probabilities outside [0, 1] or NaN have no draws; clip the embeddings before")
+    return torch.from_numpy(drawn).to(probability.device).reshape(probability.shape)
+
+
+def _fill(drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Words", start: int) -> bool:
+    """Draws for elements start, start + 1, ... of the source, a few blocks at a time; whether every p lies in [0, 1]."""
+    key = words(1)[0]
+    block = trials * BLOCK // 8  # words
+    at_once = max(1, _AT_ONCE // block)
+    skipped, inside = divmod(start, BLOCK)
+    for left in range(skipped, 0, -at_once):
+        words(min(left, at_once) * block)
+    end, right = inside + p.size, True
+    for first in range(0, -(-end // BLOCK), at_once):
+        begin, stop = first * BLOCK, min(end, (first + at_once) * BLOCK)
+        raw = words(-(-(stop - begin) // BLOCK) * block).astype("<u8", copy=False).view(np.uint8)
+        here = slice(max(0, begin - inside), stop - inside)
+        number = np.uint64(skipped * BLOCK + begin)
+        right &= _draw(raw, p[here], drawn[here], trials, number, max(0, inside - begin), key)
+    return right
+
+
+# nogil, cache: as in field.kernels
+_fused = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+
+
+@_fused
+def _draw(
+    raw: "NDArray[np.uint8]",
+    p: "NDArray[Any]",
+    out: "NDArray[np.int64]",
+    trials: int,
+    number: np.uint64,
+    empty: int,
+    key: np.uint64,
+) -> bool:
+    """Counts of successes out (n,) from bytes raw (blocks, trials, BLOCK); whether every p (n,) lies in [0, 1].
+
+    The first ``empty`` places of the first block are no elements; ``number`` is that of its first place.
+    """
+    k = np.zeros(BLOCK, np.int64)
+    top = np.zeros(BLOCK, np.uint8)
+    below = np.zeros(BLOCK, np.uint8)
+    equal = np.zeros(BLOCK, np.uint8)
+    right = True
+    for block in range((empty + p.size + BLOCK - 1) // BLOCK):
+        first = block * BLOCK - empty
+        low, high = max(0, -first), min(BLOCK, p.size - first)
+        for e in range(low, high):
+            x = np.float64(p[first + e])
+            right &= (x >= 0.0) & (x <= 1.0)
+            x *= 2.0**BITS  # exact
+            k[e] = np.int64(np.ceil(x) if x < 2.0 ** (BITS - 1) else np.floor(x))
+            top[e] = np.uint8((k[e] >> 32) & 255)
+            out[first + e] = 0
+        for begin in range(0, trials, 255):  # as many as a byte can count
+            below[:] = 0
+            equal[:] = 0
+            for trial in range(begin, min(trials, begin + 255)):
+                row = (block * trials + trial) * BLOCK
+                for e in range(BLOCK):
+                    byte = raw[row + e]
+                    below[e] += np.uint8(byte < top[e])
+                    equal[e] += np.uint8(byte == top[e])
+            for e in range(low, high):
+                out[first + e] += below[e]
+            for e in range(low, high):
+                if equal[e]:
+                    rest = np.uint32(k[e] & 0xFFFFFFFF)
+                    place = number + np.uint64(block * BLOCK + e)
+                    for tie in range(np.int64(equal[e])):
+                        out[first + e] += philox(place, np.uint64(begin + tie), key) < rest
+        for e in range(low, high):
+            if k[e] >> BITS:  # p = 1, whose top 9 bits are no byte
+                out[first + e] = trials
+    return right
+
+
+@_fused
+def philox(low: np.uint64, high: np.uint64, key: np.uint64) -> np.uint32:
+    """The first 32 bits of Philox4x32-10 for a counter of two 64-bit words."""
+    mask = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    c0, c1, c2, c3 = low & mask, low >> half, high & mask, high >> half
+    k0, k1 = key & mask, key >> half
+    for _ in range(10):
+        left, right = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (right >> half) ^ c1 ^ k0, right & mask, (left >> half) ^ c3 ^ k1, left & mask
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+    return np.uint32(c0)
