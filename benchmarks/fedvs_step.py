@@ -101,7 +101,13 @@ def sharing(data: RandomFloats) -> tuple[float, float]:
     names = RoundNames(0, "fit", 0)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     Preparation().run(
-        module.aggregator, module.bottoms, data.records("train"), module.roster, names, torch.device("cpu")
+        module.aggregator,
+        module.bottoms,
+        data.records("train"),
+        module.roster,
+        names,
+        torch.device("cpu"),
+        fitting=True,
     )
     seconds = time.perf_counter() - began
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20

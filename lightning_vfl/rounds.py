@@ -141,12 +141,13 @@ class Exchange:
         roll = self.server.roll
         if self.aggregator.equivalent:
             return self.aggregator.clear(self.contribution, self.parties, roll)
-        message, kept = self.aggregator.encode(self.contribution, self.parties)
+        # What is not needed is not computed: any so many answers give the same.
+        needed = self.aggregator.min_responses(self.server.roster.parties)
+        answering = tuple(m for m in self.parties.parties if roll.responders[m])[:needed]
+        message, kept = self.aggregator.encode(self.contribution, replace(self.parties, receivers=answering))
         if not roll.complete:
             message = _from(message, roll.included)
-        if message.to == "peers":  # what is not needed is not computed: any answers give the same
-            needed = self.aggregator.min_responses(self.server.roster.parties)
-            answering = tuple(m for m in self.parties.parties if roll.responders[m])[:needed]
+        if message.to == "peers":
             message = self.aggregator.respond(kept, message, roll.included, replace(self.parties, parties=answering))
         return self.aggregator.decode((self.policy.before(message, self.server),), self.server)
 
@@ -181,4 +182,5 @@ def _from(message: Message, senders: Tensor) -> Message:
     """What arrives of a message when only these senders, (M,) bool, are heard."""
     heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
     alongside = None if message.alongside is None else _from(message.alongside, senders)
-    return Message(message.kind, message.to, tuple(s for s, _ in heard), tuple(piece for _, piece in heard), alongside)
+    senders_heard, pieces = tuple(s for s, _ in heard), tuple(piece for _, piece in heard)
+    return Message(message.kind, message.to, senders_heard, pieces, alongside, message.receivers)

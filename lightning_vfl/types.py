@@ -216,7 +216,8 @@ class Message:
     """What several senders put on the wire in one leg: one piece a sender, ragged allowed.
 
     In a message to peers, axis 0 of a piece is the receiver. The sender's own part is among them; it is never on the
-    wire. ``alongside`` is what the same senders send in the same leg under a kind of its own.
+    wire. ``receivers`` names them, where pieces for the others were not made; None: all M. ``alongside`` is what the
+    same senders send in the same leg under a kind of its own.
     """
 
     kind: str
@@ -224,6 +225,7 @@ class Message:
     senders: tuple[int, ...]
     pieces: tuple[Tensor, ...]
     alongside: "Message | None" = None
+    receivers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,7 @@ class PartyView:
             one call; never in a checkpoint.
         present: (B, P) bool, which rows a hosted party holds; None: all.
         agreed: public settings that were settled in set-up, by name.
+        receivers: who of the peers will be heard again, None: all; a simulation need not compute the rest.
     """
 
     names: RoundNames
@@ -250,6 +253,7 @@ class PartyView:
     memory: Any = None
     present: Tensor | None = None
     agreed: Mapping[str, Any] = field(default_factory=dict)
+    receivers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

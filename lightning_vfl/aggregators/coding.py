@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.crypto import Keystream, SeededSecrets
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, Modular
-from lightning_vfl.types import RoundNames
+from lightning_vfl.types import Message, RoundNames
 
 
 @dataclass(frozen=True)
@@ -123,3 +123,30 @@ def known_execution(execution: str) -> None:
     """Refuse another word."""
     if execution not in ("coded", "equivalent"):
         raise ConfigurationError(f"execution '{execution}' is unknown; use coded or equivalent")
+
+
+def received_by(holders: Sequence[int], message: Message) -> Tensor:
+    """What these holders have received, all senders' rows side by side: (holders, Σ rows, width)."""
+    whole = _side_by_side(message.pieces)
+    receivers = message.receivers
+    if receivers == tuple(holders):
+        return whole
+    wanted = list(holders) if receivers is None else [receivers.index(holder) for holder in holders]
+    return whole.index_select(0, torch.tensor(wanted, device=whole.device))
+
+
+def _side_by_side(pieces: Sequence[Tensor]) -> Tensor:
+    """The pieces along dimension 1; without a copy if they were cut from one tensor: nobody was away."""
+    first = pieces[0]
+    step, place = first.stride(1), first.storage_offset()
+    storage = first.untyped_storage().data_ptr()
+    for piece in pieces:
+        if (
+            piece.untyped_storage().data_ptr() != storage
+            or piece.storage_offset() != place
+            or piece.stride() != first.stride()
+        ):
+            return torch.cat(list(pieces), dim=1)
+        place += piece.shape[1] * step
+    shape = (first.shape[0], sum(piece.shape[1] for piece in pieces), *first.shape[2:])
+    return first.as_strided(shape, first.stride())

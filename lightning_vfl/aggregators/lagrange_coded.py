@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
-from lightning_vfl.aggregators.coding import Coding, known_execution
+from lightning_vfl.aggregators.coding import Coding, known_execution, received_by
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.blocks import PADDING, Blocks
 from lightning_vfl.errors import ConfigurationError
@@ -294,14 +294,16 @@ class LagrangeCoded(Aggregator):
         width = elements.shape[1]
         sizes = [len(w) for w in integers]
         masks = self._coding.masks(view.names, "weights", senders, sizes, self.privacy, width)
-        shares = code.share_copies(elements, masks.to(elements.device))
-        message = Message("model shares", "peers", senders, torch.split(shares, sizes, dim=1))
+        shares = code.share_copies(elements, masks.to(elements.device), view.receivers)
+        message = Message("model shares", "peers", senders, torch.split(shares, sizes, dim=1), receivers=view.receivers)
         if self.rerandomise:
             rows = len(memory.blocks.coded_rows(view.rows.ids)[0])
             copies = code.threshold(DEGREE) - code.blocks
             free = self._coding.masks(view.names, "zeros", senders, [rows] * len(senders), copies, width)
-            zeros = torch.split(code.share_zeros(free.to(elements.device), DEGREE), [rows] * len(senders), dim=1)
-            message = replace(message, alongside=Message("zero shares", "peers", senders, zeros))
+            zeros = code.share_zeros(free.to(elements.device), DEGREE, view.receivers)
+            pieces = torch.split(zeros, [rows] * len(senders), dim=1)
+            hiding = Message("zero shares", "peers", senders, pieces, receivers=view.receivers)
+            message = replace(message, alongside=hiding)
         return message, None
 
     def respond(self, kept: None, received: Message, included: Tensor, view: PartyView) -> Message:
@@ -314,13 +316,13 @@ class LagrangeCoded(Aggregator):
         data = memory.table.view(hosted * length, width).index_select(0, flat)
         if len(received.senders) < view.roster.parties:
             data = torch.cat([data[:, memory.offsets[s] : memory.offsets[s + 1]] for s in received.senders], dim=1)
-        own = torch.tensor(holders, device=device)
-        weights = torch.cat([piece.index_select(0, own) for piece in received.pieces], dim=1)
+        weights = received_by(holders, received)
         data = data.view(len(holders), len(rows), weights.shape[1]).to(device).to(torch.int64)
         products = self.field.matmul(data, weights)
         if received.alongside is not None:
-            hiding = torch.stack([piece.index_select(0, own) for piece in received.alongside.pieces])
-            products = self.field.add(products, self.field.sum(hiding))
+            senders = len(received.senders)
+            zeros = received_by(holders, received.alongside).view(len(holders), senders, *products.shape[1:])
+            products = self.field.add(products, self.field.sum(zeros.transpose(0, 1)))
         return Message("products", "server", view.parties, products.unbind(0))
 
     # ---- one round: the server's half

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.coding import Coding, known_execution
+from lightning_vfl.aggregators.coding import Coding, known_execution, received_by
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, Modular, PrimeField
@@ -131,12 +131,16 @@ class LagrangeShared(Aggregator):
         padded = torch.nn.functional.pad(h, (0, 0, 0, rows * code.blocks - h.shape[1]))
         secrets = padded.view(len(mine), code.blocks, rows, h.shape[2]).transpose(0, 1)
         drawn = self._coding.masks(view.names, "embeddings", senders, [rows] * len(mine), code.privacy, h.shape[2])
-        shares = code.share(secrets, drawn.view(code.privacy, *secrets.shape[1:]).to(h.device))
-        return Message("embedding shares", "peers", senders, shares.unbind(1)), None
+        masks = drawn.view(code.privacy, *secrets.shape[1:]).to(h.device)
+        shares = code.share(secrets, masks, view.receivers).flatten(1, 2)  # a sender's rows beside the next one's
+        pieces = torch.split(shares, [rows] * len(senders), dim=1)
+        return Message("embedding shares", "peers", senders, pieces, receivers=view.receivers), None
 
     def respond(self, kept: None, received: Message, included: Tensor, view: PartyView) -> Message:
-        own = torch.tensor(view.parties, device=received.pieces[0].device)
-        sums = self.field.sum(torch.stack([piece.index_select(0, own) for piece in received.pieces]))
+        shares = received_by(view.parties, received)
+        senders = len(received.senders)
+        each = shares.view(len(shares), senders, shares.shape[1] // senders, shares.shape[2])
+        sums = self.field.sum(each.transpose(0, 1))
         return Message("sums", "server", view.parties, sums.unbind(0))
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:

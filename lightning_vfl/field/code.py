@@ -85,17 +85,18 @@ class LagrangeCode:
         """How many results of a computation of this degree determine it: g(K + T - 1) + 1."""
         return degree * (self.blocks + self.privacy - 1) + 1
 
-    def share(self, secrets: Tensor, masks: Tensor) -> Tensor:
-        """Shares of K different secrets."""
-        return interpolate(self.field, torch.cat([secrets, masks]), self.beta, self.alpha)
+    def share(self, secrets: Tensor, masks: Tensor, holders: Sequence[int] | None = None) -> Tensor:
+        """Shares of K different secrets, of all M holders or of these."""
+        points = self.alpha if holders is None else self._points(holders)
+        return interpolate(self.field, torch.cat([secrets, masks]), self.beta, points)
 
-    def share_copies(self, secret: Tensor, masks: Tensor) -> Tensor:
+    def share_copies(self, secret: Tensor, masks: Tensor, holders: Sequence[int] | None = None) -> Tensor:
         """Shares of the same secret (*S) in all K places: equation (4), G(β_k) = W for every k."""
         values = torch.cat([secret.unsqueeze(0), masks]).flatten(1)
-        shares = self.field.matmul(self._copies.to(secret.device), values)
-        return shares.view(self.parties, *secret.shape)
+        matrix = self._copies if holders is None else self._copies[list(holders)]
+        return self.field.matmul(matrix.to(secret.device), values).view(len(matrix), *secret.shape)
 
-    def share_zeros(self, free: Tensor, degree: int) -> Tensor:
+    def share_zeros(self, free: Tensor, degree: int, holders: Sequence[int] | None = None) -> Tensor:
         """Shares of a polynomial of degree g(K + T - 1) that is zero at β_1..β_K, for ``free`` (g(K+T-1)+1-K, *S).
 
         Uniform ``free`` values make it uniform among all such polynomials.
@@ -105,8 +106,9 @@ class LagrangeCode:
                 f"a polynomial with {self.threshold(degree)} coefficients and {self.blocks} zeros has "
                 f"{self.threshold(degree) - self.blocks} free values, not {len(free)}; give as many"
             )
-        matrix = _zero_matrix(self, degree).to(free.device)
-        return self.field.matmul(matrix, free.flatten(1)).view(self.parties, *free.shape[1:])
+        matrix = _zero_matrix(self, degree)
+        matrix = matrix if holders is None else matrix[list(holders)]
+        return self.field.matmul(matrix.to(free.device), free.flatten(1)).view(len(matrix), *free.shape[1:])
 
     def decode(self, results: Tensor, holders: Sequence[int], degree: int) -> Tensor:
         """What was computed, at the K secrets, from the first g(K + T - 1) + 1 of these holders' results (n, *S)."""
