@@ -39,9 +39,10 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0) -
 
     Shapes: ``probability`` (*S), floating point; the draws (*S) int64, on the same device.
     Units: plain counts, 0 to b.
-    Guarantee: exactly Binomial(b, k / 2⁴⁰) where the words are uniform and independent, 0 < |p - k / 2⁴⁰| < 2⁻⁴⁰ or
-        equal; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws on every machine; the element
-        with number ``start + i`` is the same, whatever the others' p and however many there are.
+    Guarantee: exactly Binomial(b, k / 2⁴⁰) where the words are uniform and independent. |p - k / 2⁴⁰| is below 2⁻⁴⁰
+        and the bias of a draw below b 2⁻⁴⁰; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws
+        on every machine; the element with number ``start + i`` is the same, whatever the others' p and however many
+        there are.
     Not guaranteed: secrecy. Words of Philox can be told from random ones by whoever breaks Philox, and ties take theirs
         from a key of 64 bits. Constant time: a tie is slower.
 
@@ -84,7 +85,7 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0) -
 
 
 def _fill(drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Words", start: int) -> bool:
-    """Draws for elements start, start + 1, ... of the source, a few blocks at a time; whether every p lies in [0, 1]."""
+    """Draws for elements start, start + 1, ... of the source, some blocks at a time; whether every p lies in [0, 1]."""
     key = words(1)[0]
     block = trials * BLOCK // 8  # words
     at_once = max(1, _AT_ONCE // block)
@@ -95,6 +96,7 @@ def _fill(drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Wo
     for first in range(0, -(-end // BLOCK), at_once):
         begin, stop = first * BLOCK, min(end, (first + at_once) * BLOCK)
         raw = words(-(-(stop - begin) // BLOCK) * block).astype("<u8", copy=False).view(np.uint8)
+        raw = raw.reshape(-1, BLOCK)
         here = slice(max(0, begin - inside), stop - inside)
         number = np.uint64(skipped * BLOCK + begin)
         right &= _draw(raw, p[here], drawn[here], trials, number, max(0, inside - begin), key)
@@ -103,6 +105,35 @@ def _fill(drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Wo
 
 # nogil, cache: as in field.kernels
 _fused = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+
+
+# The two innermost loops are functions of their own: among other loops LLVM does not make vector instructions of them.
+
+
+@_fused
+def _round(p: "NDArray[Any]", k: "NDArray[np.float64]", top: "NDArray[np.uint8]") -> bool:
+    """Set k (n,) to 2^40 p, rounded towards 2^39, and top (n,) to its top byte; whether every p (n,) lies in [0, 1]."""
+    wrong = np.int64(0)
+    for e in range(p.size):
+        x = np.float64(p[e]) * 2.0**BITS  # exact
+        good = (x >= 0.0) & (x <= 2.0**BITS)
+        wrong += not good
+        x = x if good else np.float64(0.0)  # an integer made of what is none could be anything
+        up, down = np.ceil(x), np.floor(x)
+        k[e] = up if x < 2.0 ** (BITS - 1) else down
+        top[e] = np.uint8(np.int32(k[e] * 2.0 ** (8 - BITS)))
+    return bool(wrong == 0)
+
+
+@_fused
+def _compare(
+    raw: "NDArray[np.uint8]", top: "NDArray[np.uint8]", below: "NDArray[np.uint8]", equal: "NDArray[np.uint8]"
+) -> None:
+    """Count the bytes of raw (trials, BLOCK) below and equal to top, column by column."""
+    for trial in range(raw.shape[0]):
+        for e in range(BLOCK):
+            below[e] += np.uint8(raw[trial, e] < top[e])
+            equal[e] += np.uint8(raw[trial, e] == top[e])
 
 
 @_fused
@@ -115,11 +146,11 @@ def _draw(
     empty: int,
     key: np.uint64,
 ) -> bool:
-    """Counts of successes out (n,) from bytes raw (blocks, trials, BLOCK); whether every p (n,) lies in [0, 1].
+    """Counts of successes out (n,) from bytes raw (blocks * trials, BLOCK); whether every p (n,) lies in [0, 1].
 
     The first ``empty`` places of the first block are no elements; ``number`` is that of its first place.
     """
-    k = np.zeros(BLOCK, np.int64)
+    k = np.zeros(BLOCK, np.float64)
     top = np.zeros(BLOCK, np.uint8)
     below = np.zeros(BLOCK, np.uint8)
     equal = np.zeros(BLOCK, np.uint8)
@@ -127,33 +158,24 @@ def _draw(
     for block in range((empty + p.size + BLOCK - 1) // BLOCK):
         first = block * BLOCK - empty
         low, high = max(0, -first), min(BLOCK, p.size - first)
-        for e in range(low, high):
-            x = np.float64(p[first + e])
-            right &= (x >= 0.0) & (x <= 1.0)
-            x *= 2.0**BITS  # exact
-            k[e] = np.int64(np.ceil(x) if x < 2.0 ** (BITS - 1) else np.floor(x))
-            top[e] = np.uint8((k[e] >> 32) & 255)
-            out[first + e] = 0
+        own = out[first + low : first + high]
+        own[:] = 0
+        right &= _round(p[first + low : first + high], k[low:high], top[low:high])
         for begin in range(0, trials, 255):  # as many as a byte can count
             below[:] = 0
             equal[:] = 0
-            for trial in range(begin, min(trials, begin + 255)):
-                row = (block * trials + trial) * BLOCK
-                for e in range(BLOCK):
-                    byte = raw[row + e]
-                    below[e] += np.uint8(byte < top[e])
-                    equal[e] += np.uint8(byte == top[e])
-            for e in range(low, high):
-                out[first + e] += below[e]
+            row = block * trials + begin
+            _compare(raw[row : row + min(255, trials - begin)], top, below, equal)
+            own += below[low:high]
             for e in range(low, high):
                 if equal[e]:
-                    rest = np.uint32(k[e] & 0xFFFFFFFF)
+                    rest = np.uint32(np.int64(k[e]) & 0xFFFFFFFF)
                     place = number + np.uint64(block * BLOCK + e)
                     for tie in range(np.int64(equal[e])):
-                        out[first + e] += philox(place, np.uint64(begin + tie), key) < rest
+                        own[e - low] += philox(place, np.uint64(begin + tie), key) < rest
         for e in range(low, high):
-            if k[e] >> BITS:  # p = 1, whose top 9 bits are no byte
-                out[first + e] = trials
+            if k[e] == 2.0**BITS:  # p = 1, whose top 9 bits are no byte
+                own[e - low] = trials
     return right
 
 
