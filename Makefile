@@ -47,7 +47,7 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 	$(BIN)/ruff check --fix .
 
 test: $(INSTALLED)  ## the test suite, under 3 minutes
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile
 
 test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, planted violations
 	$(BIN)/python -m pytest -m slow

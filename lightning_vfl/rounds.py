@@ -141,9 +141,9 @@ class Exchange:
         roll = self.server.roll
         if self.aggregator.equivalent:
             return self.aggregator.clear(self.contribution, self.parties, roll)
-        # What is not needed is not computed: any so many answers give the same.
-        needed = self.aggregator.min_responses(self.server.roster.parties)
-        answering = tuple(m for m in self.parties.parties if roll.responders[m])[:needed]
+        answering = tuple(m for m in self.parties.parties if roll.responders[m])
+        if self.aggregator.any_will_do:  # what is not needed is not computed
+            answering = answering[: self.aggregator.min_responses(self.server.roster.parties)]
         message, kept = self.aggregator.encode(self.contribution, replace(self.parties, receivers=answering))
         if not roll.complete:
             message = _from(message, roll.included)

@@ -63,6 +63,7 @@ class Aggregator(ABC):
         incidental: settings that change no result: a checkpoint trained with others may be loaded.
         in_the_clear: derived, not declared: all steps of a round are the defaults, so the round is ``plain`` itself.
         sets_up: derived: there is something to do before the first round of a stage.
+        any_will_do: derived: ``min_responses`` is stated, so second answers beyond these are not computed.
     """
 
     form: ClassVar[type[Contribution]] = Embeddings
@@ -72,6 +73,7 @@ class Aggregator(ABC):
     incidental: ClassVar[tuple[str, ...]] = ()
     in_the_clear: ClassVar[bool] = True
     sets_up: ClassVar[bool] = False
+    any_will_do: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -80,6 +82,7 @@ class Aggregator(ABC):
             return any(getattr(cls, step) is not getattr(Aggregator, step) for step in steps)
 
         cls.in_the_clear = not own("encode", "respond", "decode", "clear", "pullback")
+        cls.any_will_do = own("min_responses")
         cls.sets_up = own("agree", "setup_legs", "empty_memory", "offer", "accept")
 
     # ---- shapes, before anything is computed
@@ -119,7 +122,10 @@ class Aggregator(ABC):
         )
 
     def min_responses(self, parties: int) -> int:
-        """The fewest answers of M parties that can be decoded; default: one."""
+        """The fewest answers of M parties that can be decoded, whoever gives them; default: one.
+
+        To state it is to say that any so many answers of a second leg give the same aggregate.
+        """
         return 1
 
     def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:

@@ -2,10 +2,9 @@
 
 from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_delta, gaussian_epsilon
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve, poisson_binomial_rdp
-from lightning_vfl.privacy.rdp import ORDERS, Converted, compose_rdp, rdp_delta, rdp_epsilon
+from lightning_vfl.privacy.rdp import Converted, compose_rdp, rdp_delta, rdp_epsilon
 
 __all__ = [
-    "ORDERS",
     "Converted",
     "analytic_sigma",
     "compose_rdp",

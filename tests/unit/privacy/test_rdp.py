@@ -12,7 +12,6 @@ from scipy.stats import binom
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import (
-    ORDERS,
     compose_rdp,
     gaussian_delta,
     gaussian_epsilon,
@@ -20,6 +19,7 @@ from lightning_vfl.privacy import (
     rdp_delta,
     rdp_epsilon,
 )
+from lightning_vfl.privacy.rdp import ORDERS
 
 deltas = st.floats(-30, -0.3).map(lambda power: 10.0**power)
 signals = st.floats(-3, 2).map(lambda power: 10.0**power)
