@@ -4,7 +4,7 @@
 are run in turn in one process; a step is timed from batch to batch. The arithmetic floor is what the float64 products
 alone take: R parties, each 43 x 812 by 812 x 64, in as many limbs as the modulus needs.
 
-    python -m benchmarks.fedvs_step [--json FILE] [--turns T]
+    python -m benchmarks.fedvs_step [--json FILE] [--turns T] [--accelerator gpu]
 """
 
 import resource
@@ -62,6 +62,12 @@ class RandomFloats(VerticalDataModule):
         return {"train": Split(x, y, np.arange(self.records_in_all))}
 
 
+def settle() -> None:
+    """Wait for what a GPU still has to do."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 class Steps(Callback):
     """When each step ended."""
 
@@ -69,6 +75,7 @@ class Steps(Callback):
         self.ends: list[float] = []
 
     def on_train_batch_end(self, *args: object, **kwargs: object) -> None:
+        settle()
         self.ends.append(time.perf_counter())
 
     @property
@@ -110,7 +117,7 @@ def sharing(_: int = 0) -> tuple[float, float]:
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
 
 
-def fit(aggregator: Aggregator, data: RandomFloats, looped: bool = False) -> Steps:
+def fit(aggregator: Aggregator, data: RandomFloats, accelerator: str, looped: bool = False) -> Steps:
     """A fit of some steps."""
     module = build(aggregator, data)
     if looped:
@@ -118,7 +125,8 @@ def fit(aggregator: Aggregator, data: RandomFloats, looped: bool = False) -> Ste
     steps = Steps()
     with tempfile.TemporaryDirectory() as folder:
         Trainer(
-            accelerator="cpu",
+            accelerator=accelerator,
+            devices=1,
             max_steps=STEPS,
             logger=False,
             enable_checkpointing=False,
@@ -130,17 +138,18 @@ def fit(aggregator: Aggregator, data: RandomFloats, looped: bool = False) -> Ste
     return steps
 
 
-def floor(parties: int, needed: int, modulus: int) -> float:
+def floor(parties: int, needed: int, modulus: int, device: str) -> float:
     """Seconds of a round's float64 products, and of nothing else."""
     terms = parties * (COLUMNS + 1)
     split = plan(terms, modulus)
-    a = torch.randn(needed, split.few.count * ROWS, terms, dtype=torch.float64)
-    b = torch.randn(needed, terms, split.many.count * WIDTH, dtype=torch.float64)
+    a = torch.randn(needed, split.few.count * ROWS, terms, dtype=torch.float64, device=device)
+    b = torch.randn(needed, terms, split.many.count * WIDTH, dtype=torch.float64, device=device)
     times = []
     for _ in range(60):
         began = time.perf_counter()
         for start in range(0, terms, split.chunk):
             torch.bmm(a[..., start : start + split.chunk], b[:, start : start + split.chunk])
+        settle()
         times.append(time.perf_counter() - began)
     return median(times[WARM:])
 
@@ -148,7 +157,9 @@ def floor(parties: int, needed: int, modulus: int) -> float:
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--turns", type=int, default=5, help="how often each kind of round is fitted")
+    parser.add_argument("--accelerator", default="cpu", choices=("cpu", "gpu"), help="where both kinds of round run")
     chosen = parser.parse_args()
+    where = chosen.accelerator
     warnings.filterwarnings("ignore")
     keep_freed_memory()
     torch.set_num_threads(2)
@@ -160,18 +171,18 @@ def main() -> None:
         shared = pool.map(sharing, range(5), chunksize=1)
     coded = partial(LagrangeCoded, blocks=BLOCKS, privacy=PRIVACY)
     kinds: dict[str, Callable[[], Steps]] = {
-        "mean, looped bottoms": lambda: fit(Mean(), data, looped=True),
-        "mean, batched bottoms": lambda: fit(Mean(), data),
-        "coded": lambda: fit(coded(rerandomise=False), data),
-        "coded, rerandomised": lambda: fit(coded(), data),
-        "equivalent": lambda: fit(coded(execution="equivalent"), data),
+        "mean, looped bottoms": lambda: fit(Mean(), data, where, looped=True),
+        "mean, batched bottoms": lambda: fit(Mean(), data, where),
+        "coded": lambda: fit(coded(rerandomise=False), data, where),
+        "coded, rerandomised": lambda: fit(coded(), data, where),
+        "equivalent": lambda: fit(coded(execution="equivalent"), data, where),
     }
     taken: dict[str, list[Steps]] = {kind: [] for kind in kinds}
     for _ in range(chosen.turns):
         for kind, run in kinds.items():
             taken[kind].append(run())
     needed = coded().min_responses(PARTIES)
-    least = floor(PARTIES, needed, coded().field.modulus)
+    least = floor(PARTIES, needed, coded().field.modulus, "cuda" if where == "gpu" else where)
     seconds = {kind: [fit.step for fit in fits] for kind, fits in taken.items()}
     looped, batched = seconds["mean, looped bottoms"], seconds["mean, batched bottoms"]
     for kind, own in seconds.items():
@@ -197,7 +208,7 @@ def main() -> None:
         small = RandomFloats(parties, 6_000, 128)
         small.setup("fit")
         aggregator = LagrangeCoded(rerandomise=False)
-        growth[parties] = median([fit(aggregator, small).step for _ in range(3)])
+        growth[parties] = median([fit(aggregator, small, where).step for _ in range(3)])
         k = aggregator.arrangement(6_000, parties, 0, "fit").count
         rows.append({"round": f"coded, M = {parties}, K = {k}, 128 records", "ms/step": 1e3 * growth[parties]})
     slope = np.polyfit([log(m) for m in growth], [log(s) for s in growth.values()], 1)[0]

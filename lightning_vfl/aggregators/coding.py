@@ -100,6 +100,16 @@ class Coding:
         """The code of M parties."""
         return _code(self.field, self.blocks_for(parties), self.privacy, parties)
 
+    def protection(self, equivalent: bool, of: str, server: str) -> str:
+        """What is hidden, in words: ``of`` the other parties from T, and from the server."""
+        if equivalent:
+            return "simulated: nothing was hidden (execution: equivalent)"
+        if self.insecure_seeded_secrets:
+            return "none: masks can be computed from the seed (insecure_seeded_secrets)"
+        if not self.privacy:
+            return f"none against parties, who can read {of} (privacy: 0); {server}"
+        return f"any {self.privacy} colluding learn nothing of {of}; {server}"
+
     def masks(
         self, names: RoundNames, purpose: str, parties: Sequence[int], rows: Sequence[int], copies: int, width: int
     ) -> Tensor:

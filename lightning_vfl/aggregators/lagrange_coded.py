@@ -178,14 +178,8 @@ class LagrangeCoded(Aggregator):
         return self.wrong
 
     def protection(self, uploads: int) -> str:
-        if self.equivalent:
-            return "simulated: nothing was hidden (execution: equivalent)"
-        if self.insecure_seeded_secrets:
-            return "none: masks can be computed from the seed (insecure_seeded_secrets)"
-        hidden = "the server learns the means only" if self.rerandomise else "uploads not re-randomised"
-        if not self.privacy:
-            return f"none against parties, who hold each other's data (privacy: 0); {hidden}"
-        return f"any {self.privacy} colluding learn nothing of others' data; {hidden}"
+        server = "the server learns the means only" if self.rerandomise else "uploads not re-randomised"
+        return self._coding.protection(self.equivalent, "others' data", server)
 
     def out_width(self, width: int, roster: Roster) -> int:
         return width

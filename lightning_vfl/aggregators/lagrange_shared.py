@@ -97,16 +97,7 @@ class LagrangeShared(Aggregator):
         return self._coding.needed(self._coding.blocks_for(parties))
 
     def protection(self, uploads: int) -> str:
-        if self.equivalent:
-            return "simulated: nothing was hidden (execution: equivalent)"
-        if self.insecure_seeded_secrets:
-            return "none: masks can be computed from the seed (insecure_seeded_secrets)"
-        against = (
-            f"any {self.privacy} colluding learn nothing of others' embeddings"
-            if self.privacy
-            else "none against parties (privacy: 0)"
-        )
-        return f"{against}; the server learns the means only"
+        return self._coding.protection(self.equivalent, "others' embeddings", "the server learns the means only")
 
     def out_width(self, width: int, roster: Roster) -> int:
         return width

@@ -703,3 +703,25 @@ def test_a_copy_takes_nobodys_shares_along(tmp_path):
             assert "memory" not in repr(module.preparation)
 
     fit(tmp_path, fedvs(), callbacks=[Copy()], max_epochs=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("evaluate", ["plain", "protocol"])
+def test_coded_and_equivalent_have_the_same_bits_on_a_gpu(tmp_path, evaluate):
+    runs = []
+    for execution in ("coded", "equivalent"):
+        module = fedvs(execution, evaluate=evaluate)
+        runs.append(everything(module, fit(tmp_path, module, accelerator="gpu", devices=1)))
+    assert same(*runs)
+
+
+def test_the_summary_says_what_was_hidden():
+    assert (
+        LagrangeCoded().protection(1)
+        == "any 1 colluding learn nothing of others' data; the server learns the means only"
+    )
+    assert "not re-randomised" in LagrangeCoded(rerandomise=False).protection(1)
+    assert "nothing was hidden" in LagrangeCoded(execution="equivalent").protection(1)
+    assert "from the seed" in LagrangeShared(insecure_seeded_secrets=True).protection(1)
+    assert "none against parties" in LagrangeShared(privacy=0).protection(1)
