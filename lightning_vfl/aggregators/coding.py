@@ -108,7 +108,7 @@ class Coding:
             return "none: masks can be computed from the seed (insecure_seeded_secrets)"
         if not self.privacy:
             return f"none against parties, who can read {of} (privacy: 0); {server}"
-        return f"any {self.privacy} colluding learn nothing of {of}; {server}"
+        return f"T = {self.privacy} colluding parties learn nothing of {of}; {server}"
 
     def masks(
         self, names: RoundNames, purpose: str, parties: Sequence[int], rows: Sequence[int], copies: int, width: int
