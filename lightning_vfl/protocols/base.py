@@ -563,11 +563,19 @@ class VFLModule(LightningModule, ABC):
     # ---- evaluation
 
     def on_validation_start(self) -> None:
-        """Set up validation records, once a fit."""
+        """Set up validation records, once a fit; begin to count anew.
+
+        Metrics that were reset in inference mode could not be updated outside of it, as a fit does; and what was broken
+        off must not count in the next result.
+        """
+        self.val_loss.reset()
+        self.val_metrics.reset()
         self._prepare_evaluation("validation", "val", self.trainer.val_dataloaders)
 
     def on_test_start(self) -> None:
-        """Set up test records."""
+        """Set up test records; begin to count anew, as in ``on_validation_start``."""
+        self.test_loss.reset()
+        self.test_metrics.reset()
         self._prepare_evaluation("test", "test", self.trainer.test_dataloaders)
 
     def on_predict_start(self) -> None:

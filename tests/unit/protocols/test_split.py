@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, r2_score, roc_auc_score
 from torch import nn
 
@@ -259,3 +260,29 @@ def test_a_second_fit_has_epoch_losses_of_its_own(tmp_path):
     t = trainer(tmp_path, max_epochs=1, log_every_n_steps=1)
     t.fit(module, datamodule=data)
     assert float(t.callback_metrics["train/loss_epoch"]) == pytest.approx(float(t.callback_metrics["train/loss"]))
+
+
+def test_a_validation_before_the_fit_changes_nothing(tmp_path):
+    """It runs in inference mode, the validations of a fit do not."""
+    results = []
+    for validated in (True, False):
+        module = split()
+        if validated:
+            trainer(tmp_path).validate(module, datamodule=Blobs(batch_size=10), verbose=False)
+        t = trainer(tmp_path)
+        t.fit(module, datamodule=Blobs(batch_size=10))
+        results.append({name: float(value) for name, value in t.callback_metrics.items()})
+    assert results[0] == results[1]
+
+
+def test_a_test_that_was_broken_off_does_not_count_in_the_next(tmp_path):
+    class Stop(Callback):
+        def on_test_batch_end(self, *args):
+            raise KeyError("broken off")
+
+    module = split()
+    with pytest.raises(KeyError):
+        trainer(tmp_path, callbacks=[Stop()]).test(module, datamodule=Blobs(batch_size=4), verbose=False)
+    again = trainer(tmp_path).test(module, datamodule=Blobs(batch_size=4), verbose=False)
+    clean = split()
+    assert again == trainer(tmp_path).test(clean, datamodule=Blobs(batch_size=4), verbose=False)
