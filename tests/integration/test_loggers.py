@@ -1,5 +1,7 @@
 """Loggers from the recipe, for real: files on disk, W&B in its offline mode."""
 
+import time
+
 import pandas as pd
 import pytest
 
@@ -55,4 +57,7 @@ def test_wandb_logger_offline(tmp_path, monkeypatch):
     assert history.config["width"] == 64
     history.finish()
     (file,) = (tmp_path / "wandb").rglob("*.wandb")
+    patience = time.monotonic() + 30  # it is written by a process of wandb's own
+    while file.stat().st_size <= 1000 and time.monotonic() < patience:
+        time.sleep(0.1)
     assert file.stat().st_size > 1000
