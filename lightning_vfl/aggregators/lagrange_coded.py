@@ -249,11 +249,8 @@ class LagrangeCoded(Aggregator):
     def offer(self, records: PartyRecords, memory: Shares | None, view: PartyView) -> Iterator[Message]:
         if memory is None:
             return
-        m, code, codec = (
-            view.roster.parties,
-            self._coding.code(view.roster.parties),
-            FixedPoint(self.field, self.l_x, 0),
-        )
+        m = view.roster.parties
+        code, codec = self._coding.code(m), FixedPoint(self.field, self.l_x, 0)
         for party in view.parties:
             width = memory.offsets[party + 1] - memory.offsets[party]
             step = max(1, SHARED_AT_ONCE // (m * width))
@@ -339,8 +336,10 @@ class LagrangeCoded(Aggregator):
         return self._aggregate(mean, corrected)
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
-        mine = [i for i, party in enumerate(view.parties) if roll.included[party]]
-        whole = torch.cat(self._integers(contribution, mine, view))
+        called = [i for i, party in enumerate(view.parties) if view.called[party]]  # as in encode, all of them look
+        integers = dict(zip(called, self._integers(contribution, called, view), strict=True))
+        mine = [i for i in called if roll.included[view.parties[i]]]
+        whole = torch.cat([integers[i] for i in mine])
         codec = self._codec(view.agreed)
         x_of = linear_forms(contribution).basis
         basis = torch.cat([x_of[i] for i in mine], dim=1)

@@ -141,8 +141,9 @@ class LagrangeShared(Aggregator):
         return self._aggregate(self._codec.dequantise(total), view.roll)
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
-        mine = [i for i, party in enumerate(view.parties) if roll.included[party]]
-        total = torch.stack(self._integers(contribution, mine, view)).sum(0)
+        called = [i for i, party in enumerate(view.parties) if view.called[party]]  # as in encode, all of them look
+        integers = zip(called, self._integers(contribution, called, view), strict=True)
+        total = torch.stack([h for i, h in integers if roll.included[view.parties[i]]]).sum(0)
         return self._aggregate(total.double().mul_(2.0**-self.bits), roll)
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:

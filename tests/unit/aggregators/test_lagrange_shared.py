@@ -158,3 +158,12 @@ def test_no_rows_are_no_special_case():
     """The last batch of several processes may leave one without a row."""
     h = embeddings(4, 0)
     assert exchange(LagrangeShared(2, 1), h).run().shape == (0, 2)
+
+
+@pytest.mark.parametrize("execution", ["coded", "equivalent"])
+def test_a_called_party_that_overflows_raises_though_it_comes_too_late(execution):
+    """It cannot know whether it will be in time; a simulation that skips the shares must not be more lenient."""
+    h = list(embeddings(4, 3))
+    h[2] = h[2] + 20_000.0
+    with pytest.raises(ConfigurationError, match="party 2: embeddings up to"):
+        exchange(LagrangeShared(execution=execution), tuple(h), torch.tensor([1, 1, 0, 1]).bool()).run()
