@@ -5,6 +5,7 @@ from .bank_marketing import BankMarketing
 from .base import VerticalDataModule
 from .credit_default import CreditDefault
 from .csv_tables import CSVTables
+from .groups import Groups
 from .idx_images import MNIST, FashionMNIST
 from .multi_view import Handwritten
 from .normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
@@ -23,6 +24,7 @@ __all__ = [
     "Digits",
     "FashionMNIST",
     "Grid",
+    "Groups",
     "Handwritten",
     "Layout",
     "NamedColumns",

@@ -37,9 +37,10 @@ class Adult(MixedTable):
     The usual cut is that of vFedSec, appendix B, into 27, 63 and 16 columns: the active party holds workclass,
     occupation, capital-gain, capital-loss and hours-per-week (and fnlwgt, if it is kept); ``clients_1_2`` age,
     marital-status, relationship, race, sex and native-country; ``clients_3_4`` education (and education-num). Clients
-    of one group hold the same columns, so a group is one party here. The 5 and 8 partitions of its Table 6, features
-    drawn at random, are ``RandomColumns(5)`` and ``RandomColumns(8)``: the 106 encoded columns are drawn, so that
-    categories of one column come to several parties; ``NamedColumns`` keeps them together.
+    of one group hold the same columns, so a group is one party here; with ``Groups(None, members=[1, 2, 2])`` each of
+    the 5 clients is. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
+    ``RandomColumns(8)``: the 106 encoded columns are drawn, so that categories of one column come to several parties;
+    ``NamedColumns`` keeps them together.
 
     Args:
         partitioner: who gets which columns; None: the three parties of vFedSec.

@@ -34,9 +34,9 @@ class BankMarketing(MixedTable):
     The usual cut is that of vFedSec, appendix B, into 57, 3 and 20 columns: the active party holds housing, loan,
     contact, day, month, campaign, pdays, previous and poutcome (and duration, if it is kept); ``clients_1_2`` default
     and balance; ``clients_3_4`` age, job, marital and education. Clients of one group hold the same columns, so a group
-    is one party here. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
-    ``RandomColumns(8)``: the 80 encoded columns are drawn, so that categories of one column come to several parties;
-    ``NamedColumns`` keeps them together.
+    is one party here; with ``Groups(None, members=[1, 2, 2])`` each of the 5 clients is. The 5 and 8 partitions of its
+    Table 6, features drawn at random, are ``RandomColumns(5)`` and ``RandomColumns(8)``: the 80 encoded columns are
+    drawn, so that categories of one column come to several parties; ``NamedColumns`` keeps them together.
 
     Args:
         partitioner: who gets which columns; None: the three parties of vFedSec.

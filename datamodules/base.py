@@ -15,6 +15,7 @@ from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.schedules import InOrder, Schedule, Shuffled
 from lightning_vfl.types import VerticalBatch
 
+from .groups import who_holds
 from .loader import ScheduledLoader
 from .normalise import Normaliser, Standardise
 from .partition import Layout, Part, Partitioner
@@ -44,11 +45,13 @@ class VerticalDataModule(LightningDataModule, ABC):
         pin_memory: for a faster way to a GPU.
 
     Guarantee: a batch is gathered whole. Scaling never sees a validation or test row, nor another party's column. With
-        several processes every batch is shared out row by row, so together they see exactly the joint batch.
+        several processes every batch is shared out row by row, so together they see exactly the joint batch. Features
+        that a party does not hold are zero and ``present`` says so; no two parties of a group hold the same record.
 
     Raises:
-        ConfigurationError: in ``setup``, for columns that cannot be cut that way, values that are not finite and labels
-            out of range; in ``train_dataloader``, for batches larger than the data.
+        ConfigurationError: in ``setup``, for columns that cannot be cut that way, values that are not finite, labels
+            out of range and records that two parties of a group hold; in ``train_dataloader``, for batches larger than
+            the data.
     """
 
     data_settings: ClassVar[tuple[str, ...]] = ()
@@ -67,7 +70,8 @@ class VerticalDataModule(LightningDataModule, ABC):
         super().__init__()
         if batch_size < 1:
             raise ConfigurationError(f"batch_size {batch_size} is not a number of records; use 1 or more")
-        self.partitioner = partitioner or self.default_partitioner()
+        usual = self.default_partitioner()
+        self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
         self.normaliser = normaliser or self.default_normaliser()
         self.batch_size = batch_size
         self.seed = seed
@@ -108,6 +112,11 @@ class VerticalDataModule(LightningDataModule, ABC):
         """Per-record shape of each party's features."""
         return tuple(part.shape for part in self._cut())
 
+    @property
+    def party_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Party numbers, group by group: the parties of a group hold the same columns for different records."""
+        return self.partitioner.groups(len(self._cut()))
+
     def records(self, split: SplitName) -> VerticalRecords:
         """The records of a split, after ``setup``.
 
@@ -131,18 +140,23 @@ class VerticalDataModule(LightningDataModule, ABC):
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
         widths = [len(part.positions) for part in parts]
         cut = {name: split.features.flatten(1).index_select(1, positions) for name, split in splits.items()}
+        present, lacking = {}, {}
         for name, features in cut.items():
+            present[name] = held = who_holds(name, splits[name], self.partitioner, self.party_groups)
+            if held is not None:  # what a party does not hold is zero, whatever the data and the scaling
+                lacking[name] = ~held.repeat_interleave(torch.tensor(widths), dim=1)
+                features.masked_fill_(lacking[name], 0.0)
             self._check(name, features, splits[name], parts)
-        shift, scale = self._fit_scaling(cut["train"], splits["train"].present, widths)
+        shift, scale = self._fit_scaling(cut["train"], present["train"], widths)
         for name in missing:
             if name in splits:
                 split = splits[name]
                 features = cut[name].sub_(shift).div_(scale)
-                if split.present is not None:  # what a party does not hold is zero, whatever the scaling
-                    held = split.present.repeat_interleave(torch.tensor(widths), dim=1)
-                    features = torch.where(held, features, 0.0)
-                shapes = [part.shape for part in parts]
-                self._records[name] = VerticalRecords(features.float(), shapes, split.labels, split.ids, split.present)
+                if name in lacking:
+                    features.masked_fill_(lacking[name], 0.0)
+                self._records[name] = VerticalRecords(
+                    features.float(), self.party_shapes, split.labels, split.ids, present[name]
+                )
 
     def train_dataloader(self) -> ScheduledLoader:
         """Batches in the order that the protocol's schedule gives; without a protocol, shuffled."""

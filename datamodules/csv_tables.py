@@ -16,6 +16,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 
 from .base import SplitName, VerticalDataModule
+from .grouped_tables import alike, check_names, refuse_shared_ids, with_singles
 from .normalise import Normaliser
 from .one_hot import one_hot
 from .partition import Layout, Partitioner, Views
@@ -37,11 +38,14 @@ class _Joined:
     labels: Tensor
     classes: tuple[int | str, ...]
     layout: Layout
+    groups: tuple[tuple[int, ...], ...]
     rows: "Mapping[SplitName, NDArray[np.int64]]"
 
 
 class CSVTables(VerticalDataModule):
     """One CSV or Parquet file a party, with a column of record ids in each, and the labels at one party.
+
+    Tables of a group hold the same columns for different records: shops of a chain, each with its own customers.
 
     Records are joined on their ids, in sorted order, so the order of a file's rows changes nothing. Every party's
     features are a view; a party whose file has only ids (and labels) is not a feature party. Columns are called as in
@@ -56,31 +60,37 @@ class CSVTables(VerticalDataModule):
         data_dir: the folder that relative file names start from; None: the working folder.
         task: ``classification``: labels are whole numbers or texts, numbered in sorted order, see ``classes``;
             ``regression``: labels are real numbers.
-        overlap: ``inner``: the records that every party holds. ``keep``: every record of the label party; where another
-            party does not hold it, that party's features are zero and ``present`` says so. A record without a label is
-            left out either way, because neither a loss nor a metric can be computed of it; the counts are printed.
+        overlap: ``inner``: the records that every party holds, or one party of every group. ``keep``: every record of
+            the label party; where another party does not hold it, that party's features are zero and ``present`` says
+            so. A record without a label is left out either way, because neither a loss nor a metric can be computed of
+            it; the counts are printed.
         categorical: columns to encode one-hot, in every file that has them.
         separator: between the fields of a CSV file.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
-        partitioner: None: the files decide; another one cuts the joined columns anew (with ``inner`` only).
+        partitioner: None: the files decide; another one cuts the joined columns anew (with ``inner`` only, and without
+            ``groups``).
         normaliser: how each party scales its features; None: every column to mean 0 and deviation 1.
         batch_size: rows of a batch in each process.
         seed: names the split and the order of the training records.
         drop_last: leave out the last, smaller batch of every training epoch.
         num_workers: worker processes; 0 is fastest for data in memory.
         pin_memory: for a faster way to a GPU.
+        groups: tables that form a group, each group a list of names; every other table stands alone, and so does that
+            of the label party. Tables of a group need the same columns, in any order: that of the first is taken.
 
     Guarantee: categories, like scaling, come from the training rows alone; a category seen only later is encoded as all
-        zeros. The splits of a classification are stratified by class. No value is guessed: what is missing, mixed or
-        ambiguous is refused with its count, as far as joined records are concerned (ids: all records).
+        zeros. The tables of a group have the same columns when encoded too: their categories are read as text and come
+        from the training rows of all of them. The splits of a classification are stratified by class. No value is
+        guessed: what is missing, mixed or ambiguous is refused with its count, as far as joined records are concerned
+        (ids: all records).
     Not guaranteed: a private join. All files are read here, and everybody learns which records are in common.
 
     Raises:
         ConfigurationError: for files that cannot be read or joined, and columns that are not numbers.
     """
 
-    data_settings = ("task", "overlap", "categorical", "val_share", "test_share")
+    data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups")
 
     def __init__(
         self,
@@ -102,6 +112,7 @@ class CSVTables(VerticalDataModule):
         drop_last: bool = False,
         num_workers: int = 0,
         pin_memory: bool = False,
+        groups: Sequence[Sequence[str]] = (),
     ) -> None:
         super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
         if label_party not in tables:
@@ -114,6 +125,12 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(
                 "overlap 'keep' says which table holds which record, so the tables must be the parties; "
                 f"leave out {type(self.partitioner).__name__} or use overlap: inner"
+            )
+        self.groups = check_names(groups, tables, label_party)
+        if self.groups and not isinstance(self.partitioner, Views):
+            raise ConfigurationError(
+                "groups says which table holds which record, so the tables must be the parties; leave out "
+                f"{type(self.partitioner).__name__} or groups"
             )
         check_shares(val_share, test_share)
         self.tables = {party: Path(data_dir or ".") / path for party, path in tables.items()}
@@ -140,6 +157,10 @@ class CSVTables(VerticalDataModule):
     def num_classes(self) -> int | None:
         return len(self.classes) if self.task == "classification" else None
 
+    @property
+    def party_groups(self) -> tuple[tuple[int, ...], ...]:
+        return self._joined.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
+
     def default_partitioner(self) -> Partitioner:
         return Views()
 
@@ -164,7 +185,9 @@ class CSVTables(VerticalDataModule):
                 f"{_listed(tables[self.label_party])}; correct label_column"
                 + (f", or label_party: '{others[0]}' has such a column" if others else "")
             )
-        ids = self._common_ids(tables)
+        groups = with_singles(self.groups, tables)
+        tables = alike(tables, groups)
+        ids = self._common_ids(tables, groups)
         tables = {party: table[table.index.isin(ids)].sort_index() for party, table in tables.items()}
         labels, classes = self._labels(tables[self.label_party].pop(self.label_column))
         stratify = labels if self.task == "classification" else None
@@ -175,11 +198,14 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(
                 f"categorical names column '{unknown[0]}', which no party has; they have {_listed(columns_of)}"
             )
+        encoded = {}
+        for group in groups:
+            encoded.update(self._features({party: tables[party] for party in group}, ids[rows["train"]]))
         names: list[str] = []
         blocks, held, views = [], [], {}
         for party, table in tables.items():
             holds = np.isin(ids, _plain(table.index))
-            block, own = self._features(party, table, holds[rows["train"]], ids[rows["train"]])
+            block, own = encoded[party]
             names += [f"{party}.{n}" if columns_of[column] > 1 else n for n, column in own]
             if own:
                 padded = np.zeros((len(ids), len(own)))
@@ -189,13 +215,15 @@ class CSVTables(VerticalDataModule):
                 views[party] = len(own)
         if not views:
             raise ConfigurationError(f"no party has a column besides '{self.id_column}' and the labels; add features")
+        number = {party: m for m, party in enumerate(views)}
         return _Joined(
             ids,
             torch.from_numpy(np.hstack(blocks)).double(),  # scaled first: a timestamp needs more than float32
-            torch.from_numpy(np.stack(held, axis=1)) if self.overlap == "keep" else None,
+            torch.from_numpy(np.stack(held, axis=1)) if self.overlap == "keep" or self.groups else None,
             torch.tensor(labels, dtype=torch.int64 if self.task == "classification" else torch.float32),
             classes,
             Layout((len(names),), tuple(names), tuple(views.values()), tuple(views)),
+            tuple(tuple(number[party] for party in group) for group in groups if group[0] in number),
             rows,
         )
 
@@ -204,6 +232,8 @@ class CSVTables(VerticalDataModule):
         import pandas as pd  # 0.5 s, where it is used
 
         path = self.tables[party]
+        # the codes of one file may all look like numbers where another of its group has some that do not: 01 and x1
+        text = self.categorical if any(party in group for group in self.groups) else ()
         try:
             if path.suffix in (".parquet", ".pq"):
                 table = pd.read_parquet(path)
@@ -212,7 +242,12 @@ class CSVTables(VerticalDataModule):
                     # pandas only warns of rows longer than the header, and drops what is too much
                     warnings.simplefilter("error", pd.errors.ParserWarning)
                     table = pd.read_csv(
-                        path, sep=self.separator, index_col=False, skipinitialspace=True, low_memory=False
+                        path,
+                        sep=self.separator,
+                        index_col=False,
+                        skipinitialspace=True,
+                        low_memory=False,
+                        dtype=dict.fromkeys(text, str),
                     )
         except (OSError, ValueError, pd.errors.ParserWarning) as error:
             raise ConfigurationError(
@@ -241,7 +276,9 @@ class CSVTables(VerticalDataModule):
             )
         return table.set_axis(pd.Index(ids))
 
-    def _common_ids(self, tables: Mapping[str, "pd.DataFrame"]) -> "NDArray[np.generic]":
+    def _common_ids(
+        self, tables: Mapping[str, "pd.DataFrame"], groups: Iterable[tuple[str, ...]]
+    ) -> "NDArray[np.generic]":
         """The sorted ids of the records that are kept."""
         label_ids = tables[self.label_party].index
         for party, table in tables.items():
@@ -250,8 +287,11 @@ class CSVTables(VerticalDataModule):
                     f"ids of party '{party}' are {_kind(table.index)} but those of party '{self.label_party}' are "
                     f"{_kind(label_ids)}; write them alike in all files"
                 )
-        parties = [label_ids] if self.overlap == "keep" else [table.index for table in tables.values()]
-        ids = reduce(np.intersect1d, [_plain(index) for index in parties])
+        refuse_shared_ids(tables, groups)
+        needed = [(self.label_party,)] if self.overlap == "keep" else groups
+        ids = reduce(
+            np.intersect1d, [np.concatenate([_plain(tables[party].index) for party in group]) for group in needed]
+        )
         if not len(ids):
             samples = ", ".join(f"{party} {table.index[0]}" for party, table in tables.items())
             raise ConfigurationError(
@@ -283,26 +323,35 @@ class CSVTables(VerticalDataModule):
         return labels.astype(np.int64), tuple(classes.tolist())
 
     def _features(
-        self, party: str, table: "pd.DataFrame", trained: "NDArray[np.bool_]", train_ids: "NDArray[np.generic]"
-    ) -> tuple["NDArray[np.float64]", list[tuple[str, str]]]:
-        """The table as numbers, and (name, column of the file) of each of its columns."""
-        if not trained.any():
+        self, tables: Mapping[str, "pd.DataFrame"], train_ids: "NDArray[np.generic]"
+    ) -> "dict[str, tuple[NDArray[np.float64], list[tuple[str, str]]]]":
+        """Each table of a group as numbers, and (name, column of the file) of its columns, the same for all."""
+        trained = {party: table.index.isin(train_ids) for party, table in tables.items()}
+        if idle := [party for party, rows in trained.items() if not rows.any()]:
             raise ConfigurationError(
-                f"party '{party}' holds none of the {len(trained)} training records; use another seed or overlap: inner"
+                f"party '{idle[0]}' holds none of the {len(train_ids)} training records; use another seed or overlap, "
+                "or leave its table out"
             )
         numbers: list[NDArray[np.float64]] = []
         names: list[tuple[str, str]] = []
-        for name, column in table.items():
-            _refuse_missing(column, party)
+        for named in zip(*(table.items() for table in tables.values()), strict=True):
+            columns = {party: column for party, (_, column) in zip(tables, named, strict=True)}
+            for party, column in columns.items():
+                _refuse_missing(column, party)
+            name = str(named[0][0])
             if name in self.categorical:
-                text = column.astype(str).to_numpy(dtype=np.str_)
-                columns, categories = one_hot(text, column.index.isin(train_ids))
-                numbers += [*columns.T]
-                names += [(f"{name}={category}", str(name)) for category in categories]
+                text = np.concatenate([column.astype(str).to_numpy(dtype=np.str_) for column in columns.values()])
+                indicators, categories = one_hot(text, np.concatenate([*trained.values()]))
+                numbers += [*indicators.T]
+                names += [(f"{name}={category}", name) for category in categories]
             else:
-                numbers.append(_numbers(column, party, "list the column under categorical"))
-                names.append((str(name), str(name)))
-        return np.stack(numbers, axis=1) if numbers else np.empty((len(table), 0)), names
+                fix = "list the column under categorical"
+                numbers.append(np.concatenate([_numbers(column, party, fix) for party, column in columns.items()]))
+                names.append((name, name))
+        rows = sum(len(table) for table in tables.values())
+        block = np.stack(numbers, axis=1) if numbers else np.empty((rows, 0))
+        ends = np.cumsum([len(table) for table in tables.values()])
+        return {party: (own, names) for party, own in zip(tables, np.split(block, ends[:-1]), strict=True)}
 
 
 def _kind(ids: "pd.Series[Any] | pd.Index[Any]") -> str:

@@ -1,4 +1,4 @@
-"""Who gets which columns. A partitioner sees the layout of a record, never a value.
+"""Who gets which columns, and which records of them. A partitioner sees the layout of a record, never a value.
 
 A record is flattened to F numbers; a part is a list of positions among them and the shape in which its party sees them.
 Images are (channels, height, width), so a strip or a tile is a list of pixels like any other.
@@ -14,6 +14,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
+from lightning_vfl.types import Roster
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,6 +82,21 @@ class Partitioner(ABC):
                 f"nobody and {int((taken > 1).sum())} to several; set covering = False if that is meant"
             )
         return parts
+
+    def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
+        """Party numbers, group by group: the parties of a group hold the same columns for different records.
+
+        Default: every party is a group of its own.
+        """
+        return Roster.singles(parties).groups
+
+    def held(self, split: str, records: int) -> "NDArray[np.bool_] | None":
+        """(N, M), which party holds which of the N records of a split: train, val, test or predict; None: all do."""
+        return None
+
+    def with_default(self, usual: "Partitioner") -> "Partitioner":
+        """This partitioner, with the usual cut of the data where it was left without one."""
+        return self
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))

@@ -24,7 +24,7 @@ class Split:
         features: (N, *shape of the layout) float32, or float64 where scaling needs the digits.
         labels: (N,) int64 classes or float32 values; None if there are none.
         ids: the user's own record ids, any dtype.
-        present: (N, views) bool, which view's holder has which record; None: all have all.
+        present: (N, M) bool, which party has which record; None: all have all.
     """
 
     features: Tensor

@@ -1,4 +1,4 @@
-"""Law: every part is not empty, and every column goes to exactly one party unless the class says it does not."""
+"""Law: no part is empty, and every column goes to exactly one party, or group, unless the class says it does not."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lightning_vfl.datamodules import (
     ContiguousColumns,
     Grid,
+    Groups,
     Layout,
     NamedColumns,
     Part,
@@ -66,12 +67,19 @@ def views(draw: st.DrawFn) -> Case:
     return Views(), Layout((sum(widths),), views=widths), len(widths)
 
 
+@st.composite
+def groups(draw: st.DrawFn) -> Case:
+    members = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+    return Groups(ContiguousColumns(len(members)), members), tables(len(members), draw(st.integers(0, 9))), sum(members)
+
+
 CASES = {
     ContiguousColumns: contiguous,
     RandomColumns: random_columns,
     NamedColumns: named,
     RowStrips: strips,
     Grid: grid,
+    Groups: groups,
     Views: views,
 }
 
@@ -84,11 +92,16 @@ def test_every_partitioner_is_in_the_list():
 @pytest.mark.parametrize("partitioner", CASES, ids=lambda c: c.__name__)
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_every_column_goes_to_exactly_one_party(partitioner, data):
+def test_every_column_goes_to_exactly_one_group(partitioner, data):
     cut, layout, parties = data.draw(CASES[partitioner]())
     parts = cut.split(layout)
     assert len(parts) == parties
-    assert sorted(int(p) for part in parts for p in part.positions) == list(range(layout.size))
+    together = cut.groups(parties)
+    assert sorted(party for group in together for party in group) == list(range(parties))
+    assert sorted(int(p) for group in together for p in parts[group[0]].positions) == list(range(layout.size))
+    for group in together:
+        assert all(np.array_equal(parts[m].positions, parts[group[0]].positions) for m in group)
+        assert {parts[m].shape for m in group} == {parts[group[0]].shape}
     assert all(len(part.positions) == np.prod(part.shape) > 0 for part in parts)
 
 

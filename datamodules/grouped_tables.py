@@ -1,0 +1,90 @@
+"""Tables that form a group: the same columns for different records."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def check_names(
+    groups: Iterable[Sequence[str]], tables: Iterable[str], label_party: str
+) -> tuple[tuple[str, ...], ...]:
+    """The groups of several tables, each in the order of the tables; one of a single table changes nothing.
+
+    Raises:
+        ConfigurationError: for tables that are not there, are named twice or stand with the label party.
+    """
+    tables, groups = list(tables), list(groups)
+    for group in groups:
+        if isinstance(group, str):
+            raise ConfigurationError(
+                f"groups has '{group}' where the names of a group's tables are wanted; write a list of lists"
+            )
+        if not group:
+            raise ConfigurationError("groups has a group without a table; name its tables or leave it out")
+        if len(group) > 1 and label_party in group:
+            raise ConfigurationError(
+                f"groups puts label_party '{label_party}' with others, but the active party stands apart; take it out "
+                "of its group"
+            )
+    names = [name for group in groups for name in group]
+    for name in names:
+        if name not in tables:
+            raise ConfigurationError(f"groups names table '{name}', which is not there; use {', '.join(tables)}")
+        if names.count(name) > 1:
+            raise ConfigurationError(f"groups names table '{name}' {names.count(name)} times; name it once")
+    return tuple(tuple(sorted(group, key=tables.index)) for group in groups if len(group) > 1)
+
+
+def with_singles(groups: Iterable[tuple[str, ...]], tables: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """These groups and every other table as a group of its own, in the order of their first tables.
+
+    Example:
+        >>> with_singles([("b", "d")], ["a", "b", "c", "d"])
+        (('a',), ('b', 'd'), ('c',))
+    """
+    group_of = {table: group for group in groups for table in group}
+    return tuple(dict.fromkeys(group_of.get(table, (table,)) for table in tables))
+
+
+def alike(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> "dict[str, pd.DataFrame]":
+    """The tables, the columns of a group's in the order of its first.
+
+    Raises:
+        ConfigurationError: for tables of a group with different columns.
+    """
+    ordered = dict(tables)
+    for first, *others in groups:
+        columns = tables[first].columns
+        for other in others:
+            only = {
+                first: [str(name) for name in columns if name not in tables[other]],
+                other: [str(name) for name in tables[other] if name not in columns],
+            }
+            if told := [f"only '{party}' has {', '.join(names)}" for party, names in only.items() if names]:
+                raise ConfigurationError(
+                    f"tables '{first}' and '{other}' of a group have other columns ({'; '.join(told)}); give the "
+                    "tables of a group the same columns"
+                )
+            ordered[other] = tables[other][columns]
+    return ordered
+
+
+def refuse_shared_ids(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> None:
+    """Nothing, if no id, the tables' index, is in two tables of a group.
+
+    Raises:
+        ConfigurationError: with the number of ids that are, and the first.
+    """
+    for group in groups:
+        ids = tables[group[0]].index.append([tables[party].index for party in group[1:]])
+        shared = ids[ids.duplicated()].unique().sort_values()
+        if len(shared):
+            holders = " and ".join(f"'{party}'" for party in group if shared[0] in tables[party].index)
+            raise ConfigurationError(
+                f"{len(shared)} ids are in several tables of the group {', '.join(map(repr, group))}, first "
+                f"{shared[0]} in {holders}; tables of a group hold different records, so leave each in one of them"
+            )
