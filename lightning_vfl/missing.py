@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
 from lightning_vfl.types import Message, ServerView
 
-__all__ = ["Exclude", "MissingPolicy", "Skip", "Stale", "Zeros"]
+__all__ = ["Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
 
 
 class MissingPolicy(ABC):
@@ -22,12 +23,14 @@ class MissingPolicy(ABC):
         discards: a round with anybody missing is given up: nobody learns, time and bytes are spent.
         needs_visible: the policy reads single embeddings, so the aggregator has to show them.
         remembers: the policy keeps state from round to round, as large as the data.
+        pads: absent columns are kept out of the norm over the joint embedding and are zeros behind it.
     """
 
     fills: ClassVar[bool] = False
     discards: ClassVar[bool] = False
     needs_visible: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
+    pads: ClassVar[bool] = False
 
     def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
         """Make room before training; default: nothing to remember."""
@@ -36,6 +39,10 @@ class MissingPolicy(ABC):
     @abstractmethod
     def before(self, message: Message, view: ServerView) -> Message:
         """What is decoded instead of what has arrived; ``view.roll.filled`` are the missing."""
+
+    def after(self, z: Tensor, columns: Tensor) -> Tensor:
+        """What the top is given: z (B, D_out) behind the norm, columns (D_out,) bool, False: absent; default: z."""
+        return z
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint that a run goes on from."""
@@ -79,6 +86,32 @@ class Skip(MissingPolicy):
 
     def before(self, message: Message, view: ServerView) -> Message:
         return message
+
+
+class PadAfterNorm(MissingPolicy):
+    """Zeros stand behind the norm over the joint embedding where the segments of absent groups would.
+
+    vFedSec (section 3.3): the server discards what belongs to the segment of an absent group, norms the joint embedding
+    and puts zeros where nothing is. A zero before the norm, as ``Zeros`` and ``Exclude`` leave it, is a value like any
+    other: it is shifted by the norm and moves the running statistics.
+
+    Shapes: z (B, D_out); columns (D_out,) bool, on any device, False: absent.
+    Guarantee: absent columns are exactly zero, whatever stood there (NaN included), and so is the gradient of z there;
+        present columns keep their bits, and z itself is returned if all are present.
+    Not guaranteed: that the norm has left absent columns out; ``lightning_vfl.networks.joint_norm.JointNorm`` does that
+        when it is given the same columns. Without a norm, and of an aggregate in which all parties share the columns,
+        this is ``Exclude``.
+    """
+
+    pads: ClassVar[bool] = True
+
+    def before(self, message: Message, view: ServerView) -> Message:
+        return message
+
+    def after(self, z: Tensor, columns: Tensor) -> Tensor:
+        if bool(columns.all()):
+            return z
+        return torch.where(columns.to(z.device), z, z.new_zeros(()))
 
 
 class Stale(MissingPolicy):

@@ -105,5 +105,5 @@ def test_stale_goes_on_from_its_state():
 
 
 def test_every_policy_is_here():
-    assert set(room.__all__) == {"Exclude", "MissingPolicy", "Skip", "Stale", "Zeros"}
+    assert set(room.__all__) == {"Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"}
     assert all(issubclass(getattr(room, name), MissingPolicy) for name in room.__all__)
