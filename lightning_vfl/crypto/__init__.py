@@ -3,6 +3,7 @@
 from lightning_vfl.crypto.keys import Confined, KeyPair, PairKeys, derive, hkdf
 from lightning_vfl.crypto.keystream import Keystream, Secrets, SeededSecrets
 from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, Use, key_period, reused
+from lightning_vfl.crypto.sealed import Sealed
 
 __all__ = [
     "Confined",
@@ -12,6 +13,7 @@ __all__ = [
     "PairKeys",
     "PairKeystream",
     "PairMasks",
+    "Sealed",
     "Secrets",
     "SeededSecrets",
     "Use",
