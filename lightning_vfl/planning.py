@@ -4,7 +4,7 @@ Everything follows from shapes, the faults' outcomes, the clock's speeds and two
 each rule has a closed form to be tested against.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -18,7 +18,7 @@ from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.types import Leg, Roll
+from lightning_vfl.types import Leg, Roll, Roster
 from lightning_vfl.waiting import Fastest, WaitForAll, WaitingRule
 
 
@@ -36,6 +36,8 @@ class RoundCosts:
         encoding: for each leg, the work before sending.
         answering: the downlink's time on the wire.
         clock: whose speeds these are.
+        updates: what the members of groups send the server of their bottoms, and the bottoms that they are sent back.
+        updating: the time of those on the wire.
     """
 
     legs: tuple[Leg, ...]
@@ -47,6 +49,8 @@ class RoundCosts:
     encoding: tuple[Tensor, ...]
     answering: Tensor
     clock: VirtualClock
+    updates: tuple[Leg, ...]
+    updating: Tensor
 
     def sending_among(self, number: int, called: int) -> Tensor:
         """(M,) seconds on the wire of a leg in a round with so many called parties."""
@@ -63,12 +67,14 @@ class RoundCosts:
         bottoms: Sequence[Work],
         top: Work,
         clock: VirtualClock,
+        updates: tuple[Leg, ...] = (),
     ) -> "RoundCosts":
         """The costs of a round of ``rows`` records, whose networks are this work a record."""
 
         def seconds(flops: list[float]) -> Tensor:
             return clock.computing(torch.tensor(flops, dtype=torch.float64) * rows)
 
+        nothing = torch.zeros(len(bottoms), dtype=torch.float64)
         answer = 0.0 if downlink is None else float(downlink.flops.sum())
         return cls(
             legs,
@@ -78,8 +84,10 @@ class RoundCosts:
             clock.serving((top.forward + top.backward) * rows + answer),
             tuple(clock.transfer(leg) for leg in legs),
             tuple(clock.computing(leg.flops) for leg in legs),
-            torch.zeros(len(bottoms), dtype=torch.float64) if downlink is None else clock.transfer(downlink),
+            nothing if downlink is None else clock.transfer(downlink),
             clock,
+            updates,
+            sum((clock.transfer(leg) for leg in updates), start=nothing),
         )
 
 
@@ -118,6 +126,8 @@ def plan_round(
     backward: RoundOutcome,
     stragglers: Tensor,
     needed: int = 1,
+    takes_part: Callable[[Tensor, Tensor], Tensor] = lambda called, arrived: arrived,
+    roster: Roster | None = None,
 ) -> RoundPlan:
     """One round under a waiting rule, a policy for the missing, and what goes wrong.
 
@@ -134,9 +144,12 @@ def plan_round(
         backward: what happens on the way back.
         stragglers: (M,) bool, who is known to be slow.
         needed: the fewest answers that the aggregator can decode.
+        takes_part: of those who were called and whose upload has arrived, whose the aggregator can use.
+        roster: whose groups learn together or not at all; None: everybody is a group.
     """
     nobody = torch.zeros_like(held)
     called = held & rule.calls(forward.announced, stragglers)
+    called = takes_part(called, called)
     if policy.discards and bool((held & ~called).any()):  # known before anybody is called: nothing is spent
         return RoundPlan(Roll(nobody, nobody, nobody, nobody), nobody, (nobody,) * len(costs.legs), nobody, 0.0, True)
 
@@ -158,7 +171,8 @@ def plan_round(
         asked, when = _close(leg, rule, arrivals, needed)
         sent.append(speaks)
         seconds += when
-        included = asked if number == 0 else included
+        if number == 0:
+            asked = included = takes_part(called, asked)
         ready = torch.zeros_like(ready)
     missing = held & ~included
     filled = missing if policy.fills else nobody
@@ -169,7 +183,8 @@ def plan_round(
     if given_up:
         return RoundPlan(roll, nobody, tuple(sent), nobody, seconds, True)
     learners = included & backward.receives & backward.links[:, 0]
-    back = (costs.answering + costs.backward * backward.slowdown).where(learners, 0.0)
+    learners = learners if roster is None else roster.whole(learners)
+    back = (costs.answering + costs.backward * backward.slowdown + costs.updating).where(learners, 0.0)
     seconds += costs.server + float(back.max())
     return RoundPlan(roll, learners, tuple(sent), included, seconds, False)
 
@@ -191,16 +206,24 @@ def check_pair(
     stragglers: Tensor,
     needed: int = 1,
     first_gate: str | int = "rule",
+    loses_quietly: bool = True,
 ) -> None:
     """Refuse a waiting rule and a policy that cannot train together.
 
     ``first_gate`` is what closes the first leg, which decides who is in: under ``all``, the late of a later leg are.
+    ``loses_quietly``: uploads can be used where one that was expected is missing.
 
     Raises:
         ConfigurationError: before training, with the way out.
     """
     parties = len(stragglers)
     rule.check(parties, silent)
+    if rule.leaves_out and not loses_quietly:
+        raise ConfigurationError(
+            f"{rule} goes on without some of those who were called, but their masks are in the uploads of the others "
+            "and would not cancel: the set has to be known before masking; use WaitForAll (absences that are announced "
+            "are no obstacle), recovery, or layout: segments, where a late group vanishes alone"
+        )
     called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
     included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == "rule" else parties)
     if policy.discards and included < parties:

@@ -32,10 +32,17 @@ def contribute(
     form: type[Contribution],
     bottoms: PartyBank,
     features: tuple[Tensor, ...],
+    present: Tensor | None = None,
 ) -> Contribution:
-    """What the parties bring into a round, in the form that the aggregator wants."""
+    """What the parties bring into a round, in the form that the aggregator wants.
+
+    With ``present`` (B, M), rows that a party does not hold are exact zeros, and no gradient goes back through them.
+    """
     if form is Embeddings:
-        return Embeddings(bottoms(features))
+        h = bottoms(features)
+        if present is not None:
+            h = tuple(torch.where(present[:, m, None], x, x.new_zeros(())) for m, x in enumerate(h))
+        return Embeddings(h)
     if form is LinearForms:
         networks: list[Any] = list(bottoms.parties)  # build_bottoms has seen that they have weight and expand
         basis = tuple(network.expand(x) for network, x in zip(networks, features, strict=True))
@@ -97,6 +104,13 @@ def set_up(
     return memory
 
 
+def open_round(aggregator: Aggregator, memory: Any, view: PartyView) -> Any:
+    """The memory of the hosted parties after the beginning of a round: every message is accepted as it comes."""
+    for message in aggregator.open(memory, view):
+        memory = aggregator.accept(memory, message, view)
+    return memory
+
+
 class Exchange:
     """One round in this process: all M parties are hosted here.
 
@@ -147,9 +161,14 @@ class Exchange:
         message, kept = self.aggregator.encode(self.contribution, replace(self.parties, receivers=answering))
         if not roll.complete:
             message = _from(message, roll.included)
+        asked = replace(self.parties, parties=answering)
         if message.to == "peers":
-            message = self.aggregator.respond(kept, message, roll.included, replace(self.parties, parties=answering))
-        return self.aggregator.decode((self.policy.before(message, self.server),), self.server)
+            message = self.aggregator.respond(kept, message, roll.included, asked)
+            revealed = None
+        else:
+            revealed = self.aggregator.reveal(kept, roll.included, asked)
+        messages = (self.policy.before(message, self.server), *(() if revealed is None else (revealed,)))
+        return self.aggregator.decode(messages, self.server)
 
     def _completed(self) -> tuple[Tensor, ...]:
         """The leaves, with what stands in for the missing; what is not counted is not looked at."""

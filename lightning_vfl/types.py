@@ -121,6 +121,25 @@ class Roster:
         """M."""
         return sum(len(group) for group in self.groups)
 
+    @cached_property
+    def shared(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of several parties, which share one bottom."""
+        return tuple(group for group in self.groups if len(group) > 1)
+
+    @cached_property
+    def passive(self) -> tuple[tuple[int, ...], ...]:
+        """The groups without the active party's: C_0 stands apart (vFedSec, section 3.1)."""
+        return tuple(group for group in self.groups if self.active not in group)
+
+    def whole(self, parties: Tensor) -> Tensor:
+        """(M,) bool: of these parties, those whose whole group is among them."""
+        if not self.shared:
+            return parties
+        complete = parties.clone()
+        for group in self.shared:
+            complete[list(group)] = bool(parties[list(group)].all())
+        return complete
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -243,6 +262,7 @@ class PartyView:
         present: (B, P) bool, which rows a hosted party holds; None: all.
         agreed: public settings that were settled in set-up, by name.
         receivers: who of the peers will be heard again, None: all; a simulation need not compute the rest.
+        notes: what the run writes in its log about the parties' own side, by name; it is never sent.
     """
 
     names: RoundNames
@@ -254,6 +274,7 @@ class PartyView:
     present: Tensor | None = None
     agreed: Mapping[str, Any] = field(default_factory=dict)
     receivers: tuple[int, ...] | None = None
+    notes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from math import inf, isfinite
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +19,12 @@ class WaitingRule(ABC):
     closing time is no earlier than the last arrival of those who are in; adding a delay to somebody never lets another
     one drop out, except that of equal arrivals the lower party number counts first; ``fewest`` are in when all
     arrive at once.
+
+    Class data:
+        leaves_out: it goes on without some of those who were called as a matter of course, not of an accident.
     """
 
+    leaves_out: ClassVar[bool] = True
     timeout: float | None = None
 
     @property
@@ -107,6 +112,8 @@ class WaitForAll(WaitingRule):
         ([True, True, True], 0.7)
     """
 
+    leaves_out: ClassVar[bool] = False
+
     def __init__(self, timeout: float | None = None) -> None:
         self.timeout = _timeout(timeout)
 
@@ -130,6 +137,8 @@ class Ignore(WaitingRule):
         >>> Ignore().calls(torch.tensor([True, True]), stragglers=torch.tensor([False, True])).tolist()
         [True, False]
     """
+
+    leaves_out: ClassVar[bool] = False
 
     def __init__(self, timeout: float | None = None) -> None:
         self.timeout = _timeout(timeout)

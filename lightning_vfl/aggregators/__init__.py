@@ -4,6 +4,17 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.lagrange_coded import LagrangeCoded
 from lightning_vfl.aggregators.lagrange_shared import LagrangeShared
 from lightning_vfl.aggregators.local_gaussian import LocalGaussian
+from lightning_vfl.aggregators.masked_sum import MaskedSum
 from lightning_vfl.aggregators.plain import Concat, Max, Mean, Sum
 
-__all__ = ["Aggregator", "Concat", "LagrangeCoded", "LagrangeShared", "LocalGaussian", "Max", "Mean", "Sum"]
+__all__ = [
+    "Aggregator",
+    "Concat",
+    "LagrangeCoded",
+    "LagrangeShared",
+    "LocalGaussian",
+    "MaskedSum",
+    "Max",
+    "Mean",
+    "Sum",
+]

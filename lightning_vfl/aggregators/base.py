@@ -17,12 +17,13 @@ Laws, held by ``tests/unit/aggregators/test_contract.py`` for every subclass:
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.blocks import Blocks
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import (
     Aggregate,
     Contribution,
@@ -61,8 +62,10 @@ class Aggregator(ABC):
         partly_held: records that not every party holds can be joined.
         private_evaluation: validation and test run through the protocol by default instead of in the clear.
         incidental: settings that change no result: a checkpoint trained with others may be loaded.
+        everybody_called: parties that hold none of a batch's records take part all the same, so that nobody can tell.
         in_the_clear: derived, not declared: all steps of a round are the defaults, so the round is ``plain`` itself.
         sets_up: derived: there is something to do before the first round of a stage.
+        opens: derived: parties send each other something at the beginning of a round.
         any_will_do: derived: ``min_responses`` is stated, so second answers beyond these are not computed.
     """
 
@@ -71,8 +74,10 @@ class Aggregator(ABC):
     partly_held: ClassVar[bool] = True
     private_evaluation: ClassVar[bool] = False
     incidental: ClassVar[tuple[str, ...]] = ()
+    everybody_called: ClassVar[bool] = False
     in_the_clear: ClassVar[bool] = True
     sets_up: ClassVar[bool] = False
+    opens: ClassVar[bool] = False
     any_will_do: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -83,7 +88,8 @@ class Aggregator(ABC):
 
         cls.in_the_clear = not own("encode", "respond", "decode", "clear", "pullback")
         cls.any_will_do = own("min_responses")
-        cls.sets_up = own("agree", "setup_legs", "empty_memory", "offer", "accept")
+        cls.sets_up = own("agree", "setup_legs", "offer")
+        cls.opens = own("open")
 
     # ---- shapes, before anything is computed
 
@@ -99,6 +105,30 @@ class Aggregator(ABC):
     def check(self, parties: int) -> None:
         """Refuse a number of parties that cannot work, before anything is built; default: any can."""
         return
+
+    def among(self, roster: Roster) -> Self:
+        """This aggregator for these parties, refused if it cannot work for them; default: it needs not know them."""
+        return self
+
+    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
+        """Refuse records (N, M) that not every party holds, where these cannot be joined; default: ``partly_held``."""
+        if present is not None and not self.partly_held:
+            raise ConfigurationError(
+                f"{type(self).__name__} needs every party to hold every record; use overlap: inner, or an aggregator "
+                "that joins partly held records (Concat, Sum, Mean, Max)"
+            )
+
+    @property
+    def loses_quietly(self) -> bool:
+        """Whether the others' uploads still mean something when one that was expected is lost; default: yes."""
+        return True
+
+    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
+        """(M,) bool: of those whose first upload has arrived, whose enters the aggregate; default: everybody's.
+
+        Asked before a round too, with those who could be called in both places: whoever is then left is called.
+        """
+        return arrived
 
     def arrangement(self, records: int, parties: int, seed: int, stage: Stage) -> Blocks | None:
         """How N records are stacked in coded rows, so that schedules offer cheap batches; default: every batch is."""
@@ -163,6 +193,16 @@ class Aggregator(ABC):
         """The memory of the P hosted parties after a message has come in."""
         return memory
 
+    # ---- the beginning of a round
+
+    def opening_legs(self, rows: int, roster: Roster, round: int) -> tuple[Leg, ...]:
+        """What parties send each other at the beginning of a round of so many rows; default: nothing."""
+        return ()
+
+    def open(self, memory: Any, view: PartyView) -> Iterator[Message]:
+        """These messages of the P hosted parties, each of which is then accepted; default: none."""
+        yield from ()
+
     # ---- one round: the parties' half
 
     def encode(self, contribution: Contribution, view: PartyView) -> tuple[Message, Any]:
@@ -172,6 +212,13 @@ class Aggregator(ABC):
     def respond(self, kept: Any, received: Message, included: Tensor, view: PartyView) -> Message:
         """Second leg of the P hosted parties; called only when the first leg goes to the peers."""
         raise TypeError(f"{type(self).__name__} sends its first leg to the peers and must say how they respond")
+
+    def reveal(self, kept: Any, included: Tensor, view: PartyView) -> Message | None:
+        """What the P hosted parties send once the server has said whose uploads, (M,) bool, are in; default: nothing.
+
+        Called when the first leg goes to the server.
+        """
+        return None
 
     # ---- one round: the server's half
 
@@ -214,6 +261,17 @@ class Aggregator(ABC):
             return tuple(torch.zeros_like(h) for h in saved.h)
         grads = torch.autograd.grad(saved.z, saved.h, grad, allow_unused=True)
         return tuple(torch.zeros_like(h) if g is None else g for g, h in zip(grads, saved.h, strict=True))
+
+    # ---- groups of several parties, which share one bottom
+
+    @property
+    def update_bits(self) -> int:
+        """Wire size of one number of a party's model update; default: float32."""
+        return FLOAT_BITS
+
+    def join_updates(self, updates: Mapping[int, Tensor], view: PartyView) -> Tensor:
+        """The server's sum (W,) of the updates that the parties of one group send; default: sent in the clear."""
+        return torch.stack([updates[party] for party in sorted(updates)]).sum(0)
 
     def _real(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Aggregate:
         with torch.enable_grad():

@@ -25,6 +25,8 @@ class PartyBank(nn.Module):
     Args:
         bottoms: the M bottoms, in order of party numbers.
         batch_from: the fewest equal bottoms that are run in one call.
+        shared: groups of party numbers that have the same bottom, each party a copy of its own. The first of a group
+            leads: the optimiser moves its copy, and ``follow`` makes the others equal to it.
 
     Example:
         >>> bank = PartyBank([nn.Linear(3, 2) for _ in range(10)])
@@ -32,9 +34,12 @@ class PartyBank(nn.Module):
         [10]
     """
 
-    def __init__(self, bottoms: Sequence[nn.Module], batch_from: int = BATCH_FROM) -> None:
+    def __init__(
+        self, bottoms: Sequence[nn.Module], batch_from: int = BATCH_FROM, shared: Iterable[Sequence[int]] = ()
+    ) -> None:
         super().__init__()
         self.parties = nn.ModuleList(bottoms)
+        self.shared = tuple(tuple(group) for group in shared)
         alike: dict[Any, list[int]] = {}
         for party, bottom in enumerate(bottoms):
             if has_rule(bottom):
@@ -62,6 +67,19 @@ class PartyBank(nn.Module):
             if m not in h:
                 h[m] = self.parties[m](features[m])
         return h
+
+    def leading(self) -> list[nn.Parameter]:
+        """The parameters that an optimiser is given: of several copies, the first."""
+        followers = {m for group in self.shared for m in group[1:]}
+        return [p for m, bottom in enumerate(self.parties) if m not in followers for p in bottom.parameters()]
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Make all copies of a shared bottom equal to the first one's: what the server sends its group."""
+        for first, *others in self.shared:
+            for m in others:
+                for own, leading in zip(self.parties[m].parameters(), self.parties[first].parameters(), strict=True):
+                    own.copy_(leading)
 
     def withhold(self, parties: Iterable[int]) -> None:
         """Take these parties' gradients away: the optimiser then moves neither their parameters nor their state."""

@@ -4,7 +4,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
-from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.networks.bank import PartyBank
@@ -26,14 +26,14 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top, refuse_partly_held
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top, roster_of
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.schedules import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import LinearForms, RecordSource, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
+from lightning_vfl.types import Leg, LinearForms, RecordSource, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from lightning_vfl.waiting import WaitForAll
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -75,6 +75,8 @@ class VFLModule(LightningModule, ABC):
         seed: names the randomness of the rounds; None: the seed of ``seed_everything``, else 0.
         party_shapes: per-record shape of each party's features; None: asked of the datamodule.
         num_classes: classes of the labels, None for real-valued ones; asked of the datamodule with ``party_shapes``.
+        party_groups: party numbers of each group; the parties of one hold the same columns for different records and
+            share a bottom; asked of the datamodule with ``party_shapes``, None: everybody is a group.
 
     Faults are added to ``faults``, usually by a callback; the protocol asks what happens at a request.
 
@@ -109,6 +111,7 @@ class VFLModule(LightningModule, ABC):
         seed: int | None = None,
         party_shapes: Sequence[Sequence[int]] | None = None,
         num_classes: int | None = None,
+        party_groups: Sequence[Sequence[int]] | None = None,
     ) -> None:
         super().__init__()
         if width < 1:
@@ -121,6 +124,8 @@ class VFLModule(LightningModule, ABC):
         if party_shapes is not None:  # numpy's integers are no plain data
             self.hparams["party_shapes"] = [[int(side) for side in shape] for shape in party_shapes]
             self.hparams["num_classes"] = None if num_classes is None else int(num_classes)
+        if party_groups is not None:
+            self.hparams["party_groups"] = [[int(party) for party in group] for group in party_groups]
         for stored in (self.hparams, self._hparams_initial):
             drop_unplain(stored)
 
@@ -180,6 +185,7 @@ class VFLModule(LightningModule, ABC):
             data = self._trainer_data()
             self.hparams["party_shapes"] = [list(shape) for shape in data.party_shapes]
             self.hparams["num_classes"] = data.num_classes
+            self.hparams["party_groups"] = _groups_of(data)
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         classes = self.hparams["num_classes"]
 
@@ -187,10 +193,11 @@ class VFLModule(LightningModule, ABC):
             raise ConfigurationError(
                 f"active names party {self.active}, but the parties are 0 to {len(shapes) - 1}; correct its number"
             )
+        self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)
         self.aggregator.check(len(shapes))
-        self.roster = Roster.singles(len(shapes), self.active)
+        self.aggregator = self.aggregator.among(self.roster)
         self.objective = self._objective or objective_for(classes)
-        self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width)
+        self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
         out_width = self.aggregator.out_width(self.width, self.roster)
         self.top = build_top(self._top, out_width, self.objective.outputs(classes))
         self.embedding_widths = self.aggregator.widths(self.width, self.roster)
@@ -224,6 +231,11 @@ class VFLModule(LightningModule, ABC):
                 raise ConfigurationError(
                     f"the model was built for num_classes = {self.hparams['num_classes']} but the data have "
                     f"{data.num_classes}; give the same num_classes with party_shapes"
+                )
+            if self.hparams["party_groups"] != _groups_of(data):
+                raise ConfigurationError(
+                    f"the model was built for groups of parties {self.hparams['party_groups']} but the data have "
+                    f"{_groups_of(data)}; use the partitioner that it was trained with"
                 )
         strategy = self.trainer.strategy
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
@@ -277,11 +289,13 @@ class VFLModule(LightningModule, ABC):
     def configure_optimizers(self) -> Any:
         """One optimiser for everybody: ``global_step`` counts rounds, and a withheld gradient leaves a party alone."""
         make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
-        optimizer = make(self.parameters())
+        optimizer = make(self.trained_parameters())
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigurationError(
                 "LBFGS computes several rounds in one step and moves all parties together; use a first-order optimiser"
             )
+        if self.roster.shared:  # whatever moves a shared bottom, its copies are equal before anything else happens
+            optimizer.register_step_post_hook(lambda *_: self.bottoms.follow())
         if self._lr_scheduler is None:
             return optimizer
         return {
@@ -289,8 +303,13 @@ class VFLModule(LightningModule, ABC):
             "lr_scheduler": {"scheduler": self._lr_scheduler(optimizer), "monitor": "val/loss"},
         }
 
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """What the optimiser moves: everybody's parameters, of a bottom that a group shares one copy."""
+        own = {id(p) for p in self.bottoms.parameters()}
+        return self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]
+
     def owners(self) -> Iterator[nn.Module]:
-        """The networks that belong to different owners: each party's bottom, then the server's top."""
+        """The networks that belong to different owners: each party's bottom, then the server's."""
         yield from self.bottoms.parties
         yield self.top
 
@@ -359,8 +378,16 @@ class VFLModule(LightningModule, ABC):
         """How many requests each party has had in training so far; two a round."""
         return 2 * self.rounds.get("fit", 0)
 
-    def log_training(self, loss: Tensor | None, batch: VerticalBatch, batch_idx: int) -> None:
+    def log_training(
+        self,
+        loss: Tensor | None,
+        batch: VerticalBatch,
+        batch_idx: int,
+        notes: Mapping[str, float] | None = None,
+    ) -> None:
         """``train/loss`` and the standing at every logging step; with an epoch's last round, its mean loss too.
+
+        ``notes`` are what the aggregator has noted of the round: ``aggregator/clipped_share`` and the like.
 
         Logging costs 0.2 ms a value, so it is not done in steps whose value nobody would see. The loss of a round that
         nobody has learnt from is None and enters no mean.
@@ -378,6 +405,8 @@ class VFLModule(LightningModule, ABC):
         self.log_dict(self._exact_standing())
         if seen and loss is not None:
             self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
+            for name, value in (notes or {}).items():
+                self.log(f"aggregator/{name}", value, sync_dist=joint, batch_size=total)
         if trainer.is_last_batch and self._epoch.rows:
             mean = self._epoch.mean()
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
@@ -428,8 +457,24 @@ class VFLModule(LightningModule, ABC):
         if (rows, coded) not in self._costs:
             legs = self.aggregator.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
             downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
-            self._costs[rows, coded] = RoundCosts.of(legs, downlink, rows, *self._work, self.clock)
+            legs, updates = (*legs, *self.more_legs(rows)), self.update_legs()
+            self._costs[rows, coded] = RoundCosts.of(legs, downlink, rows, *self._work, self.clock, updates)
         return self._costs[rows, coded]
+
+    def more_legs(self, rows: int) -> tuple[Leg, ...]:
+        """What travels with the parties' last leg besides what the aggregator sends; default: nothing."""
+        return ()
+
+    def update_legs(self) -> tuple[Leg, ...]:
+        """What the parties of groups send the server of their bottoms, and what comes back."""
+        if not self.roster.shared:
+            return ()
+        sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.bottoms.parties]
+        elements, nothing = torch.zeros(len(sizes), dtype=torch.int64), torch.zeros(len(sizes), dtype=torch.float64)
+        for party in (m for group in self.roster.shared for m in group):
+            elements[party] = sizes[party]
+        up = Leg("model updates", "server", elements, self.aggregator.update_bits, nothing)
+        return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS, nothing)
 
     def coded_rows(self, batch: VerticalBatch) -> int:
         """How many coded rows the records of the joint batch are in; without coded rows, how many records it has."""
@@ -447,11 +492,21 @@ class VFLModule(LightningModule, ABC):
             self.meter.add(leg.among(called), senders)
         if costs.downlink is not None:
             self.meter.add(costs.downlink, plan.answered)
+        for leg in costs.updates:
+            self.meter.add(leg, plan.learners)
         self.clock.advance(plan.seconds)
         if plan.skipped:
             self.given_up += 1
         else:
             self.mini_batches += int(plan.roll.included.sum())
+
+    def enter_opening(self, rows: int, names: RoundNames, called: Tensor) -> None:
+        """Enter what the parties send each other at the beginning of a round; absences do not hold it up."""
+        prefix = "" if names.stage == "fit" else f"{names.stage} "
+        for leg in self.aggregator.opening_legs(rows, self.roster, names.round):
+            self.meter.add(replace(leg, kind=prefix + leg.kind).among(int(called.sum())))
+            if names.stage == "fit":  # no virtual time passes in evaluation
+                self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
 
     def enter_corrected(self, parties: Sequence[int]) -> None:
         """Enter parties whose wrong answers were corrected in this round, and name each once."""
@@ -509,7 +564,7 @@ class VFLModule(LightningModule, ABC):
         """Let the parties set up a stage before its first round, and enter what that sends."""
         aggregator, data = self.aggregator, getattr(self._trainer, "datamodule", None)
         if data is not None:
-            refuse_partly_held(aggregator, data.records(split).present)
+            aggregator.refuse_partly_held(data.records(split).present, self.roster)
         if not aggregator.sets_up:
             return
         if data is None:
@@ -605,7 +660,11 @@ class VFLModule(LightningModule, ABC):
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of these parties (None: of all), aggregated in real arithmetic."""
         roll = roll or Roll.everyone(self.roster.parties)
-        output: Tensor = self.top(self.aggregator.plain(self.bottoms(batch.features), roll, batch.present))
+        return self.head(self.aggregator.plain(self.bottoms(batch.features), roll, batch.present))
+
+    def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The server's output for an aggregate; ``columns`` (D_out,) bool says which have arrived, None: all."""
+        output: Tensor = self.top(value)
         return output
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
@@ -697,8 +756,9 @@ class VFLModule(LightningModule, ABC):
         self.configure_model()
         trained, own = books["parts"], self._parts()
         for name, part in own.items():
-            if trained[name] != part:
-                words = f": {trained[name]} there, {part} here" if "\n" not in trained[name] + part else ""
+            there = trained.get(name, part)  # a part that the checkpoint is too old to name
+            if there != part:
+                words = f": {there} there, {part} here" if "\n" not in there + part else ""
                 raise ConfigurationError(
                     f"the checkpoint was trained with another {name} than this model has{words}; give the same one "
                     f"(in Python: load_from_checkpoint(path, {name}=...))"
@@ -715,3 +775,9 @@ class VFLModule(LightningModule, ABC):
         self.preparation.load(books.get("preparation", {}))
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])
+
+
+def _groups_of(data: Any) -> list[list[int]] | None:
+    """The groups of several parties in the data, as plain values; None: there are none."""
+    groups = getattr(data, "party_groups", None) or ()
+    return [list(group) for group in groups] if any(len(group) > 1 for group in groups) else None

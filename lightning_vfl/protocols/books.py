@@ -1,4 +1,4 @@
-"""What a protocol writes down: an epoch's loss, when to log, and which settings a checkpoint may hold."""
+"""What a protocol writes down and reads off: an epoch's loss, when to log, plain settings, a learning rate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,17 @@ class EpochLoss:
 def is_due(step: int, every: int) -> bool:
     """Whether something done every so many steps is due after this one; 0: never."""
     return every > 0 and step % every == 0
+
+
+def plain_sgd_rate(optimizer: Any, parameter: Tensor) -> float | None:
+    """The learning rate of this parameter, if a step is that times the gradient and nothing else; None: it is not."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
+    if type(optimizer) is not torch.optim.SGD:
+        return None
+    group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
+    if group["momentum"] or group["weight_decay"] or group["maximize"] or not float(group["lr"]):
+        return None
+    return float(group["lr"])
 
 
 def drop_unplain(hparams: Any) -> None:

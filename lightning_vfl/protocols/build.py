@@ -2,11 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
@@ -18,23 +19,53 @@ TopFactory = Callable[[int], nn.Module]
 Shape = tuple[int, ...]
 
 
+def roster_of(parties: int, groups: Sequence[Sequence[int]] | None, active: int | None) -> Roster:
+    """Who takes part, checked.
+
+    Raises:
+        ConfigurationError: for groups that are no partition of the parties, or an active party within one of several.
+    """
+    if groups is None:
+        return Roster.singles(parties, active)
+    if sorted(party for group in groups for party in group) != list(range(parties)):
+        raise ConfigurationError(
+            f"party_groups {[list(group) for group in groups]} do not name each of the parties 0 to {parties - 1} once"
+        )
+    roster = Roster(tuple(tuple(sorted(group)) for group in groups), active)
+    if any(active in group for group in roster.shared):
+        raise ConfigurationError(
+            f"active names party {active}, which shares its columns with others; the party with the labels stands apart"
+        )
+    return roster
+
+
 def build_bottoms(
     bottom: BottomFactory,
     bottom_of: Mapping[int, BottomFactory],
     aggregator: Aggregator,
     shapes: Sequence[Shape],
     width: int,
+    roster: Roster,
 ) -> PartyBank:
-    """One bottom a party, each checked to give the embedding width that the aggregator asks for."""
+    """One bottom a party, each checked to give the embedding width that the aggregator asks for.
+
+    The parties of one group start with copies of the first one's.
+    """
+    leader = {m: group[0] for group in roster.shared for m in group[1:]}
     strangers = [party for party in bottom_of if not 0 <= party < len(shapes)]
     if strangers:
         raise ConfigurationError(
             f"bottom_of names party {strangers[0]}, but the parties are 0 to {len(shapes) - 1}; correct its number"
         )
-    bottoms = []
-    for party, (shape, wide) in enumerate(
-        zip(shapes, aggregator.widths(width, Roster.singles(len(shapes))), strict=True)
-    ):
+    if copies := [party for party in bottom_of if party in leader]:
+        raise ConfigurationError(
+            f"bottom_of names party {copies[0]}, which has the bottom of its group; name the first, {leader[copies[0]]}"
+        )
+    bottoms: list[nn.Module] = []
+    for party, (shape, wide) in enumerate(zip(shapes, aggregator.widths(width, roster), strict=True)):
+        if party in leader:
+            bottoms.append(_copied(bottoms[leader[party]], shape, shapes[leader[party]], party))
+            continue
         network = _make(bottom_of.get(party, bottom), f"the bottom of party {party}", shape, wide)
         _try(network, (2, *shape), wide, f"the bottom {type(network).__name__} of party {party}")
         if aggregator.form is LinearForms and not (hasattr(network, "expand") and hasattr(network, "weight")):
@@ -43,7 +74,22 @@ def build_bottoms(
                 f"has {type(network).__name__}; use PolynomialNetwork"
             )
         bottoms.append(network)
-    return PartyBank(bottoms)
+    return PartyBank(bottoms, shared=roster.shared)
+
+
+def _copied(bottom: nn.Module, shape: Shape, leading: Shape, party: int) -> nn.Module:
+    """The bottom of another party of the same group."""
+    if shape != leading:
+        raise ConfigurationError(
+            f"party {party} has records of shape {shape}, its group of shape {leading}; a group holds the same columns"
+        )
+    for layer in bottom.modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase):
+            raise ConfigurationError(
+                f"{type(layer).__name__} in the bottom of a group of several parties: each of them would normalise by "
+                "records of its own, and statistics are not summed; use LayerNorm, or no norm"
+            )
+    return deepcopy(bottom)
 
 
 def build_top(top: TopFactory, width: int, outputs: int) -> nn.Module:
@@ -58,13 +104,11 @@ def build_top(top: TopFactory, width: int, outputs: int) -> nn.Module:
     return network
 
 
-def refuse_partly_held(aggregator: Aggregator, present: Tensor | None) -> None:
-    """Refuse records that not every party holds, for an aggregator that cannot join those."""
-    if present is not None and not aggregator.partly_held:
-        raise ConfigurationError(
-            f"{type(aggregator).__name__} needs every party to hold every record; use overlap: inner, or an aggregator "
-            "that joins partly held records (Concat, Sum, Mean, Max)"
-        )
+def build_norm(norm: Callable[[int], nn.Module], width: int) -> nn.Module:
+    """The norm over an aggregate of this width."""
+    network = _make(norm, "the norm", width)
+    _try(network, (2, width), width, f"the norm {type(network).__name__}")
+    return network
 
 
 def _leaves_open(factory: Callable[..., Any], name: str) -> bool:

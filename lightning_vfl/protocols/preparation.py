@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.blocks import Blocks
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds import ExpandedRecords, set_up
+from lightning_vfl.rounds import ExpandedRecords, open_round, set_up
 from lightning_vfl.types import Leg, LinearForms, PartyView, RecordSource, Roll, Roster, RoundNames, Rows, Stage
 
 
@@ -71,6 +71,15 @@ class Preparation:
                 return ()
             self.booked.add(stage)
         return legs if stage == "fit" else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
+
+    def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView) -> Any:
+        """What the parties know when a round has begun; where nothing was shared before, it begins with nothing."""
+        if not aggregator.opens:
+            return self.memory.get(stage)
+        if stage not in self.memory:
+            self.memory[stage] = aggregator.empty_memory(0, (), view)
+        self.memory[stage] = open_round(aggregator, self.memory[stage], view)
+        return self.memory[stage]
 
     def blocks(self, aggregator: Aggregator, parties: int, seed: int, stage: Stage) -> Blocks | None:
         """Which records of a stage are cheap together."""

@@ -1,20 +1,24 @@
 """SplitVFL: every round all parties send embeddings, and all learn from the server's gradient."""
 
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.planning import RoundPlan, check_pair, plan_round
 from lightning_vfl.protocols.base import BOOKS, VFLModule
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_partly_held
+from lightning_vfl.protocols.books import plain_sgd_rate
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
 from lightning_vfl.protocols.preparation import of
 from lightning_vfl.rounds import Exchange, contribute, contribute_some
 from lightning_vfl.types import Contribution, Leg, PartyView, Roll, RoundNames, ServerView, VerticalBatch
@@ -41,6 +45,7 @@ class SplitVFL(VFLModule):
         aggregator: how the embeddings of the parties become one tensor.
         waiting: when the server stops waiting; None: ``WaitForAll()``.
         missing: what happens about the missing; None: ``Exclude()``.
+        norm: makes a norm over the aggregate, in front of the top, from its width; None: there is none.
         settings: those of ``VFLModule``.
 
     Raises:
@@ -66,14 +71,20 @@ class SplitVFL(VFLModule):
         width: int = 64,
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
+        norm: Callable[[int], nn.Module] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
+        self._norm = norm
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
 
     def configure_model(self) -> None:
+        if hasattr(self, "bottoms"):
+            return
         super().configure_model()
+        width = self.aggregator.out_width(self.width, self.roster)
+        self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, width))
         self._faultless: dict[tuple[int, int], RoundPlan] = {}  # by rows: a fit knows two batch sizes at most
         self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
 
@@ -84,12 +95,22 @@ class SplitVFL(VFLModule):
         needed = self.aggregator.min_responses(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
         first = self.aggregator.legs(1, self.embedding_widths, self.basis_widths(), self.roster)[0]
-        check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate)
+        quiet = self.aggregator.loses_quietly
+        check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
         if (self.missing.needs_visible or self.missing.fills) and not self.aggregator.visible:
             raise ConfigurationError(
                 f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
-                "use Exclude or Skip"
+                "use Exclude, PadAfterNorm or Skip"
+            )
+        if self.missing.pads and self.norm is not None and not self.norm.by_columns:
+            raise ConfigurationError(
+                f"missing: {policy} keeps absent columns out of the norm, which {type(self.norm.norm).__name__} cannot "
+                "do; use norm: torch.nn.BatchNorm1d (and no sync_batchnorm)"
+            )
+        if self.roster.shared and getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise ConfigurationError(
+                "updates of groups cannot be summed before their gradients are unscaled; use precision bf16-mixed"
             )
         if self.missing.remembers and self._joint:
             raise ConfigurationError(
@@ -124,6 +145,19 @@ class SplitVFL(VFLModule):
         super().on_load_checkpoint(checkpoint)
         self.left_out = tuple(checkpoint.get(BOOKS, {}).get("left_out", ()))
 
+    def on_train_start(self) -> None:
+        """A norm over a batch has to be given one."""
+        super().on_train_start()
+        schedule = getattr(self.trainer.train_dataloader, "schedule", None)
+        if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
+            return
+        processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
+        if smallest < 2 * processes:
+            raise ConfigurationError(
+                f"the smallest batch of an epoch has {smallest} records for {processes} processes, and a norm over one "
+                "record is none; use drop_last: true or another batch_size"
+            )
+
     # ---- training
 
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
@@ -131,12 +165,14 @@ class SplitVFL(VFLModule):
         names = self.next_round(seed_global=True)
         rows = self.rows_of(batch).total, self.coded_rows(batch)
         plan = self._plan = self.plan_round(batch, names.round, rows)
+        if plan.roll.called.any():
+            self.enter_opening(rows[0], names, plan.roll.called)
         self.enter(plan, self.round_costs(*rows))
         if plan.skipped:
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
         loss = self.rank_loss(self._through_protocol(batch, names, plan.roll), batch)
-        self.log_training(loss, batch, batch_idx)
+        self.log_training(loss, batch, batch_idx, self._view.notes)
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -145,8 +181,31 @@ class SplitVFL(VFLModule):
             return
         if self._plan.skipped:
             self.withhold_everything()
-        else:
-            self.bottoms.withhold(self._plan.withheld)
+            return
+        self.bottoms.withhold(self._plan.withheld)
+        for group in self.roster.shared:
+            if self._plan.learners[list(group)].all():
+                self._join(group, optimizer)
+
+    def _join(self, group: tuple[int, ...], optimizer: Optimizer) -> None:
+        """Give the group's shared bottom the sum of its parties' updates as its gradient.
+
+        With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
+        server, on the sum of the gradients.
+        """
+        copies = {m: list(self.bottoms.parties[m].parameters()) for m in group}
+        leading = copies[group[0]]
+        rate = plain_sgd_rate(optimizer, leading[0]) if leading else None
+        scale = 1.0 if rate is None else -rate
+        updates = {}
+        for m, own in copies.items():
+            flat = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]
+            updates[m] = scale * torch.cat(flat)
+            for p in own:
+                p.grad = None
+        total = self.aggregator.join_updates(updates, self._view) / scale
+        for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
+            p.grad = part.view_as(p).to(p.dtype)
 
     def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
         """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1.
@@ -167,13 +226,25 @@ class SplitVFL(VFLModule):
             self.faults.at(2 * number + 1, self.roster),
             self.faults.stragglers(self.roster),
             self.aggregator.min_responses(self.roster.parties),
+            partial(self.aggregator.takes_part, roster=self.roster),
+            self.roster,
         )
         if alike:
             self._faultless[rows] = plan
         return plan
 
+    def more_legs(self, rows: int) -> tuple[Leg, ...]:
+        """The labels of the batch, from the active party to the server."""
+        if self.active is None:
+            return ()
+        elements, nothing = torch.zeros(self.roster.parties, dtype=torch.int64), torch.zeros(self.roster.parties)
+        elements[self.active] = rows
+        return (Leg("labels", "server", elements, FLOAT_BITS, nothing.double(), gate="previous"),)
+
     def _held(self, batch: VerticalBatch) -> Tensor | None:
-        """(M,) bool, the parties that hold at least one row of the joint batch; None: all do."""
+        """(M,) bool, the parties that hold at least one row of the joint batch; None: all do, or nobody may tell."""
+        if self.aggregator.everybody_called:
+            return None
         if batch.joint is None:
             return None if batch.present is None else batch.present.any(0).cpu()
         if batch.joint.held is None:
@@ -190,6 +261,7 @@ class SplitVFL(VFLModule):
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
         self._enter_evaluation(self.coded_rows(batch), names.stage, roll)
+        self.enter_opening(self.rows_of(batch).total, names, roll.called)
         return self._through_protocol(batch, names, roll, Exclude())
 
     def _evaluation_roll(self) -> Roll:
@@ -202,15 +274,17 @@ class SplitVFL(VFLModule):
         self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy | None = None
     ) -> Tensor:
         aggregator, rows, everyone = self.aggregator, self.rows_of(batch), tuple(range(self.roster.parties))
-        refuse_partly_held(aggregator, batch.present)
+        aggregator.refuse_partly_held(batch.present, self.roster)
         contribution: Contribution
         if aggregator.in_the_clear and not (roll.complete or self._joint_training):
             contribution = contribute_some(self.bottoms, batch.features, roll.included_parties, self.embedding_widths)
         else:
-            contribution = contribute(aggregator.form, self.bottoms, batch.features)
+            hidden = None if aggregator.in_the_clear else batch.present
+            contribution = contribute(aggregator.form, self.bottoms, batch.features, hidden)
         prepared, stage = self.preparation, of(names.stage)
-        memory, records, agreed = prepared.memory.get(stage), prepared.count(stage), prepared.agreed
-        parties = PartyView(names, self.roster, everyone, roll.called, rows, memory, batch.present, agreed)
+        records, agreed = prepared.count(stage), prepared.agreed
+        parties = PartyView(names, self.roster, everyone, roll.called, rows, None, batch.present, agreed)
+        parties = self._view = replace(parties, memory=prepared.opened(aggregator, stage, parties))
         seen = batch.present if aggregator.visible else None
         server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen, records, agreed)
         exchange = Exchange(aggregator, contribution, parties, server, policy or self.missing)
@@ -218,8 +292,22 @@ class SplitVFL(VFLModule):
         self.enter_corrected(exchange.aggregate.corrected)
         if self._joint_training and not roll.complete:  # every process's every parameter has to take part
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
-        output: Tensor = self.top(value)
-        return output
+        return self.head(value, exchange.aggregate.columns)
+
+    def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The top behind the norm, where there is one; a policy that pads keeps absent columns out of both."""
+        if columns is None or not self.missing.pads:
+            value = value if self.norm is None else self.norm(value)
+        else:
+            value = self.missing.after(value if self.norm is None else self.norm(value, columns), columns)
+        return super().head(value)
+
+    def owners(self) -> Iterator[nn.Module]:
+        yield from self.bottoms.parties
+        yield self.top if self.norm is None else nn.ModuleList([self.norm, self.top])
+
+    def _parts(self) -> dict[str, str]:
+        return super()._parts() | {"norm": str(self.norm)}
 
     def _enter_evaluation(self, rows: int, stage: str, roll: Roll) -> None:
         """Evaluation stands in the books under kinds of its own."""

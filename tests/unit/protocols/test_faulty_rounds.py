@@ -221,7 +221,7 @@ class Hidden(Mean):
 
 
 def test_stale_is_refused_where_uploads_are_hidden(tmp_path):
-    with pytest.raises(ConfigurationError, match="Hidden hides from the server; use Exclude or Skip"):
+    with pytest.raises(ConfigurationError, match="Hidden hides from the server; use Exclude, PadAfterNorm or Skip"):
         fit(tmp_path, {}, Hidden(), silent=False, missing=Stale())
 
 
@@ -279,7 +279,8 @@ def test_the_active_party_never_drops_out(tmp_path):
     module = split(active=2)
     module.faults.add(RandomAbsence(1.0, 1.0))
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
-    assert module.meter.total("up").tolist() == [0, 0, 54 * 5 * 4]
+    assert module.meter.total("up", "embeddings").tolist() == [0, 0, 54 * 5 * 4]
+    assert module.meter.total("up", "labels").tolist() == [0, 0, 54 * 4]
     with pytest.raises(ConfigurationError, match="active names party 3, but the parties are 0 to 2"):
         trainer(tmp_path).fit(split(active=3), datamodule=Blobs(batch_size=10))
 

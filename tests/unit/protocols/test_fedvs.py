@@ -354,7 +354,7 @@ def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_pa
         ({"waiting": Fastest(4)}, "ends a round with 4 answers, and the aggregator needs 5 to decode; use Threshold"),
         ({"waiting": Ignore(), "faults": [Stragglers(0.5)]}, "ends a round with 4 answers"),
         ({"missing": Zeros()}, "missing: Zeros stands in for single embeddings, which LagrangeCoded hides"),
-        ({"missing": Stale()}, "missing: Stale stands in .* use Exclude or Skip"),
+        ({"missing": Stale()}, "missing: Stale stands in .* use Exclude, PadAfterNorm or Skip"),
         ({"missing": Skip(), "waiting": Ignore(), "faults": [Stragglers(0.2)]}, "leaves somebody out of every round"),
         ({"waiting": Threshold(), "faults": [PartyDropout(0.1, 0.1, False)]}, "wait for ever"),
         ({"bottom": MLP}, "linear in one weight matrix, but party 0 has MLP; use PolynomialNetwork"),
