@@ -60,6 +60,8 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.faults
 	$(BIN)/python -m benchmarks.field
 	$(BIN)/python -m benchmarks.fedvs_step
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m benchmarks.secure_layer
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

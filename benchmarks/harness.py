@@ -74,13 +74,13 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def report(rows: Sequence[Mapping[str, Any]], goals: Sequence[Goal], file: Path | None) -> None:
-    """Print the rows and the goals, and write them."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [columns, *[[_cell(row.get(column)) for column in columns] for row in rows]]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    for line in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+def report(rows: Sequence[Mapping[str, Any]], goals: Sequence[Goal], file: Path | None, by: str | None = None) -> None:
+    """Print the rows and the goals, and write them; ``by``: a table for each value of that column."""
+    for title in dict.fromkeys(row.get(by, "") for row in rows) if by else [""]:
+        part = [{key: row[key] for key in row if key != by} for row in rows if not by or row.get(by, "") == title]
+        print(f"{title}\n" if title else "", end="")
+        _print(part)
+        print("\n" if title else "", end="")
     for goal in goals:
         side = "at most" if goal.better == "lower" else "at least"
         print(f"{'met   ' if goal.met else 'MISSED'}  {goal.what}: {goal.measured:.3f}, {side} {goal.limit:g}")
@@ -89,7 +89,17 @@ def report(rows: Sequence[Mapping[str, Any]], goals: Sequence[Goal], file: Path 
         file.write_text(json.dumps(data, indent=1) + "\n")
 
 
+def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [columns, *[[_cell(row.get(column)) for column in columns] for row in rows]]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    for line in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3f}" if abs(value) < 1e5 else f"{value:,.0f}"
