@@ -8,10 +8,9 @@ alone take: R parties, each 43 x 812 by 812 x 64, in as many limbs as the modulu
 """
 
 import resource
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import log
 from multiprocessing import get_context
@@ -19,14 +18,12 @@ from statistics import median
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, Trainer
 
 from benchmarks.harness import Goal, Pairs, arguments, report
+from benchmarks.steps import WARM, RandomFloats, Steps, settle, take_steps
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, LagrangeCoded, Mean
 from lightning_vfl.allocator import keep_freed_memory
-from lightning_vfl.datamodules import ContiguousColumns, Layout, Partitioner, Split, Unchanged, VerticalDataModule
-from lightning_vfl.datamodules.base import SplitName
 from lightning_vfl.field.limbs import plan
 from lightning_vfl.networks import MLP, PartyBank, PolynomialNetwork
 from lightning_vfl.protocols.preparation import Preparation
@@ -34,55 +31,6 @@ from lightning_vfl.types import RoundNames
 from lightning_vfl.waiting import Threshold, WaitForAll
 
 PARTIES, COLUMNS, BLOCKS, PRIVACY, WIDTH, ROWS = 28, 28, 6, 1, 64, 43
-STEPS, WARM = 60, 20
-
-
-class RandomFloats(VerticalDataModule):
-    """Records of standard normal floats, 28 columns a party, and ten classes."""
-
-    def __init__(self, parties: int, records: int, batch_size: int) -> None:
-        self.parties, self.records_in_all = parties, records
-        super().__init__(normaliser=Unchanged(), batch_size=batch_size, drop_last=True)
-
-    @property
-    def layout(self) -> Layout:
-        return Layout((self.parties * COLUMNS,))
-
-    @property
-    def num_classes(self) -> int:
-        return 10
-
-    def default_partitioner(self) -> Partitioner:
-        return ContiguousColumns(self.parties)
-
-    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(self.records_in_all, self.parties * COLUMNS, generator=generator)
-        y = torch.randint(10, (self.records_in_all,), generator=generator)
-        return {"train": Split(x, y, np.arange(self.records_in_all))}
-
-
-def settle() -> None:
-    """Wait for what a GPU still has to do."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-class Steps(Callback):
-    """When each step ended."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def on_train_batch_end(self, *args: object, **kwargs: object) -> None:
-        settle()
-        self.ends.append(time.perf_counter())
-
-    @property
-    def step(self) -> float:
-        """Median seconds of a step, once everything is warm."""
-        gaps = [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
-        return median(gaps[WARM:])
 
 
 def build(aggregator: Aggregator, data: RandomFloats) -> SplitVFL:
@@ -107,7 +55,7 @@ def sharing(_: int = 0) -> tuple[float, float]:
     """Seconds and GiB of sharing 60,000 records; for a process of its own."""
     torch.set_num_threads(2)
     keep_freed_memory()
-    data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS)
+    data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS, COLUMNS)
     data.setup("fit")
     module = build(LagrangeCoded(blocks=BLOCKS, privacy=PRIVACY), data)
     parties, names, cpu = (module.aggregator, module.bottoms), RoundNames(0, "fit", 0), torch.device("cpu")
@@ -122,20 +70,7 @@ def fit(aggregator: Aggregator, data: RandomFloats, accelerator: str, looped: bo
     module = build(aggregator, data)
     if looped:
         module.bottoms = PartyBank(list(module.bottoms.parties), batch_from=10**6)
-    steps = Steps()
-    with tempfile.TemporaryDirectory() as folder:
-        Trainer(
-            accelerator=accelerator,
-            devices=1,
-            max_steps=STEPS,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            callbacks=[steps],
-            enable_model_summary=False,
-            default_root_dir=folder,
-        ).fit(module, datamodule=data)
-    return steps
+    return take_steps(module, data, accelerator)
 
 
 def floor(parties: int, needed: int, modulus: int, device: str) -> float:
@@ -165,7 +100,7 @@ def main() -> None:
     torch.set_num_threads(2)
     rows, goals = [], []
 
-    data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS)
+    data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS, COLUMNS)
     data.setup("fit")
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # each in a fresh process, one after the other
         shared = pool.map(sharing, range(5), chunksize=1)
@@ -205,7 +140,7 @@ def main() -> None:
 
     growth = {}
     for parties in (4, 8, 16, 32, 64):
-        small = RandomFloats(parties, 6_000, 128)
+        small = RandomFloats(parties, 6_000, 128, COLUMNS)
         small.setup("fit")
         aggregator = LagrangeCoded(rerandomise=False)
         growth[parties] = median([fit(aggregator, small, where).step for _ in range(3)])

@@ -221,7 +221,7 @@ class PackedPaillier(Packed):
     def encrypt(self, values: Floats) -> list[bytes]:
         self.calls += 1
         words = uniform_words(values.shape, 0, "paillier", self.calls)
-        integers = self.codec.to_int(torch.from_numpy(values), words).numpy().astype("<u4")
+        integers = self.codec.to_int(torch.from_numpy(values), words)[0].numpy().astype("<u4")
         parts = (integers[start : start + self.slots].tobytes() for start in range(0, len(integers), self.slots))
         return [
             self.public.raw_encrypt(int.from_bytes(part, "little")).to_bytes(KEY_BITS // 4, "big") for part in parts
@@ -240,5 +240,5 @@ class PackedPaillier(Packed):
     def decrypt(self, total: Sequence[Any], n: int) -> Floats:
         plain = b"".join(self.private.raw_decrypt(part).to_bytes(4 * self.slots, "little") for part in total)
         integers = np.frombuffer(plain, "<u4").astype(np.int64)
-        real: Floats = self.codec.to_real(torch.from_numpy(integers), n).numpy()
+        real: Floats = self.codec.to_real(integers, n)
         return real

@@ -139,7 +139,7 @@ class Member:
     def protected(self, values: Tensor, purpose: str, segment: int, members: Sequence[int], round: int) -> Words:
         """Quantised and masked: what may be sent."""
         words = uniform_words(tuple(values.shape), 0, "rounding", purpose, self.stage, self.number, round)
-        integers = self.codec.to_int(values, words).numpy().astype(np.uint32)
+        integers = self.codec.to_int(values, words)[0].numpy().astype(np.uint32)
         self.masks.add_to(integers, members, MaskNames(purpose, self.stage, segment, rank=0, period=0), round)
         return integers
 
@@ -176,7 +176,7 @@ def summed(uploads: Sequence[Words], codec: Shift) -> Tensor:
     total = uploads[0].copy()
     for upload in uploads[1:]:
         total += upload
-    return codec.to_real(torch.from_numpy(total.astype(np.int64)), len(uploads)).float()
+    return torch.from_numpy(codec.to_real(total, len(uploads))).float()
 
 
 def must_agree(what: str, found: Any, true: Any, tolerance: float) -> None:

@@ -2,20 +2,19 @@
 
 from abc import ABC, abstractmethod
 from math import isfinite, log2, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.crypto.keystream import repeatable_bytes
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.streams import stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_LEVELS = 2**27  # vFedSec section 3.5
-FRACTION_BITS = 16  # of the numbers that stochastic rounding adds: with 27 bits in front, exact in a float64
 
 
 class Codec(ABC):
@@ -26,17 +25,20 @@ class Codec(ABC):
         """The largest sum of n of its integers."""
 
     @abstractmethod
-    def to_int(self, h: Tensor, words: "NDArray[np.uint16]") -> Tensor:
-        """The integers that stand for h, int32 of the same shape on the CPU.
+    def to_int(self, h: Tensor, words: "NDArray[np.uint16]") -> tuple[Tensor, float]:
+        """The integers that stand for h, int32 of the same shape on the CPU, and the share of values out of range.
 
         Args:
             h: real numbers.
             words: uniform 16-bit words for whatever is drawn, one a number.
+
+        Raises:
+            ConfigurationError: for NaN or infinite values: no integer stands for those.
         """
 
     @abstractmethod
-    def to_real(self, total: Tensor, n: int) -> Tensor:
-        """The sum of n numbers, float64, from the sum of their integers."""
+    def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
+        """The sum of n numbers from the sum of their integers."""
 
 
 class Shift(Codec):
@@ -61,7 +63,7 @@ class Shift(Codec):
 
     Example:
         >>> codec = Shift(clip=4.0, levels=2**27)
-        >>> codec.to_int(torch.zeros(1), np.array([2**16 - 1], np.uint16)).item() == 2**26
+        >>> codec.to_int(torch.zeros(1), np.array([2**16 - 1], np.uint16))[0].item() == 2**26
         True
 
     References:
@@ -84,30 +86,22 @@ class Shift(Codec):
     def bound(self, n: int) -> int:
         return n * (self.levels - 1)
 
-    def to_int(self, h: Tensor, words: "NDArray[np.uint16]") -> Tensor:
-        scaled = h.detach().to("cpu", torch.float64, copy=True).mul_(self.levels / (2.0 * self.clip))
-        uniform = np.multiply(words, 2.0**-FRACTION_BITS, dtype=np.float64)
-        # whatever lies outside [-t, t] ends at 0 or R - 1: clipped first, it would do the same
-        scaled.add_(self.levels // 2).add_(torch.from_numpy(uniform).view(scaled.shape)).floor_()
-        return scaled.clamp_(0, self.levels - 1).to(torch.int32)
+    def to_int(self, h: Tensor, words: "NDArray[np.uint16]") -> tuple[Tensor, float]:
+        from lightning_vfl.aggregators.shift import shift
 
-    def to_real(self, total: Tensor, n: int) -> Tensor:
-        return total.to(torch.float64).mul_(self.step).sub_(n * self.clip)
-
-    def clipped(self, h: Tensor) -> float:
-        """The share of values that lie outside [-t, t].
-
-        Raises:
-            ConfigurationError: for NaN or infinite values: no integer stands for those.
-        """
-        if not h.numel():
-            return 0.0
-        low, high = (float(x) for x in torch.aminmax(h.detach()))
-        if not (isfinite(low) and isfinite(high)):  # NaN is passed on
+        values = h.detach().cpu().contiguous()
+        values = values if values.dtype in (torch.float32, torch.float64) else values.float()
+        integers = torch.empty(values.shape, dtype=torch.int32)
+        flat, size = integers.numpy().reshape(-1), values.numel()
+        outside, wrong = shift(values.numpy().reshape(-1), words.reshape(-1), flat, self.clip, self.levels)
+        if wrong:
             raise ConfigurationError("NaN or infinity cannot be quantised; clean the data or lower the learning rate")
-        if -self.clip <= low and high <= self.clip:
-            return 0.0
-        return float((h.detach().abs() > self.clip).double().mean())
+        return integers, outside / size if size else 0.0
+
+    def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
+        real: NDArray[np.float64] = np.multiply(total, self.step, dtype=np.float64)
+        real -= n * self.clip
+        return real
 
     def __repr__(self) -> str:
         power = log2(self.levels)
@@ -131,7 +125,5 @@ def fitting_levels(n: int, bits: int = 32) -> int:
 
 
 def uniform_words(shape: tuple[int, ...], seed: int, *names: str | int) -> "NDArray[np.uint16]":
-    """Uniform 16-bit words of the named stream, filled in C order: the same on every machine."""
-    size = prod(shape)
-    raw = stream(seed, *names).random_raw(-(-size // 4))
-    return raw.astype("<u8", copy=False).view("<u2")[:size].reshape(shape)
+    """Uniform 16-bit words of the named stream, filled in C order: the same on every machine. No secrets."""
+    return repeatable_bytes(2 * prod(shape), seed, *names).view("<u2").reshape(shape)

@@ -1,7 +1,7 @@
 """vFedSec: embeddings are quantised and masked, the masks cancel in the sum, and the server learns nothing else."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -186,6 +186,8 @@ class MaskedSum(Aggregator):
 
     def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
         sums = self._layer.segments(self._known(len(widths)))
+        if roll.complete or self.layout == "sum":
+            return torch.ones(widths[0] // len(sums.of[0]) * len(sums.members), dtype=torch.bool)
         there = [self._is_there(members, roll) for members in sums.members]
         return torch.tensor(there).repeat_interleave(widths[0] // len(sums.of[0]))
 
@@ -239,7 +241,7 @@ class MaskedSum(Aggregator):
             total = self._layer.ring_sum(pieces) if pieces else np.zeros(0, WORD)
             if pieces and uploads.alongside is not None:
                 self._layer.recovered(total, uploads.alongside, messages[1], view)
-            totals.append(total.astype(np.int64))
+            totals.append(total)
         return self._aggregate(totals, view.roster, view.roll, view.widths, view.rows.ids)
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
@@ -287,20 +289,19 @@ class MaskedSum(Aggregator):
         codec, members = self.codec(view.roster), tuple(sorted(updates))
         group = next(number for number, others in enumerate(view.roster.groups) if members[0] in others)
         stacked = torch.stack([updates[m].detach() for m in members])
-        codec.clipped(stacked)
         drawn = uniform_words(
             tuple(stacked.shape), view.names.seed, "rounding", "updates", view.names.stage, view.names.round, group
         )
-        integers = codec.to_int(stacked, drawn).numpy()
+        integers = codec.to_int(stacked, drawn)[0].numpy()
         if self.equivalent:
             total = integers.sum(0)
         else:
             words = integers.view(WORD)
             for values, party in zip(words, members, strict=True):
                 self._layer.mask(values, party, members, "updates", group, view)
-            total = self._layer.ring_sum(list(words)).astype(np.int64)
+            total = self._layer.ring_sum(list(words))
         like = updates[members[0]]
-        return codec.to_real(torch.from_numpy(total), len(members)).to(like.device, like.dtype)
+        return torch.from_numpy(codec.to_real(total, len(members))).to(like.device, like.dtype)
 
     # ---- inside
 
@@ -313,19 +314,19 @@ class MaskedSum(Aggregator):
             return (), torch.zeros(0, dtype=torch.int32)
         slots = [number for number, (m, _) in enumerate(sums.slots) if m in h]
         stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in map(sums.slots.__getitem__, slots)])
-        view.notes["clipped_share"] = share = codec.clipped(stacked)
-        if share > MOST_CLIPPED:
+        everybody = (len(sums.slots), rows.total, stacked.shape[2])
+        drawn = uniform_words(everybody, view.names.seed, "rounding", view.names.stage, view.names.round)
+        if drawn.shape != stacked.shape:
+            drawn = drawn[slots, rows.start : rows.start + stacked.shape[1]]
+        integers, view.notes["clipped_share"] = codec.to_int(stacked, drawn)
+        if view.notes["clipped_share"] > MOST_CLIPPED:
             warnings.warn(
                 f"more than {MOST_CLIPPED:.0%} of the values of a round lie outside ±{self.clip:g} and are clipped "
                 "(aggregator/clipped_share in the log); use a larger clip, or a bounded bottom (output_activation: "
                 "torch.nn.Tanh)",
                 stacklevel=2,
             )
-        everybody = (len(sums.slots), rows.total, stacked.shape[2])
-        drawn = uniform_words(everybody, view.names.seed, "rounding", view.names.stage, view.names.round)
-        if drawn.shape != stacked.shape:
-            drawn = drawn[slots, rows.start : rows.start + stacked.shape[1]]
-        return tuple(h), codec.to_int(stacked, drawn)
+        return tuple(h), integers
 
     def _is_there(self, members: tuple[int, ...], roll: Roll) -> bool:
         return self.layout == "sum" or all(bool(roll.included[m]) for m in members)
@@ -335,14 +336,14 @@ class MaskedSum(Aggregator):
         return tuple(m for m in members if roll.included[m]) if self._is_there(members, roll) else ()
 
     def _aggregate(
-        self, totals: "list[NDArray[np.int64]]", roster: Roster, roll: Roll, widths: tuple[int, ...], ids: Tensor
+        self, totals: "Sequence[NDArray[Any]]", roster: Roster, roll: Roll, widths: tuple[int, ...], ids: Tensor
     ) -> Aggregate:
         codec, sums, columns = self.codec(roster), self._layer.segments(roster), self.columns(widths, roll)
-        value = torch.zeros(len(ids), len(columns), dtype=torch.float64)
-        parts = torch.split(value, len(columns) // len(sums.members), 1)
-        for part, members, total in zip(parts, sums.members, totals, strict=True):
-            if counted := self._counted(members, roll):
-                part.copy_(codec.to_real(torch.from_numpy(total), len(counted)))
+        nothing, parts = torch.zeros(len(ids), len(columns) // len(sums.members), dtype=torch.float64), []
+        for members, total in zip(sums.members, totals, strict=True):
+            counted = self._counted(members, roll)
+            parts.append(torch.from_numpy(codec.to_real(total, len(counted))) if counted else nothing)
+        value = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
         return Aggregate(value.to(ids.device, torch.get_default_dtype()), columns)
 
     def _known(self, parties: int) -> Roster:

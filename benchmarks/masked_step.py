@@ -1,0 +1,93 @@
+"""What masking a sum costs in training: a step of MaskedSum against one of Sum, both through the Trainer.
+
+FashionMNIST's shape (784 columns, B = 256, width 64) cut among M parties, MLP bottoms with 128 hidden units. Every
+party draws its own keystream for each of the others, as on machines of their own: a simulation does the work of all M,
+which grows with the M (M - 1) streams of a round. Fits of a few steps each are run in turn in one process.
+
+    python -m benchmarks.masked_step [--json FILE] [--turns T]
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import numpy as np
+import torch
+
+from benchmarks.harness import Goal, Pairs, arguments, report
+from benchmarks.steps import WARM, RandomFloats, Steps, take_steps
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Aggregator, MaskedSum, Sum
+from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.crypto import PairKeystream
+from lightning_vfl.networks import MLP
+
+COLUMNS, ROWS, WIDTH = 784, 256, 64
+
+
+def run(aggregator: Aggregator, data: RandomFloats) -> Steps:
+    """A fit with this aggregator."""
+    torch.manual_seed(0)
+    module = SplitVFL(aggregator, partial(MLP, hidden=(128,)), partial(MLP, hidden=(64,)), WIDTH, active=0, seed=0)
+    return take_steps(module, data)
+
+
+def streams(parties: int) -> float:
+    """Seconds of a round's keystreams, M (M - 1) of them, and of nothing else: the floor of masking."""
+    keystream = PairKeystream(bytes(32))
+    values, times = np.zeros(ROWS * WIDTH, np.uint32), []
+    for turn in range(60):
+        began = time.perf_counter()
+        for number in range(parties * (parties - 1)):
+            keystream.add_to(values, turn * parties**2 + number)
+        times.append(time.perf_counter() - began)
+    return median(times[WARM:])
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--turns", type=int, default=5, help="how often each kind of round is fitted")
+    chosen = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    keep_freed_memory()
+    torch.set_num_threads(2)
+    kinds: dict[str, Callable[[], Aggregator]] = {
+        "sum": Sum,
+        "masked": MaskedSum,
+        "equivalent": partial(MaskedSum, execution="equivalent"),
+        "masked, recovery": partial(MaskedSum, recovery={"threshold": "auto"}),
+    }
+    rows, goals = [], []
+    for parties in (4, 8, 16, 32, 64):
+        data = RandomFloats(parties, 60_000 if parties == 4 else 20_480, ROWS, COLUMNS // parties)
+        data.setup("fit")
+        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(chosen.turns if parties == 4 else 3):
+            for kind, make in kinds.items():
+                if parties > 16 and "recovery" in kind:
+                    continue
+                taken[kind].append(run(make(), data).step)
+        floor = streams(parties)
+        for kind, own in taken.items():
+            if not own:
+                continue
+            against = Pairs(own, taken["sum"])
+            rows.append(
+                {
+                    "M": parties,
+                    "round": kind,
+                    "ms/step": 1e3 * median(own),
+                    "/ sum": against.ratio,
+                    "spread": against.spread,
+                    "keystreams ms": 1e3 * floor if kind.startswith("masked") else None,
+                }
+            )
+        if parties == 4:
+            goals.append(Goal("step of MaskedSum over that of Sum", Pairs(taken["masked"], taken["sum"]).ratio, 1.3))
+    report(rows, goals, chosen.json)
+
+
+if __name__ == "__main__":
+    main()
