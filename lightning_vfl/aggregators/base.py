@@ -195,8 +195,15 @@ class Aggregator(ABC):
 
     # ---- the beginning of a round
 
-    def opening_legs(self, rows: int, roster: Roster, round: int) -> tuple[Leg, ...]:
-        """What parties send each other at the beginning of a round of so many rows; default: nothing."""
+    def opening_legs(self, rows: int, roster: Roster, round: int, last: int) -> tuple[Leg, ...]:
+        """What parties send each other at the beginning of a round of so many rows; default: nothing.
+
+        Args:
+            rows: of the joint batch.
+            roster: who takes part.
+            round: its number in its stage.
+            last: the number of the last one that began; -1: there was none.
+        """
         return ()
 
     def open(self, memory: Any, view: PartyView) -> Iterator[Message]:

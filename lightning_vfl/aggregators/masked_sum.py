@@ -193,8 +193,8 @@ class MaskedSum(Aggregator):
 
     # ---- a round's beginning
 
-    def opening_legs(self, rows: int, roster: Roster, round: int) -> tuple[Leg, ...]:
-        return self._layer.opening_legs(rows, roster, round)
+    def opening_legs(self, rows: int, roster: Roster, round: int, last: int) -> tuple[Leg, ...]:
+        return self._layer.opening_legs(rows, roster, round, last)
 
     def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Keys:
         return Keys()

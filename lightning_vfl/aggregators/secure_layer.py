@@ -184,11 +184,11 @@ class SecureLayer:
 
     # ---- what a round begins with: keys, if they are due, and the selection of records
 
-    def opening_legs(self, rows: int, roster: Roster, round: int) -> tuple[Leg, ...]:
-        """What the parties send each other before they compute anything."""
+    def opening_legs(self, rows: int, roster: Roster, round: int, last: int) -> tuple[Leg, ...]:
+        """What the parties send each other before they compute anything: keys with the first round of a period."""
         m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
         sent = {}
-        if round % self.rekey_every == 0:
+        if last < 0 or key_period(last, self.rekey_every) != key_period(round, self.rekey_every):
             sent[KEYS] = torch.full((m,), (m - 1) * SIZE)
             if self.recovery is not None:
                 sent[ROUND_KEYS] = torch.full((m,), (m - 1) * SIZE * self.rekey_every)

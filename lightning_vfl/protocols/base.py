@@ -27,7 +27,7 @@ from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top, roster_of
-from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.protocols.preparation import Preparation, of
 from lightning_vfl.schedules import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
@@ -140,6 +140,7 @@ class VFLModule(LightningModule, ABC):
         self.faults = Faults(seed)
         self.preparation = Preparation()
         self.rounds: dict[str, int] = {}
+        self.opened: dict[str, int] = {}  # by stage, the last round that began with anybody
         self.mini_batches = 0  # of single parties, that training has used
         self.pass_batches = 1  # in a party's pass over its records
         self.epoch_batches = 1  # in an epoch, the smaller last one included
@@ -503,7 +504,9 @@ class VFLModule(LightningModule, ABC):
     def enter_opening(self, rows: int, names: RoundNames, called: Tensor) -> None:
         """Enter what the parties send each other at the beginning of a round; absences do not hold it up."""
         prefix = "" if names.stage == "fit" else f"{names.stage} "
-        for leg in self.aggregator.opening_legs(rows, self.roster, names.round):
+        stage = of(names.stage)
+        last, self.opened[stage] = self.opened.get(stage, -1), names.round
+        for leg in self.aggregator.opening_legs(rows, self.roster, names.round, last):
             self.meter.add(replace(leg, kind=prefix + leg.kind).among(int(called.sum())))
             if names.stage == "fit":  # no virtual time passes in evaluation
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
@@ -596,7 +599,7 @@ class VFLModule(LightningModule, ABC):
 
     def on_fit_end(self) -> None:
         """Shares are as large as the data: give them back."""
-        self.preparation.forget("fit", "validation")
+        self._forget("fit", "validation")
 
     @property
     def remembers(self) -> bool:
@@ -647,15 +650,21 @@ class VFLModule(LightningModule, ABC):
     def on_validation_end(self) -> None:
         """During a fit the shares are used again."""
         if self.trainer.state.fn == TrainerFn.VALIDATING:
-            self.preparation.forget("validation")
+            self._forget("validation")
 
     def on_test_end(self) -> None:
         """Give the shares back."""
-        self.preparation.forget("test")
+        self._forget("test")
 
     def on_predict_end(self) -> None:
         """Give the shares back."""
-        self.preparation.forget("predict")
+        self._forget("predict")
+
+    def _forget(self, *stages: Stage) -> None:
+        """Shares and keys of these stages; who comes back to one has to make new ones."""
+        self.preparation.forget(*stages)
+        for stage in stages:
+            self.opened.pop(stage, None)
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of these parties (None: of all), aggregated in real arithmetic."""
@@ -733,6 +742,7 @@ class VFLModule(LightningModule, ABC):
         """Keep the books: round numbers, bytes, seconds, running loss, and which parts the networks were built with."""
         checkpoint[BOOKS] = {
             "rounds": dict(self.rounds),
+            "opened": dict(self.opened),
             "meter": self.meter.state_dict(),
             "clock": self.clock.seconds,
             "mini_batches": self.mini_batches,
@@ -768,6 +778,7 @@ class VFLModule(LightningModule, ABC):
         self.clock.seconds = books["clock"]
         self.mini_batches, self.pass_batches = books["mini_batches"], books["pass_batches"]
         self.rounds = dict(books["rounds"])
+        self.opened = dict(books.get("opened", {}))
         self.meter.load_state_dict(books["meter"])
         self.given_up = books["given_up"]
         self.epoch_batches = books.get("epoch_batches", self.pass_batches)  # not in checkpoints before 0.2
