@@ -159,7 +159,7 @@ class MaskedSum(Aggregator):
             return "none: insecure_seeded_secrets"
         roster = self._roster
         alone = () if roster is None else self._layer.exposed(roster)
-        words = "the server learns sums of embeddings, whoever of the other members colludes with it"
+        words = "the server learns sums of embeddings; with members that collude with it, the sums of the others"
         if roster is not None and alone:
             groups = ", ".join(str(roster.groups[number]) for number in alone)
             words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
