@@ -183,7 +183,8 @@ def plan_round(
     if given_up:
         return RoundPlan(roll, nobody, tuple(sent), nobody, seconds, True)
     learners = included & backward.receives & backward.links[:, 0]
-    learners = learners if roster is None else roster.whole(learners)
+    if roster is not None:  # whoever of a group holds nothing of the batch has nothing to say either
+        learners = learners & roster.whole(learners | ~held)
     back = (costs.answering + costs.backward * backward.slowdown + costs.updating).where(learners, 0.0)
     seconds += costs.server + float(back.max())
     return RoundPlan(roll, learners, tuple(sent), included, seconds, False)

@@ -195,12 +195,13 @@ class Aggregator(ABC):
 
     # ---- the beginning of a round
 
-    def opening_legs(self, rows: int, roster: Roster, round: int, last: int) -> tuple[Leg, ...]:
+    def opening_legs(self, rows: int, roster: Roster, called: Tensor, round: int, last: int) -> tuple[Leg, ...]:
         """What parties send each other at the beginning of a round of so many rows; default: nothing.
 
         Args:
             rows: of the joint batch.
-            roster: who takes part.
+            roster: who there is.
+            called: (M,) bool, who takes part in it.
             round: its number in its stage.
             last: the number of the last one that began; -1: there was none.
         """

@@ -99,8 +99,8 @@ class Shift(Codec):
         return integers, outside / size if size else 0.0
 
     def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
-        real: NDArray[np.float64] = np.multiply(total, self.step, dtype=np.float64)
-        real -= n * self.clip
+        real: NDArray[np.float64] = np.subtract(total, n * (self.levels // 2), dtype=np.float64)  # exact
+        real *= self.step
         return real
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -41,7 +42,8 @@ class MaskedSum(Aggregator):
         embeddings to n 2t/R, n the members; exactly zero where all members are zero. Keys are fresh in every period of
         ``rekey_every`` rounds and after every resume.
     Not guaranteed: anything about what the sums themselves tell, about gradients, which everybody is sent in the clear,
-        or about parties that deviate. A server that colludes with all members but one knows that one's embedding.
+        or about parties that deviate. A server that colludes with all members but one knows that one's embedding; with
+        ``recovery``, one that colludes with t parties can put both secrets of any other together, and read its upload.
 
     Args:
         layout: ``sum`` or ``segments``.
@@ -49,8 +51,9 @@ class MaskedSum(Aggregator):
         levels: R, or ``auto``: the largest power of two that fits the ring, at most 2^27.
         rekey_every: K, rounds after which all keys are renewed, in training and in evaluation.
         allow_single: accept sets in which a group's embedding stands alone; the summary names them.
-        recovery: for layout ``sum``: parties may vanish between masking and upload. Every round's mask seeds are
-            secret-shared t of n (Shamir) when keys are renewed, and any t survivors undo what did not cancel.
+        recovery: ``{threshold: t}`` or ``auto``, for layout ``sum``: parties may vanish between masking and upload.
+            Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed, and any t survivors undo
+            what did not cancel.
         execution: ``masked`` does all of this; ``equivalent`` computes the same integers without masks, to the same
             bits, with the same bytes and virtual seconds in the books.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
@@ -81,7 +84,7 @@ class MaskedSum(Aggregator):
         levels: int | Literal["auto"] = "auto",
         rekey_every: int = 5,
         allow_single: bool = False,
-        recovery: Recovery | Mapping[str, Any] | None = None,
+        recovery: Recovery | Literal["auto"] | None = None,
         execution: Literal["masked", "equivalent"] = "masked",
         insecure_seeded_secrets: bool = False,
     ) -> None:
@@ -93,7 +96,7 @@ class MaskedSum(Aggregator):
         self.levels = levels
         self.rekey_every = rekey_every
         self.allow_single = allow_single
-        self.recovery = Recovery(**recovery) if isinstance(recovery, Mapping) else recovery
+        self.recovery = Recovery.of(recovery)
         self.execution = execution
         self.insecure_seeded_secrets = insecure_seeded_secrets
         self._layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets)
@@ -115,8 +118,8 @@ class MaskedSum(Aggregator):
     def among(self, roster: Roster) -> Self:
         self._layer.check(roster)
         self.codec(roster)
-        bound = type(self).__new__(type(self))
-        vars(bound).update(vars(self), _roster=roster)
+        bound = copy(self)
+        bound._roster = roster
         return bound
 
     def codec(self, roster: Roster) -> Shift:
@@ -160,6 +163,11 @@ class MaskedSum(Aggregator):
         roster = self._roster
         alone = () if roster is None else self._layer.exposed(roster)
         words = "the server learns sums of embeddings; with members that collude with it, the sums of the others"
+        if roster is not None and self.recovery is not None:
+            words = (
+                "the server learns sums of embeddings; with up to "
+                f"{self.recovery.needed(roster.parties) - 1} parties that collude with it, the sums of the others"
+            )
         if roster is not None and alone:
             groups = ", ".join(str(roster.groups[number]) for number in alone)
             words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
@@ -193,8 +201,8 @@ class MaskedSum(Aggregator):
 
     # ---- a round's beginning
 
-    def opening_legs(self, rows: int, roster: Roster, round: int, last: int) -> tuple[Leg, ...]:
-        return self._layer.opening_legs(rows, roster, round, last)
+    def opening_legs(self, rows: int, roster: Roster, called: Tensor, round: int, last: int) -> tuple[Leg, ...]:
+        return self._layer.opening_legs(rows, roster, called, round, last)
 
     def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Keys:
         return Keys()
@@ -219,6 +227,7 @@ class MaskedSum(Aggregator):
             begin += len(own)
             for values, segment in zip(own, sums.of[party], strict=True):
                 members = called if self.layout == "sum" else sums.members[segment]
+                layer.refuse_alone(members, view.roster)
                 if self.recovery is None:
                     layer.mask(values, party, members, "embeddings", segment, view)
                 else:
@@ -240,7 +249,8 @@ class MaskedSum(Aggregator):
             pieces = [arrived[m][sums.of[m].index(segment)].numpy() for m in counted]
             total = self._layer.ring_sum(pieces) if pieces else np.zeros(0, WORD)
             if pieces and uploads.alongside is not None:
-                self._layer.recovered(total, uploads.alongside, messages[1], view)
+                needed = self.min_responses(view.roster.parties)
+                self._layer.recover(total, uploads.alongside, messages[1], needed, view)
             totals.append(total)
         return self._aggregate(totals, view.roster, view.roll, view.widths, view.rows.ids)
 
@@ -292,7 +302,9 @@ class MaskedSum(Aggregator):
         drawn = uniform_words(
             tuple(stacked.shape), view.names.seed, "rounding", "updates", view.names.stage, view.names.round, group
         )
-        integers = codec.to_int(stacked, drawn)[0].numpy()
+        rounded, share = codec.to_int(stacked, drawn)
+        self._note(view, "clipped_update_share", share)
+        integers = rounded.numpy()
         if self.equivalent:
             total = integers.sum(0)
         else:
@@ -318,15 +330,21 @@ class MaskedSum(Aggregator):
         drawn = uniform_words(everybody, view.names.seed, "rounding", view.names.stage, view.names.round)
         if drawn.shape != stacked.shape:
             drawn = drawn[slots, rows.start : rows.start + stacked.shape[1]]
-        integers, view.notes["clipped_share"] = codec.to_int(stacked, drawn)
-        if view.notes["clipped_share"] > MOST_CLIPPED:
+        integers, share = codec.to_int(stacked, drawn)
+        self._note(view, "clipped_share", share)
+        return tuple(h), integers
+
+    def _note(self, view: PartyView, name: str, share: float) -> None:
+        """Leave a share of clipped values in the log, and warn of too many."""
+        view.notes[name] = share
+        if share > MOST_CLIPPED:
+            what = "embeddings" if name == "clipped_share" else "model updates"
             warnings.warn(
-                f"more than {MOST_CLIPPED:.0%} of the values of a round lie outside ±{self.clip:g} and are clipped "
-                "(aggregator/clipped_share in the log); use a larger clip, or a bounded bottom (output_activation: "
+                f"more than {MOST_CLIPPED:.0%} of the values of {what} lie outside ±{self.clip:g} and are clipped "
+                f"(aggregator/{name} in the log); use a larger clip, or a bounded bottom (output_activation: "
                 "torch.nn.Tanh)",
                 stacklevel=2,
             )
-        return tuple(h), integers
 
     def _is_there(self, members: tuple[int, ...], roll: Roll) -> bool:
         return self.layout == "sum" or all(bool(roll.included[m]) for m in members)

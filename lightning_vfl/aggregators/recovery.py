@@ -12,7 +12,17 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
-from lightning_vfl.crypto import KeyPair, Keystream, MaskNames, PairKeys, PairKeystream, PairMasks, SeededSecrets
+from lightning_vfl.crypto import (
+    Confined,
+    KeyPair,
+    Keystream,
+    MaskNames,
+    PairKeys,
+    PairKeystream,
+    PairMasks,
+    SeededSecrets,
+    derive,
+)
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
@@ -43,6 +53,28 @@ class Recovery:
 
     threshold: int | Literal["auto"] = "auto"
 
+    def __post_init__(self) -> None:
+        number = isinstance(self.threshold, int) and not isinstance(self.threshold, bool)
+        if not (number or self.threshold == "auto"):
+            raise ConfigurationError(
+                f"recovery threshold {self.threshold!r} is no number of parties; use a whole number, or auto"
+            )
+
+    @classmethod
+    def of(cls, given: "Recovery | Mapping[str, Any] | str | None") -> "Recovery | None":
+        """From what a recipe says: ``{threshold: 3}``, ``auto`` or nothing.
+
+        Raises:
+            ConfigurationError: for anything else.
+        """
+        if given is None or isinstance(given, cls):
+            return given
+        if given == "auto":
+            return cls()
+        if isinstance(given, Mapping) and set(given) <= {"threshold"}:
+            return cls(**given)
+        raise ConfigurationError(f"recovery {given!r} cannot be; use {{threshold: 3}}, auto or null")
+
     def needed(self, parties: int) -> int:
         """T for so many parties.
 
@@ -52,7 +84,7 @@ class Recovery:
         least = parties // 2 + 1
         if self.threshold == "auto":
             return least
-        if isinstance(self.threshold, bool) or not least <= self.threshold <= parties:
+        if not least <= self.threshold <= parties:
             raise ConfigurationError(
                 f"recovery threshold {self.threshold!r} cannot be for {parties} parties: below {least} two halves "
                 f"could be told different things, and uncover a party together; use {least} to {parties}, or auto"
@@ -60,17 +92,26 @@ class Recovery:
         return self.threshold
 
 
-@dataclass
 class RoundSecrets:
-    """A party's secrets of one round: x opens its masks with others, b is the seed of its mask of its own."""
+    """A party's secrets of one round; no copy has them.
 
-    x: bytes = field(repr=False)
-    b: bytes = field(repr=False)
+    Args:
+        x: 32 bytes that the masks with others come from.
+        b: 32 bytes that the mask of its own comes from.
+    """
+
+    def __init__(self, x: bytes, b: bytes) -> None:
+        self._held = Confined((x, b))
+
+    @property
+    def seeds(self) -> tuple[bytes, bytes]:
+        """X and b, to be shared."""
+        return self._held.open()
 
     @cached_property
     def pair(self) -> KeyPair:
         """The key pair that the round's masks with others come from."""
-        return KeyPair(X25519PrivateKey.from_private_bytes(self.x))
+        return KeyPair(X25519PrivateKey.from_private_bytes(self.seeds[0]))
 
     @classmethod
     def draw(cls, party: int, names: RoundNames, round: int, insecure_seeded: bool) -> "RoundSecrets":
@@ -148,6 +189,7 @@ class Vault:
         publics: by party, everybody's round keys, one after the other.
         shares: by (holder, owner), what a hosted party holds of another's secrets: (rounds, x and b, LIMBS).
         revealed: by (holder, owner, round), which of the two a hosted party has revealed.
+        used: (party, round) that have been masked.
     """
 
     rounds: range = range(0)
@@ -155,6 +197,7 @@ class Vault:
     publics: dict[int, bytes] = field(default_factory=dict, repr=False)
     shares: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
     revealed: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    used: set[tuple[int, int]] = field(default_factory=set)
 
     def draw(self, parties: Sequence[int], names: RoundNames, insecure_seeded: bool) -> None:
         """Secrets of all rounds of the period."""
@@ -166,7 +209,7 @@ class Vault:
     def shares_of(self, party: int, needed: int, parties: int, insecure_seed: Sequence[Any] | None) -> list[bytes]:
         """What everybody is to hold of a party's secrets, by receiver; its own part is kept."""
         own = [self.secrets[party, round] for round in self.rounds]
-        shares = share([seed for secrets in own for seed in (secrets.x, secrets.b)], needed, parties, insecure_seed)
+        shares = share([seed for secrets in own for seed in secrets.seeds], needed, parties, insecure_seed)
         self.shares[party, party] = shares[party].view(len(self.rounds), 2, LIMBS)
         return [piece.numpy().astype("<u4").tobytes() for piece in shares]
 
@@ -194,7 +237,14 @@ class Vault:
         return self.shares[holder, owner][round - self.rounds.start, 0 if kind == MASKS else 1]
 
     def masks(self, party: int, called: Sequence[int], round: int, bits: int, ledger: Any) -> "RoundMasks":
-        """A hosted party's masks of a round, in which these parties are called."""
+        """A hosted party's masks of a round, in which these parties are called; to be had once.
+
+        Raises:
+            ValueError: for a round that has been masked: its words must never be used again.
+        """
+        if (party, round) in self.used:
+            raise ValueError(f"party {party} has masked round {round}, and its words must never be used again")
+        self.used.add((party, round))
         publics = {m: self.public(m, round) for m in called}
         return RoundMasks(party, self.secrets[party, round], publics, bits, ledger)
 
@@ -220,13 +270,20 @@ class RoundMasks:
     ) -> None:
         session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
         self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits, ledger)
-        self.own = PairKeystream(secrets.b, WORD, party, ledger)
+        self.seed, self.ledger = secrets.seeds[1], ledger
         self.members = tuple(sorted(publics))
 
     def add_to(self, values: "NDArray[Any]", names: MaskNames, round: int) -> None:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
-        self.own.add_to(values.reshape(-1), round)
+        own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
+
+
+def own_mask(
+    seed: bytes, names: MaskNames, party: int, ledger: "Callable[[Use], object] | None" = None
+) -> PairKeystream:
+    """The keystream of a party's mask of its own, under a key for these names alone."""
+    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD, party, ledger)
 
 
 def unmask(
@@ -251,7 +308,7 @@ def unmask(
     """
     flat = total.reshape(-1)
     for party in sorted(survivors):
-        PairKeystream(survivors[party], WORD, party).add_to(flat, round, -1)
+        own_mask(survivors[party], names, party).add_to(flat, round, -1)
     secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
     everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
     for party, own in secrets.items():  # what the survivors added for it, it would have taken away

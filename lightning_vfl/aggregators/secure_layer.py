@@ -35,7 +35,8 @@ class Keys:
     """What the hosted parties hold in one key period; in no checkpoint, and useless in a copy.
 
     Args:
-        period: whose keys these are; -1: there are none yet.
+        stage: whose rounds these keys are for.
+        period: of them; -1: there are none yet.
         pairs: a hosted party's key pair.
         publics: everybody's public key, as far as it has arrived.
         masks: a hosted party's masks, and with them its keys with the others.
@@ -44,6 +45,7 @@ class Keys:
         vault: what recovery needs.
     """
 
+    stage: str = ""
     period: int = -1
     pairs: dict[int, KeyPair] = field(default_factory=dict, repr=False)
     publics: dict[int, bytes] = field(default_factory=dict)
@@ -51,6 +53,10 @@ class Keys:
     seals: dict[tuple[int, int, int, str, str, int], Sealed] = field(default_factory=dict, repr=False)
     ids: dict[int, "NDArray[np.int64]"] = field(default_factory=dict, repr=False)
     vault: Vault = field(default_factory=Vault, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins with nothing, and makes keys of its own."""
+        return vars(Keys())
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,14 @@ class SecureLayer:
             alone += inside if len(inside) < 2 else []
         return tuple(alone)
 
+    def refuse_alone(self, members: Sequence[int], roster: Roster) -> None:
+        """The last word before anything is sent: nobody uploads into a set that hides nothing."""
+        if not self.allow_single and sum(any(m in members for m in group) for group in roster.groups) < 2:
+            raise ConfigurationError(
+                f"parties {list(members)} alone would be summed, and the sum IS an embedding of theirs; let more take "
+                "part, or accept it with allow_single: true"
+            )
+
     def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
         """(M,) bool: of those whose uploads have arrived, whose the server can use. Nobody: the round is lost."""
         usable, nobody = roster.whole(arrived), torch.zeros_like(arrived)
@@ -184,8 +198,11 @@ class SecureLayer:
 
     # ---- what a round begins with: keys, if they are due, and the selection of records
 
-    def opening_legs(self, rows: int, roster: Roster, round: int, last: int) -> tuple[Leg, ...]:
-        """What the parties send each other before they compute anything: keys with the first round of a period."""
+    def opening_legs(self, rows: int, roster: Roster, called: Tensor, round: int, last: int) -> tuple[Leg, ...]:
+        """What the parties send each other before they compute anything: keys with the first round of a period.
+
+        Who is away then sends and hears keys when it is back; they are counted here.
+        """
         m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
         sent = {}
         if last < 0 or key_period(last, self.rekey_every) != key_period(round, self.rekey_every):
@@ -195,14 +212,15 @@ class SecureLayer:
                 sent[SHARES] = torch.full((m,), (m - 1) * (2 * self.rekey_every * LIMBS * 4 + OVERHEAD))
         if roster.active is not None:
             sent[IDS] = torch.zeros(m, dtype=torch.int64)
-            sent[IDS][roster.active] = (m - 1) * (rows * ID_BYTES + OVERHEAD)
+            others = int(called.sum()) - int(called[roster.active])
+            sent[IDS][roster.active] = others * (rows * ID_BYTES + OVERHEAD)
         return tuple(Leg(kind, "peers", size, 8, nothing, gate="all") for kind, size in sent.items())
 
     def open(self, memory: Keys, view: PartyView) -> Iterator[Message]:
         """Fresh keys at the beginning of a period; the batch's record ids from the active party."""
         period = key_period(view.names.round, self.rekey_every)
-        if memory.period != period:
-            memory.period = period
+        if (memory.stage, memory.period) != (view.names.stage, period):
+            memory.stage, memory.period = view.names.stage, period
             memory.pairs = {party: self._key_pair(party, view.names, period) for party in view.parties}
             for held in (memory.publics, memory.masks, memory.seals):
                 held.clear()
@@ -327,13 +345,13 @@ class SecureLayer:
             pieces.append(piece)
         return Message(REVEALED, "server", view.parties, tuple(pieces))
 
-    def recovered(self, total: "UInts", keys: Message, revealed: Message, view: ServerView) -> None:
+    def recover(self, total: "UInts", keys: Message, revealed: Message, needed: int, view: ServerView) -> None:
         """Take what did not cancel out of the sum of the included parties' uploads, in place."""
-        needed = (self.recovery or Recovery()).needed(view.roster.parties)
-        seeds = reconstruct(torch.stack(revealed.pieces), revealed.senders, needed, view.roster.parties)
+        parties = view.roster.parties
+        seeds = reconstruct(torch.stack(revealed.pieces), revealed.senders, needed, parties)
         included, called = view.roll.included, view.roll.called
-        survivors = {m: seeds[m] for m in range(view.roster.parties) if included[m]}
-        lost = {m: seeds[m] for m in range(view.roster.parties) if called[m] and not included[m]}
+        survivors = {m: seeds[m] for m in range(parties) if included[m]}
+        lost = {m: seeds[m] for m in range(parties) if called[m] and not included[m]}
         publics = {m: piece.numpy().tobytes() for m, piece in zip(keys.senders, keys.pieces, strict=True)}
         unmask(total, survivors, lost, publics, self.bits, round_masks(view.names, view.rows), view.names.round)
 

@@ -11,6 +11,16 @@ NONCE, TAG = 12, 16  # bytes
 OVERHEAD = NONCE + TAG  # what sealing adds to a message
 
 
+class _Channel:
+    """A cipher and the last number it was used for: one object, so that no shallow copy can go its own way."""
+
+    __slots__ = ("cipher", "last")
+
+    def __init__(self, key: bytes) -> None:
+        self.cipher = AESGCM(key)
+        self.last = -1
+
+
 class Sealed:
     """One direction of a pair's channel under one key: a message a number, and the numbers go up.
 
@@ -32,8 +42,7 @@ class Sealed:
     """
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = Confined(AESGCM(key))
-        self._last = -1
+        self._channel = Confined(_Channel(key))
 
     def seal(self, message: bytes, number: int) -> bytes:
         """The message under this number.
@@ -42,16 +51,15 @@ class Sealed:
             ValueError: for a number that is not above the last one.
             RuntimeError: in a deep copy or a forked process.
         """
-        number = operator.index(number)
-        if not self._last < number < 2**64:
+        channel, number = self._channel.open(), operator.index(number)
+        if not channel.last < number < 2**64:
             raise ValueError(
-                f"message {number} comes after message {self._last}, and a nonce must never be used again; count "
+                f"message {number} comes after message {channel.last}, and a nonce must never be used again; count "
                 "upwards, or set up again with fresh keys"
             )
-        cipher = self._cipher.open()
-        self._last = number
+        channel.last = number
         nonce = number.to_bytes(NONCE, "big")
-        return nonce + cipher.encrypt(nonce, message, None)
+        return nonce + channel.cipher.encrypt(nonce, message, None)
 
     def open(self, sealed: bytes, number: int) -> bytes:
         """The message of this number.
@@ -64,6 +72,6 @@ class Sealed:
         if sealed[:NONCE] != nonce:
             raise ValueError(f"this is not message {number}")
         try:
-            return self._cipher.open().decrypt(nonce, sealed[NONCE:], None)
+            return self._channel.open().cipher.decrypt(nonce, sealed[NONCE:], None)
         except InvalidTag as error:
             raise ValueError(f"message {number} was changed on its way, or sealed under another key") from error

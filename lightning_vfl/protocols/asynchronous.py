@@ -84,6 +84,14 @@ class AsyncVFL(VFLModule):
 
     # ---- before training
 
+    def configure_model(self) -> None:
+        super().configure_model()
+        if self.roster.shared:
+            raise ConfigurationError(
+                "AsyncVFL serves one party at a time and has no rule for the bottom that parties "
+                f"{list(self.roster.shared[0])} share; use SplitVFL"
+            )
+
     def schedule(
         self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False
     ) -> FirstComeFirstServed:

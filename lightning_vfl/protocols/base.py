@@ -26,8 +26,16 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_bottoms, build_top, roster_of
-from lightning_vfl.protocols.preparation import Preparation, of
+from lightning_vfl.protocols.build import (
+    BottomFactory,
+    TopFactory,
+    build_bottoms,
+    build_top,
+    refuse_overlap,
+    roster_of,
+    several,
+)
+from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.schedules import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
@@ -186,7 +194,7 @@ class VFLModule(LightningModule, ABC):
             data = self._trainer_data()
             self.hparams["party_shapes"] = [list(shape) for shape in data.party_shapes]
             self.hparams["num_classes"] = data.num_classes
-            self.hparams["party_groups"] = _groups_of(data)
+            self.hparams["party_groups"] = several(getattr(data, "party_groups", None))
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         classes = self.hparams["num_classes"]
 
@@ -195,6 +203,7 @@ class VFLModule(LightningModule, ABC):
                 f"active names party {self.active}, but the parties are 0 to {len(shapes) - 1}; correct its number"
             )
         self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)
+        self.hparams["party_groups"] = several(self.hparams["party_groups"])
         self.aggregator.check(len(shapes))
         self.aggregator = self.aggregator.among(self.roster)
         self.objective = self._objective or objective_for(classes)
@@ -233,10 +242,12 @@ class VFLModule(LightningModule, ABC):
                     f"the model was built for num_classes = {self.hparams['num_classes']} but the data have "
                     f"{data.num_classes}; give the same num_classes with party_shapes"
                 )
-            if self.hparams["party_groups"] != _groups_of(data):
+            groups = self.hparams["party_groups"], several(getattr(data, "party_groups", None))
+            if groups[0] != groups[1]:
+                there, here = (f"groups {own}" if own else "no groups of several parties" for own in groups)
                 raise ConfigurationError(
-                    f"the model was built for groups of parties {self.hparams['party_groups']} but the data have "
-                    f"{_groups_of(data)}; use the partitioner that it was trained with"
+                    f"the model was built for {there} but the data have {here}; use the partitioner that it was "
+                    "trained with"
                 )
         strategy = self.trainer.strategy
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
@@ -281,8 +292,10 @@ class VFLModule(LightningModule, ABC):
                 f"{type(self.aggregator).__name__} is set up for the records of a stage, and these belong to none; use "
                 "trainer.predict with a datamodule, or evaluate: plain"
             )
+        refuse_overlap(self.roster, None)
         ids = torch.arange(features[0].shape[0])
-        output = self.output(VerticalBatch(features, None, ids), RoundNames(self.seed, "predict", 0))
+        number = self.rounds["predict"] = self.rounds.get("predict", -1) + 1  # no round comes twice
+        output = self.output(VerticalBatch(features, None, ids), RoundNames(self.seed, "predict", number))
         return self.objective.predict(output)
 
     # ---- training
@@ -504,10 +517,9 @@ class VFLModule(LightningModule, ABC):
     def enter_opening(self, rows: int, names: RoundNames, called: Tensor) -> None:
         """Enter what the parties send each other at the beginning of a round; absences do not hold it up."""
         prefix = "" if names.stage == "fit" else f"{names.stage} "
-        stage = of(names.stage)
-        last, self.opened[stage] = self.opened.get(stage, -1), names.round
-        for leg in self.aggregator.opening_legs(rows, self.roster, names.round, last):
-            self.meter.add(replace(leg, kind=prefix + leg.kind).among(int(called.sum())))
+        last, self.opened[names.stage] = self.opened.get(names.stage, -1), names.round
+        for leg in self.aggregator.opening_legs(rows, self.roster, called, names.round, last):
+            self.meter.add(replace(leg, kind=prefix + leg.kind))
             if names.stage == "fit":  # no virtual time passes in evaluation
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
 
@@ -783,12 +795,7 @@ class VFLModule(LightningModule, ABC):
         self.given_up = books["given_up"]
         self.epoch_batches = books.get("epoch_batches", self.pass_batches)  # not in checkpoints before 0.2
         self.corrected = dict(books.get("corrected", {}))
+        self.preparation.forget("fit", "validation", "test", "predict")  # their rounds may be counted back
         self.preparation.load(books.get("preparation", {}))
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])
-
-
-def _groups_of(data: Any) -> list[list[int]] | None:
-    """The groups of several parties in the data, as plain values; None: there are none."""
-    groups = getattr(data, "party_groups", None) or ()
-    return [list(group) for group in groups] if any(len(group) > 1 for group in groups) else None

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
@@ -17,6 +17,12 @@ from lightning_vfl.types import LinearForms, Roster
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
 TopFactory = Callable[[int], nn.Module]
 Shape = tuple[int, ...]
+
+
+def several(groups: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
+    """Groups of parties as plain values in one order; None: no group has several."""
+    plain = sorted(sorted(int(party) for party in group) for group in groups or ())
+    return plain if any(len(group) != 1 for group in plain) else None
 
 
 def roster_of(parties: int, groups: Sequence[Sequence[int]] | None, active: int | None) -> Roster:
@@ -37,6 +43,22 @@ def roster_of(parties: int, groups: Sequence[Sequence[int]] | None, active: int 
             f"active names party {active}, which shares its columns with others; the party with the labels stands apart"
         )
     return roster
+
+
+def refuse_overlap(roster: Roster, present: Tensor | None) -> None:
+    """Refuse records (B, M) of which it is not said, or not one, who of a group holds them.
+
+    Raises:
+        ConfigurationError: naming the group.
+    """
+    for group in roster.shared:
+        if present is None:
+            raise ConfigurationError(
+                f"the parties of group {group} hold different records, and it is not said which; give the trainer a "
+                "datamodule, or batches with present"
+            )
+        if bool((present[:, list(group)].sum(1) > 1).any()):
+            raise ConfigurationError(f"a record is held by several parties of group {group}; let one of them hold it")
 
 
 def build_bottoms(

@@ -1,12 +1,14 @@
 """SplitVFL: every round all parties send embeddings, and all learn from the server's gradient."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,7 +20,7 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.planning import RoundPlan, check_pair, plan_round
 from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.books import plain_sgd_rate
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm, refuse_overlap
 from lightning_vfl.protocols.preparation import of
 from lightning_vfl.rounds import Exchange, contribute, contribute_some
 from lightning_vfl.types import Contribution, Leg, PartyView, Roll, RoundNames, ServerView, VerticalBatch
@@ -39,7 +41,7 @@ class SplitVFL(VFLModule):
 
     Not guaranteed: a meaning for batch norm in the bottoms when records are partly held; rows that a party does not
         hold run through its bottom as zeros, and only their embeddings are left out; with several processes, whoever is
-        missing runs its bottom all the same.
+        missing runs its bottom all the same, and a batch norm sees the rows of its process alone.
 
     Args:
         aggregator: how the embeddings of the parties become one tensor.
@@ -61,6 +63,8 @@ class SplitVFL(VFLModule):
     """
 
     _plan: RoundPlan | None = None
+    _view: PartyView | None = None  # of the round that is going on, for what the parties of groups send after it
+    _notes: Mapping[str, float] = MappingProxyType({})
     left_out: tuple[int, ...] = ()  # the parties that training never calls
 
     def __init__(
@@ -120,7 +124,13 @@ class SplitVFL(VFLModule):
         if isinstance(self.waiting, Ignore) and not slow.any():
             warnings.warn("Ignore leaves nobody out: no fault model names a straggler", stacklevel=1)
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
-        self.left_out = tuple((~self.waiting.calls(everybody, slow)).nonzero().flatten().tolist())
+        called = self.waiting.calls(everybody, slow)
+        if not self.aggregator.takes_part(called, called, self.roster).any():
+            raise ConfigurationError(
+                f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, from whom {aggregator} can make "
+                "nothing; use WaitForAll, or fewer stragglers"
+            )
+        self.left_out = tuple((~called).nonzero().flatten().tolist())
         self._faultless.clear()
         super().on_fit_start()
 
@@ -154,8 +164,13 @@ class SplitVFL(VFLModule):
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
         if smallest < 2 * processes:
             raise ConfigurationError(
-                f"the smallest batch of an epoch has {smallest} records for {processes} processes, and a norm over one "
-                "record is none; use drop_last: true or another batch_size"
+                f"the smallest batch of an epoch has {smallest} records, and each of the processes ({processes}) needs "
+                "two of them for a norm; use drop_last: true or another batch_size"
+            )
+        if processes > 1:
+            rank_zero_warn(
+                f"with {processes} processes {type(self.norm.norm).__name__} normalises the rows of each by "
+                "themselves, not the joint batch"
             )
 
     # ---- training
@@ -172,7 +187,7 @@ class SplitVFL(VFLModule):
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
         loss = self.rank_loss(self._through_protocol(batch, names, plan.roll), batch)
-        self.log_training(loss, batch, batch_idx, self._view.notes)
+        self.log_training(loss, batch, batch_idx, self._notes)
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -184,10 +199,11 @@ class SplitVFL(VFLModule):
             return
         self.bottoms.withhold(self._plan.withheld)
         for group in self.roster.shared:
-            if self._plan.learners[list(group)].all():
-                self._join(group, optimizer)
+            if self._view is not None and self._plan.learners[list(group)].any():
+                self._join(group, optimizer, self._view)
+        self._view = None
 
-    def _join(self, group: tuple[int, ...], optimizer: Optimizer) -> None:
+    def _join(self, group: tuple[int, ...], optimizer: Optimizer, view: PartyView) -> None:
         """Give the group's shared bottom the sum of its parties' updates as its gradient.
 
         With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
@@ -203,7 +219,7 @@ class SplitVFL(VFLModule):
             updates[m] = scale * torch.cat(flat)
             for p in own:
                 p.grad = None
-        total = self.aggregator.join_updates(updates, self._view) / scale
+        total = self.aggregator.join_updates(updates, view) / scale
         for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
             p.grad = part.view_as(p).to(p.dtype)
 
@@ -268,13 +284,16 @@ class SplitVFL(VFLModule):
         """Everybody but those whom the training has never called: their bottoms have learnt nothing."""
         if not self.left_out:
             return Roll.everyone(self.roster.parties)
-        return Roll.of(torch.tensor([party not in self.left_out for party in range(self.roster.parties)]))
+        called = torch.tensor([party not in self.left_out for party in range(self.roster.parties)])
+        return Roll.of(self.aggregator.takes_part(called, called, self.roster))
 
     def _through_protocol(
         self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy | None = None
     ) -> Tensor:
         aggregator, rows, everyone = self.aggregator, self.rows_of(batch), tuple(range(self.roster.parties))
-        aggregator.refuse_partly_held(batch.present, self.roster)
+        if getattr(self._trainer, "datamodule", None) is None:  # ``prepare`` has looked at its records
+            aggregator.refuse_partly_held(batch.present, self.roster)
+            refuse_overlap(self.roster, batch.present)
         contribution: Contribution
         if aggregator.in_the_clear and not (roll.complete or self._joint_training):
             contribution = contribute_some(self.bottoms, batch.features, roll.included_parties, self.embedding_widths)
@@ -284,7 +303,9 @@ class SplitVFL(VFLModule):
         prepared, stage = self.preparation, of(names.stage)
         records, agreed = prepared.count(stage), prepared.agreed
         parties = PartyView(names, self.roster, everyone, roll.called, rows, None, batch.present, agreed)
-        parties = self._view = replace(parties, memory=prepared.opened(aggregator, stage, parties))
+        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties))
+        self._notes = parties.notes
+        self._view = parties if self.roster.shared and names.stage == "fit" else None
         seen = batch.present if aggregator.visible else None
         server = ServerView(names, self.roster, rows, roll, self.embedding_widths, seen, records, agreed)
         exchange = Exchange(aggregator, contribution, parties, server, policy or self.missing)

@@ -1,0 +1,718 @@
+"""vFedSec through the Trainer: books, keys and keystreams of whole runs, evaluation, faults, recovery, refusals."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch import nn
+
+from lightning_vfl import AsyncVFL, SplitVFL
+from lightning_vfl.aggregators import MaskedSum, Sum, secure_layer
+from lightning_vfl.aggregators.secure_layer import SecureLayer
+from lightning_vfl.callbacks import PartyDropout, RunSummary, Stragglers, TraceRecorder
+from lightning_vfl.crypto import Sealed, reused
+from lightning_vfl.datamodules import ContiguousColumns, Groups, Partitioner
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Exclude, PadAfterNorm, Skip, Stale, Zeros
+from lightning_vfl.networks import MLP
+from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
+from tests.subjects import Blobs, same, split, trainer
+from tests.unit.protocols.test_faulty_rounds import Scripted
+
+M, WIDTH, TRAIN, EVALUATED = 4, 5, 54, 18  # records to train, and to validate and to test
+STEPS = 6  # batches of 10
+ROWS = [10, 10, 10, 10, 10, 4]
+PATIENT = partial(WaitForAll, timeout=1.0)
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+LATE = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+
+
+def data(partitioner: Partitioner | None = None, **settings):
+    return Blobs(partitioner or ContiguousColumns(M), **{"batch_size": 10, **settings})
+
+
+def vfedsec(layout="sum", **settings):
+    torch.manual_seed(0)
+    options = {
+        name: settings.pop(name)
+        for name in (
+            "clip", "levels", "rekey_every", "allow_single", "recovery", "execution", "insecure_seeded_secrets"
+        )
+        if name in settings
+    }  # fmt: skip
+    settings = {"active": 0, "optimizer": SGD, "bottom": partial(MLP, hidden=[6]), "waiting": PATIENT(), **settings}
+    return SplitVFL(MaskedSum(layout, **options), width=WIDTH, seed=0, **settings)
+
+
+def fit(folder, module, script=None, source=None, **settings):
+    if script is not None:
+        module.faults.add(Scripted(script))
+    t = trainer(folder, **{"max_epochs": 1, **settings})
+    t.fit(module, datamodule=source or data())
+    return t
+
+
+def with_ledger(module):
+    uses = []
+    module.aggregator._layer = replace(module.aggregator._layer, ledger=uses.append)
+    return uses
+
+
+class Learners(Callback):
+    """Who has moved in each round: party numbers, M for the server; embeddings and statistics besides."""
+
+    def __init__(self):
+        self.moved = []
+
+    def on_train_batch_start(self, trainer, module, *args):
+        self.before = [[p.clone() for p in own.parameters()] for own in module.owners()]
+
+    def on_train_batch_end(self, trainer, module, *args):
+        now = [[p.detach() for p in own.parameters()] for own in module.owners()]
+        self.moved.append([m for m, (a, b) in enumerate(zip(self.before, now, strict=True)) if not same(a, b)])
+
+
+class Wire:
+    """Bytes of the messages that parties really send each other, by stage, kind and sender."""
+
+    def __init__(self, monkeypatch):
+        self.bytes, self.publics, open_ = Counter(), [], SecureLayer.open
+
+        def listening(layer, memory, view):
+            for message in open_(layer, memory, view):
+                for sender, piece in zip(message.senders, message.pieces, strict=True):
+                    for receiver in range(view.roster.parties):
+                        if receiver != sender and piece[receiver].any():
+                            self.bytes[view.names.stage, message.kind, sender] += piece[receiver].numel()
+                    if message.kind == "public keys":
+                        self.publics.append((view.names.stage, view.names.round, sender, piece[0].numpy().tobytes()))
+                yield message
+
+        monkeypatch.setattr(SecureLayer, "open", listening)
+
+    def of(self, stage, kind):
+        return [self.bytes[stage, kind, sender] for sender in range(M)]
+
+
+# ---- books
+
+
+@pytest.mark.parametrize("layout", ["sum", "segments"])
+@pytest.mark.parametrize("every", [1, 5])
+def test_bytes_have_a_closed_form(tmp_path, layout, every):
+    """Two epochs of six rounds, of 54 records; 4 bytes a number; keys of 32 bytes, ids of 8 and 28 a message."""
+    module = vfedsec(layout, rekey_every=every, evaluate="plain")
+    fit(tmp_path, module, max_epochs=2)
+    meter, widths = module.meter, [15 if layout == "segments" and m == 0 else 5 for m in range(M)]
+    assert meter.total("up", "masked embeddings").tolist() == [2 * TRAIN * width * 4 for width in widths]
+    assert meter.total("up", "labels").tolist() == [2 * TRAIN * 4, 0, 0, 0]
+    assert meter.total("down", "gradients").tolist() == [2 * TRAIN * width * 4 for width in widths]
+    periods = -(-2 * STEPS // every)
+    assert meter.total("peer", "public keys").tolist() == [periods * (M - 1) * 32] * M
+    assert meter.total("peer", "record ids").tolist() == [2 * (M - 1) * (TRAIN * 8 + STEPS * 28), 0, 0, 0]
+    assert meter.kinds("up") == ("labels", "masked embeddings")
+    assert meter.kinds("peer") == ("public keys", "record ids")
+    assert meter.kinds("down") == ("gradients",)
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_bytes_with_recovery_have_a_closed_form(tmp_path, every):
+    """Two secrets of nine limbs a round, in 4 bytes each; revealed elements of 31 bits."""
+    module = vfedsec(recovery={"threshold": 3}, rekey_every=every, evaluate="plain", active=None)
+    fit(tmp_path, module, max_epochs=2)
+    meter, periods, rounds = module.meter, -(-2 * STEPS // every), 2 * STEPS
+    assert meter.total("peer", "public keys").tolist() == [periods * 3 * 32] * M
+    assert meter.total("peer", "round keys").tolist() == [periods * 3 * 32 * every] * M
+    assert meter.total("peer", "seed shares").tolist() == [periods * 3 * (every * 2 * 9 * 4 + 28)] * M
+    assert meter.total("up", "round keys").tolist() == [rounds * 32] * M
+    assert meter.total("up", "revealed shares").tolist() == [rounds * -(-M * 9 * 31 // 8)] * M
+    assert meter.kinds("peer") == ("public keys", "round keys", "seed shares")
+
+
+def test_labels_are_metered_in_the_unsecured_arm_too_and_not_in_evaluation(tmp_path):
+    for aggregator in (Sum(), MaskedSum()):
+        module = split(aggregator, active=1, evaluate="protocol")
+        t = fit(tmp_path, module, source=Blobs(batch_size=10))
+        t.test(module, datamodule=Blobs(batch_size=10), verbose=False)
+        assert module.meter.total("up", "labels").tolist() == [0, TRAIN * 4, 0]
+        assert not any("labels" in kind for kind in module.meter.kinds("up") if kind != "labels")
+    without = split(Sum())
+    fit(tmp_path, without, source=Blobs(batch_size=10))
+    assert without.meter.kinds("up") == ("embeddings",)
+
+
+@pytest.mark.parametrize("recovery", [None, {}])
+@pytest.mark.parametrize("layout", ["sum", "segments"])
+def test_what_parties_send_each_other_is_what_stands_in_the_books(tmp_path, monkeypatch, layout, recovery):
+    """A whole run of fit, sanity check, validation and test, message by message."""
+    if layout == "segments" and recovery is not None:
+        return
+    wire, module = Wire(monkeypatch), vfedsec(layout, recovery=recovery)
+    t = fit(tmp_path, module, max_epochs=2)
+    t.test(module, datamodule=data(), verbose=False)
+    sent = {(stage, kind) for stage, kind, _ in wire.bytes}
+    assert {stage for stage, _ in sent} == {"fit", "sanity check", "validation", "test"}
+    for stage, kind in sorted(sent):
+        name = kind if stage == "fit" else f"{stage} {kind}"
+        assert wire.of(stage, kind) == module.meter.total("peer", name).tolist(), name
+    assert {kind if stage == "fit" else f"{stage} {kind}" for stage, kind in sent} == set(module.meter.kinds("peer"))
+
+
+@pytest.mark.parametrize("missing", [Exclude, Skip])
+def test_what_is_sent_is_in_the_books_when_parties_are_away_as_keys_fall_due(tmp_path, monkeypatch, missing):
+    """Round 5 begins a period and party 3 is away: whoever sends keys then or later, they are counted."""
+    wire, module = Wire(monkeypatch), vfedsec(missing=missing(), evaluate="plain")
+    fit(tmp_path, module, {10: {"announced": [1, 1, 1, 0]}}, max_epochs=2)
+    assert wire.of("fit", "public keys") == module.meter.total("peer", "public keys").tolist()
+    assert wire.of("fit", "record ids") == module.meter.total("peer", "record ids").tolist()
+
+
+class Breaks(Callback):
+    """Ends a fit in its second round."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == 1:
+            raise RuntimeError("broken off")
+
+
+def test_fresh_keys_after_a_fit_that_was_broken_off_are_in_the_books(tmp_path, monkeypatch):
+    wire, module = Wire(monkeypatch), vfedsec(evaluate="plain")
+    with pytest.raises(RuntimeError, match="broken off"):
+        fit(tmp_path, module, callbacks=[Breaks()])
+    fit(tmp_path, module)
+    assert wire.of("fit", "public keys") == module.meter.total("peer", "public keys").tolist()
+
+
+def test_absences_spare_uploads_answers_and_ids(tmp_path):
+    script = {2: {"announced": [1, 1, 0, 1]}, 6: {"announced": [1, 0, 0, 1]}}
+    module = vfedsec("segments", evaluate="plain")
+    fit(tmp_path, module, script)
+    there = [TRAIN, TRAIN - 10, TRAIN - 20, TRAIN]
+    widths = [15, 5, 5, 5]
+    expected = [rows * width * 4 for rows, width in zip(there, widths, strict=True)]
+    assert module.meter.total("up", "masked embeddings").tolist() == expected
+    assert module.meter.total("down", "gradients").tolist() == expected
+    called = [3, 2, 3, 1, 3, 3]
+    ids = sum(n * (rows * 8 + 28) for n, rows in zip(called, ROWS, strict=True))
+    assert module.meter.total("peer", "record ids").tolist() == [ids, 0, 0, 0]
+
+
+def test_what_the_server_is_sent_fits_the_books(tmp_path, monkeypatch):
+    """Masked embeddings as they are: unsigned words of 32 bits, of every party and segment."""
+    sent, encode = Counter(), MaskedSum.encode
+
+    def listening(self, contribution, view):
+        message, kept = encode(self, contribution, view)
+        for sender, piece in zip(message.senders, message.pieces, strict=True):
+            assert piece.dtype == torch.uint32
+            sent[view.names.stage, sender] += piece.nbytes
+        return message, kept
+
+    monkeypatch.setattr(MaskedSum, "encode", listening)
+    module = vfedsec("segments")
+    fit(tmp_path, module)
+    for stage, name in (("fit", ""), ("sanity check", "sanity check "), ("validation", "validation ")):
+        expected = [sent[stage, m] for m in range(M)]
+        assert module.meter.total("up", f"{name}masked embeddings").tolist() == expected
+    assert sent["validation", 0] == EVALUATED * 15 * 4
+
+
+# ---- keys
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_public_keys_differ_between_periods_in_fit_validation_and_test(tmp_path, monkeypatch, every):
+    wire, module = Wire(monkeypatch), vfedsec(rekey_every=every)
+    t = fit(tmp_path, module, max_epochs=3, num_sanity_val_steps=0)
+    t.test(module, datamodule=data(batch_size=2), verbose=False)
+    keys = Counter(key for *_, key in wire.publics)
+    assert set(keys.values()) == {1}
+    begun = {stage: sorted({r for s, r, *_ in wire.publics if s == stage}) for stage in ("fit", "validation", "test")}
+    assert begun["fit"] == list(range(0, 18, every))
+    assert begun["test"] == list(range(0, 9, every))
+    assert begun["validation"] == list(range(0, 6, every))
+
+
+@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+def test_no_key_serves_more_rounds_than_were_asked_for(tmp_path, settings):
+    """K = 5 of a sanity check, a validation or a training, whatever shares the keys."""
+    module, rounds, open_ = vfedsec(**settings), {}, SecureLayer.open
+    layer = module.aggregator._layer
+
+    class Noting(SecureLayer):
+        def open(self, memory, view):
+            yield from open_(self, memory, view)
+            for public in {pair.public for pair in memory.pairs.values()}:
+                rounds.setdefault(public, set()).add((view.names.stage, view.names.round))
+
+    module.aggregator._layer = Noting(**vars(layer))
+    fit(tmp_path, module, max_epochs=3)
+    assert len(rounds) >= M * (4 + 2)
+    assert max(len(served) for served in rounds.values()) <= 5
+
+
+def test_no_checkpoint_holds_a_key(tmp_path):
+    module = vfedsec(recovery={})
+
+    class Saves(Callback):
+        def on_train_batch_end(self, trainer, module, batch, outputs, batch_idx):
+            if batch_idx == 3:
+                trainer.save_checkpoint(tmp_path / "it.ckpt")
+                memory = module.preparation.memory["fit"]
+                content = (tmp_path / "it.ckpt").read_bytes()
+                secrets = [s for own in memory.vault.secrets.values() for s in own.seeds]
+                assert secrets
+                assert not any(secret in content for secret in (*secrets, *memory.publics.values()))
+
+    fit(tmp_path, module, callbacks=[Saves()])
+    assert "memory" not in str(torch.load(tmp_path / "it.ckpt", weights_only=True)["lightning_vfl"]["preparation"])
+
+
+# ---- no keystream byte and no nonce twice
+
+
+class Recorded(Sealed):
+    """A channel that notes which nonce it uses under which key."""
+
+    used: ClassVar[list[tuple[bytes, bytes]]] = []
+
+    def __init__(self, key):
+        super().__init__(key)
+        self.key = key
+
+    def seal(self, message, number):
+        sealed = super().seal(message, number)
+        self.used.append((self.key, sealed[:12]))
+        return sealed
+
+
+@pytest.fixture
+def nonces(monkeypatch):
+    monkeypatch.setattr(secure_layer, "Sealed", Recorded)
+    monkeypatch.setattr(Recorded, "used", [])
+    return Recorded.used
+
+
+RUNS = {
+    "sum": {},
+    "segments": {"layout": "segments"},
+    "groups": {"layout": "segments", "groups": True},
+    "recovery": {"recovery": {}},
+    "recovery and groups": {"recovery": {}, "groups": True},
+}
+
+
+@pytest.mark.parametrize(("run", "seeded"), [*((name, False) for name in RUNS), ("groups", True), ("recovery", True)])
+def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_path, nonces, run, seeded):
+    """Sanity check, fit with absences, validation after each epoch, test, validate, predict: all of it together."""
+    settings = dict(RUNS[run])
+    cut = Groups(ContiguousColumns(3), members=[1, 2, 1]) if settings.pop("groups", False) else None
+    module = vfedsec(insecure_seeded_secrets=seeded, **settings)
+    uses, source = with_ledger(module), data(cut)
+    script = {6: {"announced": [1, 1, 0, 1]}, 12: {"sends": [1, 0, 1, 1]}, 14: {"sends": [1, 1, 1, 0]}}
+    t = fit(tmp_path, module, script, source, max_epochs=2)
+    t.test(module, datamodule=source, verbose=False)
+    t.predict(module, datamodule=source)
+    if not seeded:  # a stage that is set up again has the same keys then
+        t.validate(module, datamodule=source, verbose=False)
+    assert len({use.key for use in uses}) > 20
+    assert {use.party for use in uses} == set(range(M))
+    assert reused(uses) == []
+    assert len(nonces) == len(set(nonces)) > 3 * 2 * STEPS
+
+
+@LATE
+@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, settings):
+    """Killed after any step: the rounds after the checkpoint are masked again, and never with the same words."""
+    saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
+    whole = vfedsec(**settings, evaluate="plain")
+    uses = with_ledger(whole)
+    t = fit(tmp_path, whole, {4: {"announced": [1, 0, 1, 1]}}, callbacks=[saver], enable_checkpointing=True)
+    for step in range(1, STEPS):
+        again = vfedsec(**settings, evaluate="plain")
+        again.aggregator._layer = replace(again.aggregator._layer, ledger=uses.append)
+        before = len(uses)
+        u = trainer(tmp_path, max_epochs=1)
+        again.faults.add(Scripted({4: {"announced": [1, 0, 1, 1]}}))
+        u.fit(again, datamodule=data(), ckpt_path=tmp_path / f"step={step}.ckpt")
+        assert len(uses) > before
+        assert same(dict(again.state_dict()), dict(whole.state_dict()))
+        assert same(u.optimizers[0].state_dict(), t.optimizers[0].state_dict())
+        assert same(again.meter.state_dict(), whole.meter.state_dict())
+    assert reused(uses) == []
+    assert len(nonces) == len(set(nonces))
+
+
+@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, settings):
+    module = vfedsec(**settings)
+    uses = with_ledger(module)
+    for _ in range(2):
+        t = fit(tmp_path, module, num_sanity_val_steps=0)
+        t.test(module, datamodule=data(), verbose=False)
+    assert reused(uses) == []
+    assert len(nonces) == len(set(nonces))
+
+
+@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+@pytest.mark.parametrize("active", [None, 0])
+def test_forward_may_be_called_again(tmp_path, settings, active):
+    """Two calls are two rounds: they give the same predictions, under masks that are used once."""
+    module, source = vfedsec(**settings, active=active), data()
+    uses = with_ledger(module)
+    t = fit(tmp_path, module, source=source)
+    predicted = torch.cat([p.values for p in t.predict(module, datamodule=source)])
+    features = source.records("predict").rows(torch.arange(len(predicted)))
+    module.eval()
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(module(features), predicted, rtol=0, atol=1e-5)
+    uses = [use for use in uses if use.stop - use.start > 0]
+    assert reused(uses) == []
+
+
+# ---- equivalent
+
+
+SCRIPTS = {
+    "silent": {2: {"sends": [1, 1, 0, 1]}, 8: {"sends": [1, 1, 1, 0]}, 11: {"receives": [1, 0, 1, 1]}},
+    "everything": {
+        0: {"announced": [1, 1, 1, 0]},
+        4: {"sends": [1, 0, 1, 1], "announced": [1, 1, 0, 1]},
+        6: {"sends": [1, 0, 0, 0]},
+        9: {"hosts": [0]},
+    },
+}
+ARMS = {
+    "sum": {},
+    "segments": {"layout": "segments"},
+    "segments, padded": {"layout": "segments", "missing": PadAfterNorm, "norm": nn.BatchNorm1d},
+    "recovery": {"recovery": {}},
+    "groups": {"layout": "segments", "groups": True},
+    "groups with recovery": {"recovery": {}, "groups": True},
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("arm", ARMS)
+def test_masked_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, arm, script):
+    runs, settings = [], dict(ARMS[arm])
+    cut = Groups(ContiguousColumns(3), members=[1, 2, 1]) if settings.pop("groups", False) else None
+    for more in ({}, {"execution": "equivalent"}, {"insecure_seeded_secrets": True}):
+        made = {**settings, "missing": settings["missing"]()} if "missing" in settings else settings
+        module = vfedsec(**made, **more)
+        t = fit(tmp_path, module, SCRIPTS[script], data(cut))
+        tested = t.test(module, datamodule=data(cut), verbose=False)
+        runs.append(
+            {
+                "weights": dict(module.state_dict()),
+                "optimizer": t.optimizers[0].state_dict(),
+                "bytes": module.meter.state_dict(),
+                "standing": module.standing(),
+                "tested": tested,
+                "given up": module.given_up,
+            }
+        )
+    assert all(same(runs[0], run) for run in runs[1:])
+
+
+# ---- evaluation
+
+
+def test_evaluation_is_protected_by_default_metered_apart_and_takes_no_virtual_time(tmp_path):
+    tested, modules = [], []
+    for evaluate in ("auto", "plain"):
+        m = vfedsec("segments", evaluate=evaluate)
+        modules.append(m)
+        assert m.protected_evaluation == (evaluate == "auto")
+        t = fit(tmp_path, m)
+        seconds, books = m.clock.seconds, m.meter.state_dict()
+        tested.append(t.test(m, datamodule=data(), verbose=False)[0])
+        assert m.clock.seconds == seconds
+        assert all(
+            torch.equal(count, m.meter.state_dict()[kind]) for kind, count in books.items() if "test" not in kind
+        )
+    module, plain = modules
+    assert module.clock.seconds == plain.clock.seconds
+    assert module.meter.total("peer", "test public keys").tolist() == [3 * 32] * M
+    for stage in ("sanity check", "validation", "test"):
+        assert module.meter.total("up", f"{stage} masked embeddings").tolist() == [
+            EVALUATED * w * 4 for w in (15, 5, 5, 5)
+        ]
+        assert module.meter.total("peer", f"{stage} record ids").tolist() == [3 * (EVALUATED * 8 + 2 * 28), 0, 0, 0]
+    for kind in ("masked embeddings", "record ids", "public keys"):
+        assert same(*(m.meter.total("up", kind) + m.meter.total("peer", kind) for m in (module, plain)))
+    assert not any(kind.startswith(("test", "validation", "sanity")) for kind in plain.meter.kinds("up"))
+    assert same(dict(module.state_dict()), dict(plain.state_dict()))
+    for name, value in tested[0].items():
+        assert value == pytest.approx(tested[1][name], abs=1e-5)
+
+
+def test_predictions_are_those_in_the_clear(tmp_path):
+    module, source = vfedsec("segments"), data()
+    t = fit(tmp_path, module, source=source)
+    through = t.predict(module, datamodule=source)
+    module.protected_evaluation = False
+    for one, other in zip(through, t.predict(module, datamodule=source), strict=True):
+        assert torch.equal(one.record_ids, other.record_ids)
+        torch.testing.assert_close(one.values, other.values, rtol=0, atol=1e-5)
+    assert module.meter.kinds("up").count("predict masked embeddings") == 1
+
+
+def test_what_is_clipped_is_logged(tmp_path):
+    module = vfedsec("segments", clip=4.0)
+    t = fit(tmp_path, module, log_every_n_steps=1)
+    assert float(t.callback_metrics["aggregator/clipped_share"]) == 0.0
+    narrow = vfedsec(clip=0.01)
+    with pytest.warns(UserWarning, match="more than 1% of the values"):
+        t = fit(tmp_path, narrow, log_every_n_steps=1)
+    assert 0.1 < float(t.callback_metrics["aggregator/clipped_share"]) <= 1.0
+
+
+# ---- faults
+
+
+def test_a_lost_upload_of_a_sum_loses_the_round_and_nobody_learns(tmp_path):
+    learners = Learners()
+    module = vfedsec()
+    fit(tmp_path, module, {2: {"sends": [1, 1, 0, 1]}, 6: {"announced": [1, 0, 1, 1]}}, callbacks=[learners])
+    everybody = [0, 1, 2, 3, 4]
+    assert learners.moved == [everybody, [], everybody, [0, 2, 3, 4], everybody, everybody]
+    assert module.given_up == 1
+
+
+def test_a_lost_group_of_segments_vanishes_alone(tmp_path):
+    learners = Learners()
+    module = vfedsec("segments", missing=PadAfterNorm(), norm=nn.BatchNorm1d)
+    script = {
+        2: {"sends": [1, 1, 0, 1]},
+        4: {"sends": [0, 1, 1, 1]},
+        6: {"sends": [1, 0, 0, 0]},
+        8: {"announced": [1, 0, 1, 1]},
+    }
+    fit(tmp_path, module, script, callbacks=[learners])
+    everybody = [0, 1, 2, 3, 4]
+    # without the active party no segment is left, and without the passive ones no embedding is hidden
+    assert learners.moved == [everybody, [0, 1, 3, 4], [], [], [0, 2, 3, 4], everybody]
+
+
+@pytest.mark.parametrize("way", ["announced", "sends"])
+def test_absent_columns_do_not_enter_the_norm_and_have_no_gradient(tmp_path, way):
+    """Party 2's segment: statistics, weight and bias of its columns keep their bits in a round without it."""
+    before, after = {}, {}
+
+    class Looks(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            before[batch_idx] = {name: value.clone() for name, value in module.norm.state_dict().items()}
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            after[batch_idx] = {name: value.clone() for name, value in module.norm.state_dict().items()}
+
+    plain = partial(torch.optim.SGD, lr=0.05)
+    module = vfedsec("segments", missing=PadAfterNorm(), norm=nn.BatchNorm1d, optimizer=plain)
+    fit(tmp_path, module, {4: {way: [1, 1, 0, 1]}}, callbacks=[Looks()], limit_val_batches=0)
+    for batch in range(STEPS):
+        for name, value in before[batch].items():
+            if value.dim():
+                changed = (value != after[batch][name]).view(3, WIDTH)
+                assert changed.any(1).tolist() == [True, batch != 2, True], name
+
+
+def test_a_top_in_front_of_padded_columns_sees_zeros(tmp_path):
+    module = vfedsec("segments", missing=PadAfterNorm(), norm=nn.BatchNorm1d)
+    seen = []
+
+    class Hooks(Callback):
+        def on_train_start(self, trainer, module):
+            module.top.register_forward_hook(lambda top, args, out: seen.append(args[0].detach().clone()))
+
+    fit(tmp_path, module, {4: {"announced": [1, 1, 0, 1]}}, callbacks=[Hooks()], limit_val_batches=0)
+    for number, z in enumerate(seen[-STEPS:]):  # what a round costs has been measured before
+        absent = z[:, WIDTH : 2 * WIDTH]
+        assert (not absent.any()) == (number == 2)
+        assert z[:, :WIDTH].any()
+        assert z[:, 2 * WIDTH :].any()
+
+
+def test_skip_discards_rounds_with_absences(tmp_path):
+    learners = Learners()
+    module = vfedsec("segments", missing=Skip())
+    script = {2: {"announced": [1, 1, 0, 1]}, 6: {"sends": [1, 1, 0, 1]}}
+    fit(tmp_path, module, script, callbacks=[learners])
+    everybody = [0, 1, 2, 3, 4]
+    assert learners.moved == [everybody, [], everybody, [], everybody, everybody]
+    assert module.given_up == 2
+
+
+def test_all_policies_and_arms_meet_the_same_trace(tmp_path):
+    traces = []
+    arms = [
+        vfedsec("segments", missing=Skip()),
+        vfedsec("segments", missing=PadAfterNorm(), norm=nn.BatchNorm1d),
+        vfedsec(recovery={}),
+        vfedsec(),
+        split(Sum(), active=0, waiting=PATIENT()),
+    ]
+    for number, module in enumerate(arms):
+        path = tmp_path / f"{number}.csv"
+        recorder = TraceRecorder(str(path))
+        fit(tmp_path, module, callbacks=[PartyDropout(0.5, 0.3), PartyDropout(0.3, 0.1, False), recorder])
+        traces.append(path.read_text())
+    assert len(set(traces)) == 1
+    assert "False" in traces[0]
+
+
+@pytest.mark.parametrize(
+    "waiting", [Fastest(3), Deadline(0.3), Fastest(2)], ids=["fastest of three", "deadline", "fastest of two"]
+)
+def test_rules_that_leave_somebody_out_train_segments(tmp_path, waiting):
+    module = vfedsec("segments", waiting=waiting)
+    module.faults.add(Scripted({2 * r: {"delay": [0.0, 0.1, 0.2, 0.5]} for r in range(STEPS)}, silent=False))
+    learners = Learners()
+    fit(tmp_path, module, callbacks=[learners])
+    assert learners.moved == [[0, 1, 4] if waiting.fewest(M) == 2 else [0, 1, 2, 4]] * STEPS
+
+
+def test_no_round_is_lost_to_silent_absences_with_recovery(tmp_path):
+    """The same run without recovery loses them; what is learnt is the sum of the others in each."""
+    script = {2: {"sends": [1, 1, 0, 1]}, 6: {"sends": [0, 1, 1, 1]}, 8: {"sends": [1, 1, 1, 0]}}
+    outcomes = {}
+    for name, recovery in (("without", None), ("with", {"threshold": 3})):
+        learners, module = Learners(), vfedsec(recovery=recovery)
+        fit(tmp_path, module, script, callbacks=[learners])
+        outcomes[name] = (module.given_up, learners.moved)
+    everybody = [0, 1, 2, 3, 4]
+    assert outcomes["without"] == (3, [everybody, [], everybody, [], [], everybody])
+    assert outcomes["with"] == (
+        0,
+        [everybody, [0, 1, 3, 4], everybody, [1, 2, 3, 4], [0, 1, 2, 4], everybody],
+    )
+
+
+def test_fewer_survivors_than_the_threshold_discard_the_round(tmp_path):
+    learners = Learners()
+    script = {2: {"sends": [1, 1, 0, 0]}, 4: {"announced": [1, 1, 1, 0], "sends": [1, 0, 1, 1]}}
+    module = vfedsec(recovery={"threshold": 3})
+    fit(tmp_path, module, script, callbacks=[learners])
+    assert [len(who) for who in learners.moved] == [5, 0, 0, 5, 5, 5]
+    assert module.given_up == 2
+
+
+# ---- what is refused before training
+
+
+def refused(folder, message, module, source=None, **settings):
+    with pytest.raises(ConfigurationError, match=message):
+        fit(folder, module, source=source, **settings)
+    assert module.rounds.get("fit", 0) == 0
+
+
+@pytest.mark.parametrize("rule", [Fastest(3), Fastest(4), Deadline(1.0), Threshold()], ids=repr)
+def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_path, rule):
+    refused(
+        tmp_path, "their masks are in the uploads of the others.*recovery, or layout: segments", vfedsec(waiting=rule)
+    )
+    if not isinstance(rule, Threshold):
+        fit(tmp_path, vfedsec("segments", waiting=rule))
+    recovering = vfedsec(recovery={"threshold": 3}, waiting=rule)
+    fit(tmp_path, recovering)
+    assert recovering.given_up == 0
+
+
+def test_rules_that_end_with_too_few_answers_to_recover_are_refused(tmp_path):
+    refused(tmp_path, "needs 3 to decode", vfedsec(recovery={"threshold": 3}, waiting=Fastest(2)))
+
+
+def test_parties_that_are_known_to_be_slow_may_be_left_out(tmp_path):
+    module = vfedsec(waiting=Ignore())
+    fit(tmp_path, module, callbacks=[Stragglers(0.3)])
+    assert len(module.left_out) == 1
+    assert module.given_up == 0
+
+
+def test_an_embedding_that_would_be_left_alone_is_not_uploaded_in_evaluation_either(tmp_path):
+    """Ignore leaves one of two parties: training has no set, and evaluation must not send what nothing hides."""
+    module = vfedsec(waiting=Ignore(), active=None)
+    module.faults.add(Scripted({}, silent=False, slow=(1, 2, 3)))
+    try:
+        fit(tmp_path, module)
+    except ConfigurationError:
+        return
+    assert not module.meter.total("up", "validation masked embeddings").any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "cut"),
+    [
+        ({"layout": "segments", "active": None}, ContiguousColumns(4)),
+        ({"active": None}, ContiguousColumns(1)),
+        ({"active": None}, Groups(ContiguousColumns(1), members=[3])),
+        ({"layout": "segments", "active": None}, Groups(ContiguousColumns(2), members=[2, 2])),
+    ],
+    ids=["nobody active", "one party", "one group", "groups and nobody active"],
+)
+def test_sets_with_one_contributor_are_refused_unless_that_is_said(tmp_path, capsys, settings, cut):
+    refused(tmp_path, "the sum IS its embedding", vfedsec(**settings), data(cut))
+    module = vfedsec(**settings, allow_single=True)
+    fit(tmp_path, module, source=data(cut), callbacks=[RunSummary()])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "NOTHING hides" in said
+    assert "allow_single" in said
+
+
+@pytest.mark.parametrize("layout", ["sum", "segments"])
+@pytest.mark.parametrize("evaluate", ["plain", "protocol"])
+def test_records_that_not_everybody_holds_are_refused(tmp_path, layout, evaluate):
+    class PartlyHeld(Blobs):
+        partly_held = True
+
+    source = PartlyHeld(ContiguousColumns(3), batch_size=10)
+    refused(tmp_path, "held by nobody of group", vfedsec(layout, evaluate=evaluate), source)
+
+
+def test_recovery_in_segments_and_thresholds_out_of_range_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="recovery is for layout: sum"):
+        vfedsec("segments", recovery={})
+    for threshold in (0, 1, 2, 5):
+        refused(tmp_path, "use 3 to 4, or auto", vfedsec(recovery={"threshold": threshold}))
+
+
+@pytest.mark.parametrize("policy", [Stale(), Zeros()], ids=repr)
+def test_stand_ins_for_single_embeddings_are_refused(tmp_path, policy):
+    refused(tmp_path, "stands in for single embeddings, which MaskedSum hides", vfedsec(missing=policy))
+
+
+def test_a_batch_of_one_record_has_no_norm(tmp_path):
+    module = vfedsec("segments", norm=nn.BatchNorm1d, missing=PadAfterNorm())
+    refused(tmp_path, "smallest batch of an epoch has 1 records", module, data(batch_size=53))
+    fit(tmp_path, vfedsec("segments", norm=nn.BatchNorm1d, missing=PadAfterNorm()), source=data(batch_size=52))
+    whole = vfedsec("segments", norm=nn.BatchNorm1d, missing=PadAfterNorm())
+    fit(tmp_path, whole, source=data(batch_size=53, drop_last=True))
+
+
+def test_norms_that_cannot_leave_columns_out_are_refused_with_padding(tmp_path):
+    refused(tmp_path, "use norm: torch.nn.BatchNorm1d", vfedsec("segments", norm=nn.LayerNorm, missing=PadAfterNorm()))
+    fit(tmp_path, vfedsec("segments", norm=nn.LayerNorm, missing=Exclude()))
+
+
+def test_asynchronous_training_and_levels_that_overflow_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="which MaskedSum hides from the server"):
+        AsyncVFL(MaskedSum(), width=WIDTH)
+    many = vfedsec(levels=2**27, party_shapes=[(1,)] * 33, num_classes=3)
+    with pytest.raises(ConfigurationError, match="use levels: 67108864, or auto"):
+        many.configure_model()
+
+
+def test_it_learns(tmp_path):
+    accuracies = []
+    bounded = partial(MLP, hidden=[6], output_activation=nn.Tanh)
+    for settings in ({"layout": "segments"}, {"recovery": {}}):
+        module = vfedsec(bottom=bounded, **settings)
+        t = fit(tmp_path, module, max_epochs=12)
+        accuracies.append(t.test(module, datamodule=data(), verbose=False)[0]["test/accuracy"])
+    assert min(accuracies) > 0.8
