@@ -57,7 +57,7 @@ def main() -> None:
         "sum": Sum,
         "masked": MaskedSum,
         "equivalent": partial(MaskedSum, execution="equivalent"),
-        "masked, recovery": partial(MaskedSum, recovery={"threshold": "auto"}),
+        "masked, recovery": partial(MaskedSum, recovery="auto"),
     }
     rows, goals = [], []
     for parties in (4, 8, 16, 32, 64):

@@ -228,7 +228,7 @@ class VFLModule(LightningModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse what cannot be right before anything runs."""
-        self.preparation.forget("fit", "validation", "test", "predict")  # what a run that was broken off has left
+        self._forget("fit", "validation", "test", "predict")  # what a run that was broken off has left
         data = getattr(self._trainer, "datamodule", None)
         if data is not None and self.hparams["party_shapes"] is not None:
             built, given = self.hparams["party_shapes"], [list(shape) for shape in data.party_shapes]

@@ -37,9 +37,7 @@ FACTORIES: dict[str, Callable[[], Aggregator]] = {
     "LagrangeShared": partial(LagrangeShared, insecure_seeded_secrets=True),
     "LocalGaussian": LocalGaussian,
     "MaskedSum": partial(MaskedSum, allow_single=True, insecure_seeded_secrets=True),
-    "MaskedSum, with recovery": partial(
-        MaskedSum, recovery={"threshold": 3}, allow_single=True, insecure_seeded_secrets=True
-    ),
+    "MaskedSum, with recovery": partial(MaskedSum, recovery="auto", allow_single=True, insecure_seeded_secrets=True),
 }
 IN_THE_CLEAR = [name for name, make in FACTORIES.items() if make().in_the_clear]
 # How far a round may be off ``plain``, in every element: what the docstrings state, for the numbers of this file.

@@ -189,6 +189,21 @@ def test_uploads_are_the_quantised_values_plus_masks_that_cancel_over_the_whole_
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
+def test_rows_are_rounded_alike_in_whatever_process_they_are(layout):
+    """Sixteen levels, so that every rounding counts: two halves of a batch, each with its place in it."""
+    roster = Roster(((0,), (1, 2), (3,)), active=0)
+    generator = torch.Generator().manual_seed(0)
+    h = tuple(torch.randn(6, width_of(layout, roster, m), generator=generator) for m in range(4))
+    whole = round_of(MaskedSum(layout, clip=9.0, levels=16, execution="equivalent"), roster, h)
+    parts = []
+    for start, stop in ((0, 2), (2, 6)):
+        view = replace(whole.parties, rows=Rows(whole.parties.rows.ids[start:stop], start, 6))
+        some = Embeddings(tuple(x[start:stop] for x in h))
+        parts.append(whole.aggregator.clear(some, view, whole.server.roll).value)
+    assert torch.equal(torch.cat(parts), whole.send().value)
+
+
+@pytest.mark.parametrize("layout", ["sum", "segments"])
 def test_each_upload_alone_is_uniform(layout):
     """Smoke, not proof: all bytes of each party's words, embeddings all zero; fixed secrets."""
     roster, rows = Roster(((0,), (1, 2), (3,)), active=0), 3000

@@ -250,6 +250,20 @@ def test_a_late_upload_of_a_party_that_was_declared_absent_stays_masked():
     assert (late == LEVELS // 2).all()
 
 
+def test_a_late_upload_is_dropped_before_anything_is_decoded(monkeypatch):
+    """Uploads, round keys and answers of those who are in, and nobody else's, reach the server's sum."""
+    heard, decode = [], MaskedSum.decode
+
+    def listening(self, messages, view):
+        heard.extend([messages[0].senders, messages[0].alongside.senders, messages[1].senders])
+        return decode(self, messages, view)
+
+    monkeypatch.setattr(MaskedSum, "decode", listening)
+    aggregator, roster = recovering(5, 3)
+    round_of(aggregator, roster, embeddings_of(5), included={0, 2, 4}).send()
+    assert heard == [(0, 2, 4)] * 3
+
+
 def test_an_included_upload_keeps_its_masks_with_the_others():
     """b of a survivor is revealed: its masks with others still stand."""
     aggregator, roster = recovering(3)

@@ -365,7 +365,10 @@ def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active
             }
             for message in opened(layer, view)
         }
-        legs = {leg.kind: leg for leg in layer.opening_legs(5, roster, Roll.everyone(roster.parties).called, number, number - 1)}
+        legs = {
+            leg.kind: leg
+            for leg in layer.opening_legs(5, roster, Roll.everyone(roster.parties).called, number, number - 1)
+        }
         assert {kind: {m: n for m, n in enumerate(leg.bytes.tolist()) if n} for kind, leg in legs.items()} == sent
         others = parties - 1
         expected = {} if number % every else {"public keys": [others * 32] * parties}

@@ -1,0 +1,133 @@
+"""vFedSec in two processes that share every batch against one process with the joint batch; all keystreams together."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_vfl.crypto import Use, reused
+
+CODE = """
+import json, sys, torch
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import MaskedSum
+from lightning_vfl.callbacks import PartyDropout
+from lightning_vfl.datamodules import ContiguousColumns, Groups
+from lightning_vfl.waiting import WaitForAll
+from tests.subjects import Blobs, trainer
+
+def one_case(folder, devices, settings):
+    Blobs.records_in_all = settings.pop("records")
+    steps, silent = settings.pop("steps"), settings.pop("silent")
+    members = settings.pop("members")
+    torch.manual_seed(0)
+    aggregator = MaskedSum(**settings)
+    uses = []
+    aggregator._layer = replace(aggregator._layer, ledger=uses.append)
+    module = SplitVFL(aggregator, width=5, seed=0, active=0, waiting=WaitForAll(timeout=9.0),
+                      optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9), evaluate="protocol")
+    faults = [] if silent is None else [PartyDropout(0.6, 0.3, announced=not silent)]
+    t = trainer(folder, devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=10, max_steps=steps,
+                callbacks=faults, num_sanity_val_steps=0)
+    cut = Groups(ContiguousColumns(len(members)), members=members)
+    data = Blobs(cut, batch_size=10 // devices)
+    t.fit(module, datamodule=data)
+    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
+    (folder / f"uses{t.global_rank}.json").write_text(json.dumps(uses))
+    if t.is_global_zero:
+        torch.save({"weights": module.state_dict(), "test": tested, "bytes": module.meter.state_dict(),
+                    "rounds": module.rounds, "standing": module.standing(), "given up": module.given_up,
+                    "steps": t.global_step}, folder / "state.pt")
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    home, devices, cases = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    for name, settings in cases.items():
+        (home / name).mkdir(exist_ok=True)
+        one_case(home / name, devices, settings)
+    if devices > 1:
+        torch.distributed.destroy_process_group()
+"""
+
+# three fifths of the records train, in batches of 10
+PLAIN = {"records": 90, "steps": 5, "silent": None, "members": [1, 1, 1]}
+CASES = {
+    "sum": PLAIN,
+    "groups in segments, announced absences": {
+        **PLAIN, "layout": "segments", "members": [1, 2, 2], "silent": False, "steps": 7
+    },
+    "groups": {**PLAIN, "members": [1, 3]},
+    "recovery, silent absences": {**PLAIN, "recovery": {"threshold": 3}, "members": [1, 1, 1, 1], "silent": True},
+    "equivalent": {**PLAIN, "layout": "segments", "execution": "equivalent", "silent": False},
+    "uneven rows": {**PLAIN, "records": 95, "steps": 7, "layout": "segments"},
+    "one record in the last batch, one process without rows": {**PLAIN, "records": 102, "steps": 8},
+    "seeded groups": {**PLAIN, "insecure_seeded_secrets": True, "members": [1, 2, 2], "layout": "segments"},
+    "seeded recovery": {**PLAIN, "insecure_seeded_secrets": True, "recovery": {}},
+}  # fmt: skip
+
+
+def run(folder, devices):
+    script = folder / "script.py"
+    script.write_text(CODE)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    arguments = [sys.executable, str(script), str(folder), str(devices), json.dumps(CASES)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """All cases in one process, and again in two: starting processes is what takes the time."""
+    return [run(tmp_path_factory.mktemp(f"devices{devices}"), devices) for devices in (1, 2)]
+
+
+def uses_of(folder, case):
+    return [[Use(*use) for use in json.loads(path.read_text())] for path in sorted((folder / case).glob("uses*.json"))]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_are_one_with_the_joint_batch_to_the_first_rounding_that_flips(folders, case):
+    """Gradients are added in another order: weights differ by that, and by a quantum of 6e-8 where a rounding flips."""
+    one, two = (torch.load(folder / case / "state.pt", weights_only=True) for folder in folders)
+    for book in ("steps", "rounds", "given up"):
+        assert one[book] == two[book], book
+    assert one["steps"] == CASES[case]["steps"]
+    assert one["standing"] == two["standing"]
+    assert one["bytes"].keys() == two["bytes"].keys()
+    for kind, count in one["bytes"].items():
+        assert torch.equal(two["bytes"][kind], count), kind
+    for name, value in one["weights"].items():
+        assert (two["weights"][name] - value).abs().max() <= 1e-5, name
+    for name, value in one["test"].items():
+        torch.testing.assert_close(two["test"][name], value, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("case", CASES)
+def test_no_block_of_keystream_is_used_twice_by_all_processes_together(folders, case):
+    one, two = (uses_of(folder, case) for folder in folders)
+    assert [len(one), len(two)] == [1, 2]
+    if CASES[case].get("execution") == "equivalent":
+        assert one == [[]]
+        return
+    assert all(len(own) > 30 for own in (*one, *two))
+    assert reused(one[0]) == []
+    assert reused([use for own in two for use in own]) == []
+
+
+@pytest.mark.processes
+def test_the_copies_of_a_bottom_are_equal_after_training_in_two_processes(folders):
+    for case in ("groups", "groups in segments, announced absences"):
+        weights = torch.load(folders[1] / case / "state.pt", weights_only=True)["weights"]
+        for name, value in weights.items():
+            if name.startswith("bottoms.parties.2."):
+                assert torch.equal(value, weights[name.replace("parties.2.", "parties.1.")])
