@@ -48,7 +48,7 @@ def streams(parties: int) -> float:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--turns", type=int, default=5, help="how often each kind of round is fitted")
+    parser.add_argument("--turns", type=int, default=15, help="how often each kind of round is fitted")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     keep_freed_memory()

@@ -193,7 +193,7 @@ class Roll:
         return tuple((self.included | self.filled).nonzero().flatten().tolist())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one truth to compare by
 class Leg:
     """Planned traffic, stated from shapes alone before anything is computed.
 

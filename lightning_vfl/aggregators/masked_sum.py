@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -128,16 +129,7 @@ class MaskedSum(Aggregator):
         Raises:
             ConfigurationError: if the sum could pass the ring, with the levels that fit.
         """
-        n = max(len(members) for members in self._layer.segments(roster).members)
-        fitting = fitting_levels(n, RING_BITS)
-        if self.levels == "auto":
-            return Shift(self.clip, fitting)
-        if n * self.levels > 2**RING_BITS:
-            raise ConfigurationError(
-                f"the sum of {n} parties' integers below levels = {self.levels} does not fit the ring of "
-                f"2^{RING_BITS}; use levels: {fitting}, or auto"
-            )
-        return Shift(self.clip, self.levels)
+        return _codec(self.clip, self.levels, max(len(members) for members in self._layer.segments(roster).members))
 
     def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
         return self._layer.takes_part(called, arrived, roster)
@@ -280,11 +272,11 @@ class MaskedSum(Aggregator):
         self, grad: Tensor, aggregate: Aggregate, contribution: Contribution, view: ServerView
     ) -> tuple[Tensor, ...]:
         """The gradient of its segments for every member: clipping and rounding are passed straight through."""
-        sums = self._layer.segments(view.roster)
-        useful = grad if bool(aggregate.columns.all()) else grad * aggregate.columns.to(grad.device)
+        sums, included = self._layer.segments(view.roster), view.roll.included_parties
+        useful = grad if view.roll.complete else grad * aggregate.columns.to(grad.device)
         parts = dict(enumerate(torch.split(useful, grad.shape[1] // len(sums.members), 1)))
         return tuple(
-            sums.whole(parts, m).to(h.dtype) if view.roll.included[m] else torch.zeros_like(h)
+            sums.whole(parts, m).to(h.dtype) if m in included else torch.zeros_like(h)
             for m, h in enumerate(contribution.leaves)
         )
 
@@ -347,11 +339,11 @@ class MaskedSum(Aggregator):
             )
 
     def _is_there(self, members: tuple[int, ...], roll: Roll) -> bool:
-        return self.layout == "sum" or all(bool(roll.included[m]) for m in members)
+        return self.layout == "sum" or all(m in roll.included_parties for m in members)
 
     def _counted(self, members: tuple[int, ...], roll: Roll) -> tuple[int, ...]:
         """Who is in the sum of these members; nobody, where the segment has vanished."""
-        return tuple(m for m in members if roll.included[m]) if self._is_there(members, roll) else ()
+        return tuple(m for m in members if m in roll.included_parties) if self._is_there(members, roll) else ()
 
     def _aggregate(
         self, totals: "Sequence[NDArray[Any]]", roster: Roster, roll: Roll, widths: tuple[int, ...], ids: Tensor
@@ -367,3 +359,17 @@ class MaskedSum(Aggregator):
     def _known(self, parties: int) -> Roster:
         """The parties it was made for; without a protocol, everybody alone."""
         return self._roster or Roster.singles(parties)
+
+
+@lru_cache(maxsize=64)
+def _codec(clip: float, levels: int | Literal["auto"], n: int) -> Shift:
+    """For sums of n."""
+    fitting = fitting_levels(n, RING_BITS)
+    if levels == "auto":
+        return Shift(clip, fitting)
+    if n * levels > 2**RING_BITS:
+        raise ConfigurationError(
+            f"the sum of {n} parties' integers below levels = {levels} does not fit the ring of 2^{RING_BITS}; use "
+            f"levels: {fitting}, or auto"
+        )
+    return Shift(clip, levels)

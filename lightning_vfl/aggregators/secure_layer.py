@@ -51,7 +51,7 @@ class Keys:
     publics: dict[int, bytes] = field(default_factory=dict)
     masks: dict[int, PairMasks] = field(default_factory=dict, repr=False)
     seals: dict[tuple[int, int, int, str, str, int], Sealed] = field(default_factory=dict, repr=False)
-    ids: dict[int, "NDArray[np.int64]"] = field(default_factory=dict, repr=False)
+    ids: dict[int, bytes] = field(default_factory=dict, repr=False)
     vault: Vault = field(default_factory=Vault, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,9 +177,9 @@ class SecureLayer:
             alone += inside if len(inside) < 2 else []
         return tuple(alone)
 
-    def refuse_alone(self, members: Sequence[int], roster: Roster) -> None:
+    def refuse_alone(self, members: tuple[int, ...], roster: Roster) -> None:
         """The last word before anything is sent: nobody uploads into a set that hides nothing."""
-        if not self.allow_single and sum(any(m in members for m in group) for group in roster.groups) < 2:
+        if not self.allow_single and _groups_among(members, roster) < 2:
             raise ConfigurationError(
                 f"parties {list(members)} alone would be summed, and the sum IS an embedding of theirs; let more take "
                 "part, or accept it with allow_single: true"
@@ -203,18 +203,9 @@ class SecureLayer:
 
         Who is away then sends and hears keys when it is back; they are counted here.
         """
-        m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
-        sent = {}
-        if last < 0 or key_period(last, self.rekey_every) != key_period(round, self.rekey_every):
-            sent[KEYS] = torch.full((m,), (m - 1) * SIZE)
-            if self.recovery is not None:
-                sent[ROUND_KEYS] = torch.full((m,), (m - 1) * SIZE * self.rekey_every)
-                sent[SHARES] = torch.full((m,), (m - 1) * (2 * self.rekey_every * LIMBS * 4 + OVERHEAD))
-        if roster.active is not None:
-            sent[IDS] = torch.zeros(m, dtype=torch.int64)
-            others = int(called.sum()) - int(called[roster.active])
-            sent[IDS][roster.active] = others * (rows * ID_BYTES + OVERHEAD)
-        return tuple(Leg(kind, "peers", size, 8, nothing, gate="all") for kind, size in sent.items())
+        due = last < 0 or key_period(last, self.rekey_every) != key_period(round, self.rekey_every)
+        others = 0 if roster.active is None else int(called.sum()) - int(called[roster.active])
+        return _opening_legs(rows, roster, others, self.rekey_every if due else 0, self.recovery is not None)
 
     def open(self, memory: Keys, view: PartyView) -> Iterator[Message]:
         """Fresh keys at the beginning of a period; the batch's record ids from the active party."""
@@ -245,13 +236,14 @@ class SecureLayer:
             return memory
         number = view.names.round if message.kind == IDS else memory.period
         for sender, piece in zip(message.senders, message.pieces, strict=True):
+            sealed = piece.numpy()
             for party in view.parties:
                 if party == sender or (message.kind == IDS and not view.called[party]):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
-                content = seal.open(piece[party].numpy().tobytes(), number)
+                content = seal.open(sealed[party].tobytes(), number)
                 if message.kind == IDS:
-                    memory.ids[party] = np.frombuffer(content, "<i8")
+                    memory.ids[party] = content
                 else:
                     memory.vault.keep(party, sender, content)
         return memory
@@ -284,14 +276,12 @@ class SecureLayer:
 
     def _selection(self, active: int, memory: Keys, view: PartyView) -> Message:
         """One sealed list for everybody, of one length: who holds which records cannot be told from outside."""
-        ids = view.rows.ids.cpu().numpy()
-        present = None if view.present is None else view.present.cpu().numpy()
-        piece = np.zeros((view.roster.parties, len(ids) * ID_BYTES + OVERHEAD), np.uint8)
-        for party in range(view.roster.parties):
-            if party != active and view.called[party]:
-                theirs = ids if present is None else np.where(present[:, party], ids, NOT_HELD)
-                seal = self._seal(active, party, active, IDS, memory, view)
-                piece[party] = np.frombuffer(seal.seal(theirs.astype("<i8").tobytes(), view.names.round), np.uint8)
+        selected = _lists(view.rows.ids, view.present, range(view.roster.parties))
+        piece = np.zeros((view.roster.parties, len(selected[active]) + OVERHEAD), np.uint8)
+        for party in view.called.nonzero().flatten().tolist():
+            if party != active:
+                sealed = self._seal(active, party, active, IDS, memory, view).seal(selected[party], view.names.round)
+                piece[party] = np.frombuffer(sealed, np.uint8)
         return Message(IDS, "peers", (active,), (torch.from_numpy(piece),))
 
     def _seal(self, own: int, other: int, sender: int, purpose: str, memory: Keys, view: PartyView) -> Sealed:
@@ -303,12 +293,11 @@ class SecureLayer:
 
     def check_selection(self, memory: Keys, view: PartyView) -> None:
         """Every hosted party computes the records it was asked for: a batch that differs is a mix-up."""
-        ids = view.rows.ids.cpu().numpy()
-        for column, party in enumerate(view.parties):
-            if party not in memory.ids:
-                continue
-            held = ids if view.present is None else np.where(view.present[:, column].cpu().numpy(), ids, NOT_HELD)
-            if not np.array_equal(memory.ids[party], held):
+        if not memory.ids:
+            return
+        own = _lists(view.rows.ids, view.present, view.parties)
+        for party, ids in memory.ids.items():
+            if ids != own[party]:
                 raise RuntimeError(f"party {party} computes other records than the active party has selected")
 
     def _key_pair(self, party: int, names: RoundNames, period: int) -> KeyPair:
@@ -363,6 +352,36 @@ class SecureLayer:
         if self.bits < 8 * total.itemsize:
             total &= WORD(2**self.bits - 1)
         return total
+
+
+def _lists(ids: Tensor, present: Tensor | None, parties: Sequence[int]) -> dict[int, bytes]:
+    """What each party is told of a batch: the ids (B,) that it holds, ``NOT_HELD`` in the place of others."""
+    positions = ids.cpu().numpy().astype("<i8", copy=False)
+    if present is None:
+        return dict.fromkeys(parties, positions.tobytes())
+    held = present.cpu().numpy()
+    return {m: np.where(held[:, column], positions, NOT_HELD).tobytes() for column, m in enumerate(parties)}
+
+
+@lru_cache(maxsize=1024)
+def _groups_among(members: tuple[int, ...], roster: Roster) -> int:
+    return sum(any(m in members for m in group) for group in roster.groups)
+
+
+@lru_cache(maxsize=256)
+def _opening_legs(rows: int, roster: Roster, others: int, rounds: int, recovery: bool) -> tuple[Leg, ...]:
+    """Keys for so many rounds, and the ids of these rows for so many others."""
+    m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
+    sent = {}
+    if rounds:
+        sent[KEYS] = torch.full((m,), (m - 1) * SIZE)
+        if recovery:
+            sent[ROUND_KEYS] = torch.full((m,), (m - 1) * SIZE * rounds)
+            sent[SHARES] = torch.full((m,), (m - 1) * (2 * rounds * LIMBS * 4 + OVERHEAD))
+    if roster.active is not None:
+        sent[IDS] = torch.zeros(m, dtype=torch.int64)
+        sent[IDS][roster.active] = others * (rows * ID_BYTES + OVERHEAD)
+    return tuple(Leg(kind, "peers", size, 8, nothing, gate="all") for kind, size in sent.items())
 
 
 def round_masks(names: RoundNames, rows: Rows) -> MaskNames:

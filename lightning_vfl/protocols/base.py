@@ -157,6 +157,7 @@ class VFLModule(LightningModule, ABC):
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
         self._costs: dict[tuple[int, int], RoundCosts] = {}
+        self._openings: dict[tuple[Leg, str], tuple[Leg, float]] = {}
         self._resumed_memory: dict[str, Any] = {}  # until a fit goes on
         self._remembered: int | None = None  # how many records there is room for
 
@@ -516,12 +517,16 @@ class VFLModule(LightningModule, ABC):
 
     def enter_opening(self, rows: int, names: RoundNames, called: Tensor) -> None:
         """Enter what the parties send each other at the beginning of a round; absences do not hold it up."""
-        prefix = "" if names.stage == "fit" else f"{names.stage} "
         last, self.opened[names.stage] = self.opened.get(names.stage, -1), names.round
         for leg in self.aggregator.opening_legs(rows, self.roster, called, names.round, last):
-            self.meter.add(replace(leg, kind=prefix + leg.kind))
+            known = self._openings.get((leg, names.stage))
+            if known is None:  # few different ones in a run
+                named = leg if names.stage == "fit" else replace(leg, kind=f"{names.stage} {leg.kind}")
+                seconds = float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max())
+                known = self._openings[leg, names.stage] = named, seconds
+            self.meter.add(known[0])
             if names.stage == "fit":  # no virtual time passes in evaluation
-                self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
+                self.clock.advance(known[1])
 
     def enter_corrected(self, parties: Sequence[int]) -> None:
         """Enter parties whose wrong answers were corrected in this round, and name each once."""

@@ -251,7 +251,7 @@ def test_record_ids_reach_their_holders_and_nobody_else():
     assert (message.kind, message.senders, message.to) == ("record ids", (0,), "peers")
     for party in range(1, 5):
         expected = [id if present[row, party] else -1 for row, id in enumerate(IDS_OF_BATCH)]
-        assert view.memory.ids[party].tolist() == expected
+        assert np.frombuffer(view.memory.ids[party], "<i8").tolist() == expected
         # by the cipher alone: 8 bytes a record, little-endian, under the number of the round
         sealed = message.pieces[0][party].numpy().tobytes()
         key = view.memory.masks[party].keys.key(0, 0, "record ids", "fit", 0)
