@@ -171,7 +171,7 @@ def draw_sweep(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     from matplotlib.figure import Figure
 
     # colour, marker, points from the line up to its label
-    looks = (("#D55E00", "s", 14), ("#CC79A7", "o", -24), ("#009E73", "^", 20), ("#0072B2", "D", -13))
+    looks = (("#D55E00", "s", 14), ("#CC79A7", "o", -24), ("#009E73", "^", 20), ("#0072B2", "D", -14))
     style: Any = {"font.size": 8, "axes.linewidth": 0.6, "lines.linewidth": 1.3, "svg.hashsalt": "lightning_vfl"}
     with rc_context(style):
         figure = Figure(figsize=(4.2, 3.2), layout="constrained")
@@ -184,7 +184,7 @@ def draw_sweep(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
             axes.annotate(label, (batches[2], values[2]), color=colour, **place)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_ylim(5e-5, 20)
+        axes.set_ylim(2e-5, 20)
         axes.set_xticks(batches, [str(batch) for batch in batches])
         axes.set_xlabel("batch size (records)")
         axes.set_ylabel("CPU time of a product (s)")

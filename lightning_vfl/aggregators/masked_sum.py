@@ -313,7 +313,8 @@ class MaskedSum(Aggregator):
         """The hosted parties that are called, and the integers (slots, B, D) of theirs, party by party."""
         sums, rows = self._layer.segments(view.roster), view.rows
         codec = self.codec(view.roster)
-        h = {m: leaf.detach() for m, leaf in zip(view.parties, contribution.leaves, strict=True) if view.called[m]}
+        called = view.called.tolist()
+        h = {m: leaf.detach() for m, leaf in zip(view.parties, contribution.leaves, strict=True) if called[m]}
         if not h:
             return (), torch.zeros(0, dtype=torch.int32)
         slots = [number for number, (m, _) in enumerate(sums.slots) if m in h]
