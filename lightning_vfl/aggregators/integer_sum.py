@@ -1,129 +1,270 @@
-"""How real numbers become integers whose sum means something: what aggregators that hide a sum agree on."""
+"""Sums of integers of which the server learns the sums alone: what aggregators on the Secure Layer have in common."""
 
-from abc import ABC, abstractmethod
-from math import isfinite, log2, prod
-from typing import TYPE_CHECKING, Any
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.crypto.keystream import repeatable_bytes
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.codec import Codec
+from lightning_vfl.aggregators.recovery import FIELD, LIMBS, WORD
+from lightning_vfl.aggregators.secure_layer import REVEALED, ROUND_KEYS, Keys, SecureLayer
+from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.types import Aggregate, Contribution, Leg, Message, PartyView, Roll, Roster, ServerView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_LEVELS = 2**27  # vFedSec section 3.5
+MOST_CLIPPED = 0.01  # share of the values of a round that may be clipped without a warning
 
 
-class Codec(ABC):
-    """Real numbers as integers from 0 on, such that a sum of integers is decoded to the sum of the numbers."""
-
-    @abstractmethod
-    def bound(self, n: int) -> int:
-        """The largest sum of n of its integers."""
-
-    @abstractmethod
-    def to_int(self, h: Tensor, words: "NDArray[np.uint16]") -> tuple[Tensor, float]:
-        """The integers that stand for h, int32 of the same shape on the CPU, and the share of values out of range.
-
-        Args:
-            h: real numbers.
-            words: uniform 16-bit words for whatever is drawn, one a number.
-
-        Raises:
-            ConfigurationError: for NaN or infinite values: no integer stands for those.
-        """
-
-    @abstractmethod
-    def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
-        """The sum of n numbers from the sum of their integers."""
-
-
-class Shift(Codec):
-    r"""Numbers in [-t, t] as integers in [0, R - 1], by clipping, shifting, scaling and stochastic rounding.
-
-    .. math:: q(x) = \lfloor \frac{\mathrm{clip}(x, -t, t) + t}{2t} R + u \rfloor, \quad u \sim U[0, 1)
-
-    and at most R - 1; a sum s of n is :math:`\frac{2t}{R} s - n t`.
-
-    Shapes: any; elementwise. Units: integers in steps of 2t/R.
-    Guarantee: q(0) = R/2 exactly, so a zero row is a true zero. Unbiased to 2^-16 of a step for |x| < t - 2t/R;
-        |decoded - clipped| < 2t/R for each number that is summed. Computed in float64: float32 has steps of 8 at 2^27.
-    Not guaranteed: anything about a value outside [-t, t]: it counts as ±t. Values within a step of +t are off by up to
-        one step, always downwards.
+class IntegerSum(Aggregator):
+    """A masked sum of what a codec makes of embeddings; the subclass says which codec.
 
     Args:
-        clip: t, above 0.
-        levels: R, an even number from 2 to 2^27.
-
-    Raises:
-        ConfigurationError: for numbers that make no such range.
-
-    Example:
-        >>> codec = Shift(clip=4.0, levels=2**27)
-        >>> codec.to_int(torch.zeros(1), np.array([2**16 - 1], np.uint16))[0].item() == 2**26
-        True
-
-    References:
-        vFedSec, section 3.5 (t = 4, R = 2^27).
+        layer: which sums there are, and how they are hidden.
+        equivalent: compute the same integers without masks.
     """
 
-    def __init__(self, clip: float = 4.0, levels: int = MOST_LEVELS) -> None:
-        if not (clip > 0 and isfinite(clip)):
-            raise ConfigurationError(f"clip {clip} is no range to clip embeddings to; use a number above 0")
-        if isinstance(levels, bool) or not isinstance(levels, int) or levels % 2 or not 2 <= levels <= MOST_LEVELS:
-            raise ConfigurationError(f"levels {levels!r} cannot be; use an even whole number from 2 to 2^27, or auto")
-        self.clip = float(clip)
-        self.levels = levels
+    visible: ClassVar[bool] = False
+    everybody_called: ClassVar[bool] = True
+
+    def __init__(self, layer: SecureLayer, equivalent: bool) -> None:
+        self._layer = layer
+        self._equivalent = equivalent
+        self._roster: Roster | None = None
+
+    @abstractmethod
+    def codec(self, roster: Roster) -> Codec:
+        """How embeddings become integers among these parties.
+
+        Raises:
+            ConfigurationError: if the sum could pass the ring, with what fits.
+        """
+
+    # ---- who takes part
 
     @property
-    def step(self) -> float:
-        """2t/R, what one integer is worth."""
-        return 2.0 * self.clip / self.levels
+    def equivalent(self) -> bool:
+        return self._equivalent
 
-    def bound(self, n: int) -> int:
-        return n * (self.levels - 1)
+    @property
+    def loses_quietly(self) -> bool:
+        return self._layer.layout == "segments" or self._layer.recovery is not None
 
-    def to_int(self, h: Tensor, words: "NDArray[np.uint16]") -> tuple[Tensor, float]:
-        from lightning_vfl.aggregators.shift import shift
+    def min_responses(self, parties: int) -> int:
+        return 1 if self._layer.recovery is None else self._layer.recovery.needed(parties)
 
-        values = h.detach().cpu().contiguous()
-        values = values if values.dtype in (torch.float32, torch.float64) else values.float()
-        integers = torch.empty(values.shape, dtype=torch.int32)
-        flat, size = integers.numpy().reshape(-1), values.numel()
-        outside, wrong = shift(values.numpy().reshape(-1), words.reshape(-1), flat, self.clip, self.levels)
-        if wrong:
-            raise ConfigurationError("NaN or infinity cannot be quantised; clean the data or lower the learning rate")
-        return integers, outside / size if size else 0.0
+    def among(self, roster: Roster) -> Self:
+        self._layer.check(roster)
+        self.codec(roster)
+        bound = copy(self)
+        bound._roster = roster
+        return bound
 
-    def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
-        real: NDArray[np.float64] = np.subtract(total, n * (self.levels // 2), dtype=np.float64)  # exact
-        real *= self.step
-        return real
+    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
+        return self._layer.takes_part(called, arrived, roster)
 
-    def __repr__(self) -> str:
-        power = log2(self.levels)
-        return f"Shift(clip={self.clip:g}, levels={f'2^{power:g}' if power.is_integer() else self.levels})"
+    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
+        """Every group has to hold every record: where all but one hold none, a row of the sum is that one's."""
+        if present is None or self._layer.allow_single:
+            return
+        for group in roster.groups:
+            held = present[:, list(group)].any(1)
+            if not held.all():
+                raise ConfigurationError(
+                    f"{int((~held).sum())} records are held by nobody of group {group}, first at position "
+                    f"{int((~held).nonzero()[0])}: another's embedding might stand alone in their sum; leave them out "
+                    "(overlap: inner), or accept it with allow_single: true"
+                )
 
+    def protection(self, uploads: int) -> str:
+        if self.equivalent:
+            return "none: execution: equivalent sends no masks"
+        if self._layer.insecure_seeded_secrets:
+            return "none: insecure_seeded_secrets"
+        roster = self._roster
+        alone = () if roster is None else self._layer.exposed(roster)
+        words = "the server learns sums of embeddings; with members that collude with it, the sums of the others"
+        recovery = self._layer.recovery
+        if roster is not None and recovery is not None:
+            few = recovery.needed(roster.parties) - 1
+            words = (
+                f"the server learns sums of embeddings; with up to {few} parties that collude with it, the sums of the "
+                "others"
+            )
+        if roster is not None and alone:
+            groups = ", ".join(str(roster.groups[number]) for number in alone)
+            words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
+        return words
 
-def fitting_levels(n: int, bits: int = 32) -> int:
-    """The largest power of two R ≤ 2^27 with n R ≤ 2^bits.
+    # ---- shapes, before anything is computed
 
-    Raises:
-        ConfigurationError: if not even R = 2 fits.
+    def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
+        return tuple(width * len(own) for own in self._layer.segments(roster).of)
 
-    Example:
-        >>> [fitting_levels(n).bit_length() - 1 for n in (1, 32, 33, 64, 65)]
-        [27, 27, 26, 26, 25]
-    """
-    levels = min(MOST_LEVELS, 1 << max((2**bits // n).bit_length() - 1, 0)) if n <= 2**bits else 1
-    if levels < 2:
-        raise ConfigurationError(f"a sum of {n} does not fit a ring of {bits} bits even with two levels; use more bits")
-    return levels
+    def out_width(self, width: int, roster: Roster) -> int:
+        return width * len(self._layer.segments(roster).members)
 
+    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        sums, elements = self._layer.segments(roster), rows * torch.tensor(widths)
+        others = torch.tensor([len(sums.members[own[0]]) - 1 for own in sums.of])  # an addition for each of them
+        masked = Leg("masked embeddings", "server", elements, self._layer.bits, (elements * others).double())
+        if self._layer.recovery is None:
+            return (masked,)
+        m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
+        keys = Leg(ROUND_KEYS, "server", torch.full((m,), SIZE), 8, nothing, gate="previous")
+        shares = torch.full((m,), m * LIMBS)
+        return masked, keys, Leg(REVEALED, "server", shares, FIELD.wire_bits, nothing, gate=self.min_responses(m))
 
-def uniform_words(shape: tuple[int, ...], seed: int, *names: str | int) -> "NDArray[np.uint16]":
-    """Uniform 16-bit words of the named stream, filled in C order: the same on every machine. No secrets."""
-    return repeatable_bytes(2 * prod(shape), seed, *names).view("<u2").reshape(shape)
+    def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
+        sums = self._layer.segments(self._known(len(widths)))
+        if roll.complete or self._layer.layout == "sum":
+            return torch.ones(widths[0] // len(sums.of[0]) * len(sums.members), dtype=torch.bool)
+        there = [self._is_there(members, roll) for members in sums.members]
+        return torch.tensor(there).repeat_interleave(widths[0] // len(sums.of[0]))
+
+    # ---- a round's beginning
+
+    def opening_legs(self, rows: int, roster: Roster, called: Tensor, round: int, last: int) -> tuple[Leg, ...]:
+        return self._layer.opening_legs(rows, roster, called, round, last)
+
+    def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Keys:
+        return Keys()
+
+    def open(self, memory: Keys, view: PartyView) -> Iterator[Message]:
+        if not self.equivalent:
+            yield from self._layer.open(memory, view)
+
+    def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
+        return self._layer.accept(memory, message, view)
+
+    # ---- one round
+
+    def encode(self, contribution: Contribution, view: PartyView) -> tuple[Message, None]:
+        layer, sums = self._layer, self._layer.segments(view.roster)
+        layer.check_selection(view.memory, view)
+        mine, integers = self._integers(contribution, view)
+        words, pieces, keys, begin = integers.numpy().view(WORD), [], [], 0
+        called = tuple(view.called.nonzero().flatten().tolist())
+        for party in mine:
+            own = words[begin : begin + len(sums.of[party])]
+            begin += len(own)
+            for values, segment in zip(own, sums.of[party], strict=True):
+                members = called if self._layer.layout == "sum" else sums.members[segment]
+                layer.refuse_alone(members, view.roster)
+                if self._layer.recovery is None:
+                    layer.mask(values, party, members, "embeddings", segment, view)
+                else:
+                    keys.append(layer.mask_for_recovery(values, party, members, view))
+            pieces.append(torch.from_numpy(own))
+        sent = tuple(torch.from_numpy(np.frombuffer(key, np.uint8).copy()) for key in keys)
+        alongside = Message(ROUND_KEYS, "server", mine, sent) if sent else None
+        return Message("masked embeddings", "server", mine, tuple(pieces), alongside), None
+
+    def reveal(self, kept: None, included: Tensor, view: PartyView) -> Message | None:
+        return None if self._layer.recovery is None else self._layer.reveal(included, view)
+
+    def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        sums, uploads = self._layer.segments(view.roster), messages[0]
+        arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
+        totals = []
+        for segment, members in enumerate(sums.members):
+            counted = self._counted(members, view.roll)
+            pieces = [arrived[m][sums.of[m].index(segment)].numpy() for m in counted]
+            total = self._layer.ring_sum(pieces) if pieces else np.zeros(0, WORD)
+            if pieces and uploads.alongside is not None:
+                needed = self.min_responses(view.roster.parties)
+                self._layer.recover(total, uploads.alongside, messages[1], needed, view)
+            totals.append(total)
+        return self._aggregate(totals, view.roster, view.roll, view.widths, view.rows.ids)
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        sums, width = self._layer.segments(view.roster), tuple(h.shape[1] for h in contribution.leaves)
+        mine, integers = self._integers(contribution, view)
+        slots = [(m, segment) for m in mine for segment in sums.of[m]]
+        values = dict(zip(slots, integers.numpy(), strict=True))
+        totals = []
+        for segment, members in enumerate(sums.members):
+            summands = [values[m, segment] for m in self._counted(members, roll)]
+            totals.append(np.stack(summands).sum(0) if summands else np.zeros(0, np.int64))
+        return self._aggregate(totals, view.roster, roll, width, view.rows.ids)
+
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        """The sum of the embeddings, neither clipped nor rounded."""
+        sums, joined = self._layer.segments(self._known(len(h))), []
+        for segment, members in enumerate(sums.members):
+            total = torch.zeros_like(sums.part(h[members[0]], members[0], segment))
+            for m in self._counted(members, roll):
+                part = sums.part(h[m], m, segment)
+                total = total + (part if present is None else torch.where(present[:, m, None], part, 0.0))
+            joined.append(total)
+        return torch.cat(joined, 1)
+
+    def pullback(
+        self, grad: Tensor, aggregate: Aggregate, contribution: Contribution, view: ServerView
+    ) -> tuple[Tensor, ...]:
+        """The gradient of its segments for every member: clipping and rounding are passed straight through."""
+        sums, included = self._layer.segments(view.roster), view.roll.included_parties
+        useful = grad if view.roll.complete else grad * aggregate.columns.to(grad.device)
+        parts = dict(enumerate(torch.split(useful, grad.shape[1] // len(sums.members), 1)))
+        return tuple(
+            sums.whole(parts, m).to(h.dtype) if m in included else torch.zeros_like(h)
+            for m, h in enumerate(contribution.leaves)
+        )
+
+    # ---- inside
+
+    def _integers(self, contribution: Contribution, view: PartyView) -> tuple[tuple[int, ...], Tensor]:
+        """The hosted parties that are called, and the integers (slots, B, D) of theirs, party by party."""
+        sums, rows = self._layer.segments(view.roster), view.rows
+        codec = self.codec(view.roster)
+        called = view.called.tolist()
+        h = {m: leaf.detach() for m, leaf in zip(view.parties, contribution.leaves, strict=True) if called[m]}
+        if not h:
+            return (), torch.zeros(0, dtype=torch.int32)
+        slots = [number for number, (m, _) in enumerate(sums.slots) if m in h]
+        stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in map(sums.slots.__getitem__, slots)])
+        integers, share = codec.encode(stacked, slots, len(sums.slots), view.names, rows)
+        self._note(view, "clipped_share", share)
+        return tuple(h), integers
+
+    def _note(self, view: PartyView, name: str, share: float) -> None:
+        """Leave a share of clipped values in the log, and warn of too many."""
+        view.notes[name] = share
+        if share > MOST_CLIPPED:
+            what = "embeddings" if name == "clipped_share" else "model updates"
+            warnings.warn(
+                f"more than {MOST_CLIPPED:.0%} of the values of {what} are out of range and clipped "
+                f"(aggregator/{name} in the log); use a larger clip, or a bounded bottom (output_activation: "
+                "torch.nn.Tanh)",
+                stacklevel=2,
+            )
+
+    def _is_there(self, members: tuple[int, ...], roll: Roll) -> bool:
+        return self._layer.layout == "sum" or all(m in roll.included_parties for m in members)
+
+    def _counted(self, members: tuple[int, ...], roll: Roll) -> tuple[int, ...]:
+        """Who is in the sum of these members; nobody, where the segment has vanished."""
+        return tuple(m for m in members if m in roll.included_parties) if self._is_there(members, roll) else ()
+
+    def _aggregate(
+        self, totals: "Sequence[NDArray[Any]]", roster: Roster, roll: Roll, widths: tuple[int, ...], ids: Tensor
+    ) -> Aggregate:
+        codec, sums, columns = self.codec(roster), self._layer.segments(roster), self.columns(widths, roll)
+        nothing, parts = torch.zeros(len(ids), len(columns) // len(sums.members), dtype=torch.float64), []
+        for members, total in zip(sums.members, totals, strict=True):
+            counted = self._counted(members, roll)
+            parts.append(torch.from_numpy(codec.to_real(total, len(counted))) if counted else nothing)
+        value = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        return Aggregate(value.to(ids.device, torch.get_default_dtype()), columns)
+
+    def _known(self, parties: int) -> Roster:
+        """The parties it was made for; without a protocol, everybody alone."""
+        return self._roster or Roster.singles(parties)

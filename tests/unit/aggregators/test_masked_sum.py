@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.aggregators.integer_sum import uniform_words
+from lightning_vfl.aggregators.codec import uniform_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds import Exchange, open_round
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView

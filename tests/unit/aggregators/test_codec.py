@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.aggregators.integer_sum import Shift, fitting_levels, uniform_words
+from lightning_vfl.aggregators.codec import Shift, fitting_levels, uniform_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster
 
