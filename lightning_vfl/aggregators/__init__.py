@@ -6,6 +6,7 @@ from lightning_vfl.aggregators.lagrange_shared import LagrangeShared
 from lightning_vfl.aggregators.local_gaussian import LocalGaussian
 from lightning_vfl.aggregators.masked_sum import MaskedSum
 from lightning_vfl.aggregators.plain import Concat, Max, Mean, Sum
+from lightning_vfl.aggregators.poisson_binomial import PoissonBinomial
 
 __all__ = [
     "Aggregator",
@@ -16,5 +17,6 @@ __all__ = [
     "MaskedSum",
     "Max",
     "Mean",
+    "PoissonBinomial",
     "Sum",
 ]

@@ -20,6 +20,7 @@ from lightning_vfl.aggregators import (
     MaskedSum,
     Max,
     Mean,
+    PoissonBinomial,
     Sum,
 )
 from lightning_vfl.networks import PolynomialNetwork
@@ -38,6 +39,7 @@ FACTORIES: dict[str, Callable[[], Aggregator]] = {
     "LocalGaussian": LocalGaussian,
     "MaskedSum": partial(MaskedSum, allow_single=True, insecure_seeded_secrets=True),
     "MaskedSum, with recovery": partial(MaskedSum, recovery="auto", allow_single=True, insecure_seeded_secrets=True),
+    "PoissonBinomial": lambda: PoissonBinomial(MaskedSum(allow_single=True, insecure_seeded_secrets=True), clip=8.0),
 }
 IN_THE_CLEAR = [name for name, make in FACTORIES.items() if make().in_the_clear]
 # How far a round may be off ``plain``, in every element: what the docstrings state, for the numbers of this file.
@@ -47,6 +49,7 @@ ERROR = {
     "LocalGaussian": 10 * LocalGaussian().sigma,
     "MaskedSum": M * 2.0**-24,
     "MaskedSum, with recovery": M * 2.0**-24,
+    "PoissonBinomial": 10 * (8**2 * M / (4 * 0.25**2 * 16)) ** 0.5,  # ten standard deviations
 }
 ROLLS = {
     "everyone": [1, 1, 1, 1],
@@ -292,7 +295,11 @@ def test_rows_that_a_party_does_not_hold_do_not_count(name, held):
     """Against plain Python, row by row."""
     present = torch.tensor(held)
     if name not in IN_THE_CLEAR:
-        assert name == "LocalGaussian" or name.startswith("MaskedSum") or not FACTORIES[name]().partly_held
+        assert (
+            name == "LocalGaussian"
+            or name.startswith(("MaskedSum", "PoissonBinomial"))
+            or not FACTORIES[name]().partly_held
+        )
         return
     aggregator, contribution, parties, server = setting(name, present=present)
     value = Exchange(aggregator, contribution, parties, server).run().tolist()

@@ -1,0 +1,195 @@
+"""PBM-VFL: parties send binomial draws, and the noise that hides a record is the randomness of their masked sum."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.codec import Codec
+from lightning_vfl.aggregators.integer_sum import IntegerSum
+from lightning_vfl.aggregators.masked_sum import RING_BITS, MaskedSum
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy import poisson_binomial_rdp
+from lightning_vfl.streams import stream
+from lightning_vfl.types import Roster, RoundNames, Rows
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+MOST_BETA = 0.25
+
+
+class Binomial(Codec):
+    r"""A number x in [-C, C] as a draw of Binomial(b, 1/2 + β x / C).
+
+    Shapes: any. Units: successes, 0 to b; a sum of n stands for :math:`\frac{C}{\beta b}(\hat q - \frac{b n}{2})`.
+    Guarantee: unbiased; the variance of a sum of n is at most :math:`C^2 n / (4 \beta^2 b)`, reached at x = 0.
+    Not guaranteed: anything outside [-C, C], unless values are clipped.
+
+    Args:
+        levels: b.
+        beta: β.
+        clip: C.
+        clip_outside: count values outside as ±C; False: they are an error.
+
+    References:
+        PBM-VFL, Algorithm 1 and Theorem 2.3.
+    """
+
+    def __init__(self, levels: int, beta: float, clip: float, clip_outside: bool) -> None:
+        self.levels = levels
+        self.beta = beta
+        self.clip = clip
+        self.clip_outside = clip_outside
+
+    def bound(self, n: int) -> int:
+        return n * self.levels
+
+    def encode(
+        self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows
+    ) -> tuple[Tensor, float]:
+        from lightning_vfl.aggregators.binomial import binomial
+
+        x = h.detach().to("cpu", torch.float64)
+        outside = int((~(x.abs() <= self.clip)).sum())  # NaN among them
+        if outside and not (self.clip_outside and bool(torch.isfinite(x).all())):
+            raise ConfigurationError(
+                f"{outside} values of embeddings lie outside ±{self.clip:g} or are no numbers; end the bottoms in a "
+                "bounded activation (output_activation: torch.nn.Tanh for clip: 1), or set clip_outside: true"
+            )
+        p = x.clamp_(-self.clip, self.clip).mul_(self.beta / self.clip).add_(0.5)
+        count, own, width = x.shape
+        if (count, own) == (every, rows.total):  # all in one call
+            words = stream(names.seed, "binomial", names.stage, names.round).random_raw
+            return binomial(p, self.levels, words).to(torch.int32), outside / max(x.numel(), 1)
+        drawn = []
+        for place, slot in enumerate(slots):
+            words = stream(names.seed, "binomial", names.stage, names.round).random_raw
+            start = (slot * rows.total + rows.start) * width
+            drawn.append(binomial(p[place], self.levels, words, start))
+        return torch.stack(drawn).to(torch.int32), outside / max(x.numel(), 1)
+
+    def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
+        twice = 2.0 * np.asarray(total, np.float64) - float(n * self.levels)  # exact
+        real: NDArray[np.float64] = twice * (self.clip / (2.0 * self.beta * self.levels))
+        return real
+
+
+class PoissonBinomial(IntegerSum):
+    r"""The sum of embeddings by the Poisson Binomial Mechanism: private to the server itself, because it is random.
+
+    A party replaces each value x in [-C, C] by a draw of Binomial(b, 1/2 + β x / C); the draws are summed under the
+    masks of ``inner``, in the smallest ring that holds bM, and the server estimates the sum of the embeddings from
+    theirs. No noise is added: what the sum cannot tell, because it is of draws, is what protects. How much that is,
+    ``lightning_vfl.privacy.poisson_binomial_rdp`` computes exactly.
+
+    Shapes, layouts, keys and recovery: those of ``inner``. Uploads: ⌈log2(bM + 1)⌉ bits a number, gradients float32.
+    Guarantee: exact in distribution (p is rounded towards 1/2 by less than 2^-40, so no privacy figure suffers),
+        unbiased, and the Rényi ε of each coordinate of each upload is that of the exact mechanism for the n parties
+        really included, if the server sees nothing but the sum.
+    Not guaranteed: secrecy of the draws from whoever knows the run's seed (they come from a named stream, so that runs
+        can be repeated): the figures are those of a deployment with randomness of its own. Privacy of gradients, which
+        are sent in the clear, and of labels. Protection of evaluation, which runs in the clear by default. The paper
+        draws masks from [0, b), which does not hide sums perfectly; ``inner`` masks in a full ring.
+
+    Args:
+        inner: whose masks hide the draws; None: ``MaskedSum()``. Its ``clip`` and ``levels`` have to be left alone.
+        levels: b, trials of a draw.
+        beta: β, above 0 and at most 1/4. Smaller is more private and noisier.
+        clip: C; bottoms that end in tanh have 1.
+        clip_outside: count values outside [-C, C] as ±C; False: they end the run.
+
+    Raises:
+        ConfigurationError: before training, for settings outside these, a sum that no ring holds, and groups of
+            several parties; in a round, for values outside [-C, C].
+
+    Example:
+        >>> PoissonBinomial(levels=16, beta=0.25).among(Roster.singles(4)).bits
+        7
+
+    References:
+        Tran, Castiglia, Patterson, Milanova, "PBM-VFL: Vertical Federated Learning with Feature and Sample Privacy",
+        Algorithm 1, Theorem 2.3.
+        Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with Secure Aggregation",
+        ICML 2022.
+    """
+
+    private_evaluation: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        inner: MaskedSum | None = None,
+        levels: int = 16,
+        beta: float = 0.25,
+        clip: float = 1.0,
+        clip_outside: bool = False,
+    ) -> None:
+        self.inner = inner or MaskedSum()
+        if not isinstance(self.inner, MaskedSum):
+            raise ConfigurationError(f"inner {type(self.inner).__name__} has no masks for draws; use MaskedSum")
+        if (self.inner.clip, self.inner.levels) != (MaskedSum().clip, MaskedSum().levels):
+            raise ConfigurationError(
+                "clip and levels of inner are those of embeddings that are quantised, not drawn; set them on "
+                "PoissonBinomial"
+            )
+        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
+            raise ConfigurationError(f"levels {levels!r} is no number of trials; use 1, 2, 3, ...")
+        if not 0 < beta <= MOST_BETA:
+            raise ConfigurationError(f"beta {beta} cannot be; use more than 0 (which tells nothing) and at most 0.25")
+        if not 0 < clip < float("inf"):
+            raise ConfigurationError(
+                f"clip {clip} bounds nothing; use a number above 0, 1 for bottoms that end in tanh"
+            )
+        self.levels = levels
+        self.beta = beta
+        self.clip = clip
+        self.clip_outside = clip_outside
+        super().__init__(self.inner._layer, self.inner.equivalent)
+        self._codec = Binomial(levels, beta, clip, clip_outside)
+
+    @property
+    def bits(self) -> int:
+        """Of the ring, and of a number on the wire."""
+        return self._layer.bits
+
+    @property
+    def identity(self) -> str:
+        inner = self.inner.identity
+        return self._printed(("inner",)) + f" in {inner}"
+
+    def codec(self, roster: Roster) -> Binomial:
+        return self._codec
+
+    def among(self, roster: Roster) -> Self:
+        if roster.shared:
+            raise ConfigurationError(
+                f"parties {list(roster.shared[0])} share a bottom, and their updates would be sent without any noise; "
+                "PoissonBinomial takes groups of one"
+            )
+        n = max((len(members) for members in self._layer.segments(roster).members), default=1)
+        bits = self._codec.bound(n).bit_length()
+        if bits > RING_BITS:
+            raise ConfigurationError(
+                f"the sum of {n} draws of {self.levels} trials does not fit {RING_BITS} bits; use fewer levels"
+            )
+        bound = super().among(roster)
+        bound._layer = replace(self._layer, bits=bits)
+        return bound
+
+    def protection(self, uploads: int) -> str:
+        if self._roster is None:
+            return super().protection(uploads)
+        n = min(len(members) for members in self._layer.segments(self._roster).members)
+        figures = ", ".join(
+            f"{poisson_binomial_rdp(self.levels, self.beta, n, 2.0, unit):.4g} of a {unit}"
+            for unit in ("party-record", "record")
+        )
+        return (
+            f"{super().protection(uploads)}; Rényi ε of order 2 of one coordinate of one upload with nobody away: "
+            f"{figures}; they add up over coordinates and {uploads:,} uploads"
+        )
