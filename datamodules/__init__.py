@@ -10,6 +10,7 @@ from .idx_images import MNIST, FashionMNIST
 from .multi_view import Handwritten
 from .normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from .partition import ContiguousColumns, Grid, Layout, NamedColumns, Part, Partitioner, RandomColumns, RowStrips, Views
+from .phishing import Phishing
 from .records import Split, VerticalRecords
 from .scikit import BreastCancer, Digits
 
@@ -31,6 +32,7 @@ __all__ = [
     "Normaliser",
     "Part",
     "Partitioner",
+    "Phishing",
     "RandomColumns",
     "RowStrips",
     "Split",

@@ -19,12 +19,14 @@ FEW = ["--data.batch_size", "16"]
 FILES = {
     "data/mnist": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
     "data/fashion_mnist": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
+    "data/fashion_mnist_quadrants": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
     "data/credit_default": (
         lambda folder: miniature.write_csv(folder / "UCI_Credit_Card.csv", miniature.credit()),
         ["--data.expected_records", "200", *FEW],
     ),
     "data/bank_marketing": (miniature.write_bank, ["--data.expected_records", "620", *FEW]),
     "data/adult": (miniature.write_adult, ["--data.expected_records", "[420, 84]", *FEW]),
+    "data/phishing": (miniature.write_phishing, ["--data.expected_records", "200", *FEW]),
     "data/handwritten": (lambda folder: miniature.write_mat(folder / "Handwritten.mat"), FEW),
 }
 
