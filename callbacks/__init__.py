@@ -6,6 +6,7 @@ from .history import RunHistory
 from .injector import FaultInjector
 from .learning_curve import LearningCurve
 from .predictions import PredictionWriter
+from .privacy_budget import PrivacyBudget
 from .progress import SparseProgressBar
 from .run_summary import RunSummary
 from .stragglers import Stragglers
@@ -18,6 +19,7 @@ __all__ = [
     "LearningCurve",
     "PartyDropout",
     "PredictionWriter",
+    "PrivacyBudget",
     "RunHistory",
     "RunSummary",
     "SparseProgressBar",

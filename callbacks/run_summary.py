@@ -67,6 +67,8 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     uploads = -(-rounds // max(module.epoch_batches, 1))  # a record is uploaded once in an epoch
     if uploads and (protection := module.aggregator.protection(uploads)):
         yield "protection", protection
+    for unit, epsilon in module.privacy.figures().items():
+        yield f"privacy ε of a {unit}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}"
     yield "evaluation", "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
     if checkpoint and trainer.state.fn == TrainerFn.FITTING:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lightning_vfl.blocks import Blocks
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.types import (
     Aggregate,
     Contribution,
@@ -65,6 +66,7 @@ class Aggregator(ABC):
         everybody_called: parties that hold none of a batch's records take part all the same, so that nobody can tell.
         in_the_clear: derived, not declared: all steps of a round are the defaults, so the round is ``plain`` itself.
         sets_up: derived: there is something to do before the first round of a stage.
+        accounts: derived: ``event`` is stated, so the privacy of training is accounted for.
         opens: derived: parties send each other something at the beginning of a round.
         any_will_do: derived: ``min_responses`` is stated, so second answers beyond these are not computed.
     """
@@ -78,6 +80,7 @@ class Aggregator(ABC):
     in_the_clear: ClassVar[bool] = True
     sets_up: ClassVar[bool] = False
     opens: ClassVar[bool] = False
+    accounts: ClassVar[bool] = False
     any_will_do: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -90,6 +93,7 @@ class Aggregator(ABC):
         cls.any_will_do = own("min_responses")
         cls.sets_up = own("agree", "setup_legs", "offer")
         cls.opens = own("open")
+        cls.accounts = own("event")
 
     # ---- shapes, before anything is computed
 
@@ -169,6 +173,13 @@ class Aggregator(ABC):
 
     def protection(self, uploads: int) -> str | None:
         """What was hidden of a record after so many uploads, in words for the summary; None: nothing is claimed."""
+        return None
+
+    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+        """What a round with these parties releases about every record in it; default: None, nothing is claimed.
+
+        To state it is to have every round of the training charged to its records.
+        """
         return None
 
     # ---- set-up, before the first round of a stage

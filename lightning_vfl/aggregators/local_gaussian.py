@@ -11,6 +11,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import analytic_sigma, gaussian_epsilon
+from lightning_vfl.privacy.events import GaussianEvent, PrivacyEvent
 from lightning_vfl.streams import Name, stream
 from lightning_vfl.types import (
     Aggregate,
@@ -124,6 +125,10 @@ class LocalGaussian(Aggregator):
     def protection(self, uploads: int) -> str:
         total = f"; ε = {self.total_epsilon(uploads):.4g} for the {uploads:,} of a record" if uploads > 1 else ""
         return f"ε = {self.epsilon:g} for one upload{total}, δ = {self.delta:g}"
+
+    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+        """The uploads of these parties."""
+        return GaussianEvent(self._sigma, self._sensitivity, len(included)) if included else None
 
     # ---- shapes
 

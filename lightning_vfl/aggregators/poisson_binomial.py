@@ -13,6 +13,7 @@ from lightning_vfl.aggregators.integer_sum import IntegerSum
 from lightning_vfl.aggregators.masked_sum import RING_BITS, MaskedSum
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import poisson_binomial_rdp
+from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
 from lightning_vfl.streams import stream
 from lightning_vfl.types import Roster, RoundNames, Rows
 
@@ -180,6 +181,19 @@ class PoissonBinomial(IntegerSum):
         bound = super().among(roster)
         bound._layer = replace(self._layer, bits=bits)
         return bound
+
+    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+        """The sums that these parties are in; of several segments, all their coordinates together."""
+        sums = self._layer.segments(roster)
+        if self._layer.layout == "sum":
+            members, segments = [len(included)] if included else [], 1
+        else:
+            members = [len(others) for others in sums.members if all(m in included for m in others)]
+            segments = len(members)
+        if not members:
+            return None
+        width = widths[0] // len(sums.of[0])
+        return PoissonBinomialEvent(self.levels, self.beta, min(members), width * segments)
 
     def protection(self, uploads: int) -> str:
         if self._roster is None:

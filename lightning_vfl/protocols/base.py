@@ -25,7 +25,7 @@ from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
-from lightning_vfl.protocols.books import EpochLoss, drop_unplain, is_due
+from lightning_vfl.protocols.books import EpochLoss, PrivacyBooks, drop_unplain, is_due
 from lightning_vfl.protocols.build import (
     BottomFactory,
     TopFactory,
@@ -154,6 +154,8 @@ class VFLModule(LightningModule, ABC):
         self.epoch_batches = 1  # in an epoch, the smaller last one included
         self.given_up = 0  # rounds that nobody learnt from
         self.corrected: dict[int, int] = {}  # wrong answers that were noticed and corrected, by party
+        self.privacy = PrivacyBooks()
+        self.end_before_round = False  # set by a callback, when a round would cost too much
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
         self._costs: dict[tuple[int, int], RoundCosts] = {}
@@ -270,6 +272,13 @@ class VFLModule(LightningModule, ABC):
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
         self.pass_batches = self.trainer.num_training_batches if schedule is None else schedule.pass_batches  # type: ignore[assignment]  # no stream
         self.epoch_batches = self.trainer.num_training_batches if schedule is None else schedule.steps  # type: ignore[assignment]  # no stream
+
+    def on_train_batch_start(self, batch: VerticalBatch, batch_idx: int) -> int | None:
+        """A callback may have decided that this round shall not take place: -1 ends the epoch."""
+        if not self.end_before_round:
+            return None
+        self.trainer.should_stop = True
+        return -1
 
     def on_train_epoch_start(self) -> None:
         """A callback may have changed it since."""
@@ -435,8 +444,13 @@ class VFLModule(LightningModule, ABC):
         self.log_dict(self._exact_standing(), on_step=False, on_epoch=True, reduce_fx="max", sync_dist=self._joint)
 
     def on_train_epoch_end(self) -> None:
-        """Where the epoch has got to."""
+        """Where the epoch has got to, and what it has cost."""
         self._log_standing()
+        if self.privacy.accountant is not None:
+            spent = self.privacy.accountant.epsilon(self.privacy.delta, self.privacy.unit)
+            self.log(
+                "privacy/epsilon", torch.tensor(spent, dtype=torch.float64), reduce_fx="max", sync_dist=self._joint
+            )
 
     def on_validation_epoch_end(self) -> None:
         """Where the training stood when it was validated."""
@@ -496,9 +510,7 @@ class VFLModule(LightningModule, ABC):
         blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
         if blocks is None:
             return self.rows_of(batch).total
-        joint = None if batch.joint is None else batch.joint.ids
-        ids = batch.record_ids if joint is None else torch.from_numpy(joint)
-        return len(blocks.coded_rows(ids)[0])
+        return len(blocks.coded_rows(self.joint_ids(batch))[0])
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
         """Enter what a planned round sends and how long it takes in the books."""
@@ -564,6 +576,7 @@ class VFLModule(LightningModule, ABC):
                 "a round that nobody learns from has no gradients to be unscaled; use precision bf16-mixed under faults"
             )
         self.prepare("fit", "train")
+        self._open_privacy()
         if not self.remembers:
             return
         data = getattr(self._trainer, "datamodule", None)
@@ -579,6 +592,30 @@ class VFLModule(LightningModule, ABC):
         if self._resumed_memory:
             self.load_memory(self._resumed_memory)
         self._resumed_memory = {}
+
+    def _open_privacy(self) -> None:
+        if not self.aggregator.accounts:
+            return
+        data = getattr(self._trainer, "datamodule", None)
+        if data is None:
+            raise ConfigurationError(
+                f"{type(self.aggregator).__name__} accounts for what every record costs in privacy and has to know the "
+                "records; give the trainer a VerticalDataModule instead of a loader"
+            )
+        self.privacy.open(len(data.records("train")))
+
+    def spend_privacy(self, included: tuple[int, ...], batch: VerticalBatch) -> None:
+        """Charge the records of the joint batch with a round in which these parties are included."""
+        if self.privacy.accountant is None:
+            return
+        event = self.aggregator.event(included, self.embedding_widths, self.roster)
+        if event is not None:
+            self.privacy.accountant.spend(event, self.joint_ids(batch))
+
+    def joint_ids(self, batch: VerticalBatch) -> Tensor:
+        """Positions of the records of the joint batch, on the CPU."""
+        ids = None if batch.joint is None else batch.joint.ids
+        return batch.record_ids.cpu() if ids is None else torch.from_numpy(ids)
 
     def prepare(self, stage: Stage, split: str) -> None:
         """Let the parties set up a stage before its first round, and enter what that sends."""
@@ -771,6 +808,7 @@ class VFLModule(LightningModule, ABC):
             "seed": self.seed,
             "parts": self._parts(),
             "preparation": self.preparation.state(),
+            "privacy": self.privacy.state(),
         }
         if "optimizer_states" in checkpoint:  # as large as the data: only where a run goes on from
             checkpoint[BOOKS]["memory"] = self._resumed_memory or self.memory_state()
@@ -802,5 +840,6 @@ class VFLModule(LightningModule, ABC):
         self.corrected = dict(books.get("corrected", {}))
         self.preparation.forget("fit", "validation", "test", "predict")  # their rounds may be counted back
         self.preparation.load(books.get("preparation", {}))
+        self.privacy.load(books.get("privacy", {}))
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])

@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_vfl.privacy.accountant import PrivacyAccountant
+from lightning_vfl.privacy.events import UNITS
+
 
 @dataclass
 class EpochLoss:
@@ -21,6 +24,47 @@ class EpochLoss:
 
     def mean(self) -> Tensor:
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
+
+
+@dataclass
+class PrivacyBooks:
+    """What training has cost its records in privacy.
+
+    Args:
+        delta: δ that figures are told for.
+        unit: what is protected in the figure that is logged.
+        accountant: from the first fit on, where the aggregator accounts.
+    """
+
+    delta: float = 1e-5
+    unit: str = "party-record"
+    accountant: PrivacyAccountant | None = None
+    _state: dict[str, Any] | None = None
+
+    def open(self, records: int) -> None:
+        """Account for N records; what has been spent on them stays spent."""
+        if self.accountant is not None and self.accountant.records == records:
+            return
+        self.accountant = PrivacyAccountant(records)
+        if self._state is not None:
+            self.accountant.load_state_dict(self._state)
+        self._state = None
+
+    def epsilon(self) -> float:
+        """ε of the chosen unit; 0 where nothing is accounted for."""
+        return 0.0 if self.accountant is None else self.accountant.epsilon(self.delta, self.unit)
+
+    def figures(self) -> dict[str, float]:
+        """ε by unit."""
+        return {} if self.accountant is None else {unit: self.accountant.epsilon(self.delta, unit) for unit in UNITS}
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {} if self.accountant is None else self.accountant.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from there, once the records are known."""
+        self.accountant, self._state = None, state or None
 
 
 def is_due(step: int, every: int) -> bool:

@@ -18,6 +18,7 @@ from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.planning import RoundPlan, check_pair, plan_round
+from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.books import plain_sgd_rate
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm, refuse_overlap
@@ -65,6 +66,7 @@ class SplitVFL(VFLModule):
     _plan: RoundPlan | None = None
     _view: PartyView | None = None  # of the round that is going on, for what the parties of groups send after it
     _notes: Mapping[str, float] = MappingProxyType({})
+    _possible: tuple[PrivacyEvent, ...] | None = None
     left_out: tuple[int, ...] = ()  # the parties that training never calls
 
     def __init__(
@@ -132,6 +134,7 @@ class SplitVFL(VFLModule):
             )
         self.left_out = tuple((~called).nonzero().flatten().tolist())
         self._faultless.clear()
+        self._possible = None
         super().on_fit_start()
 
     @property
@@ -183,6 +186,7 @@ class SplitVFL(VFLModule):
         if plan.roll.called.any():
             self.enter_opening(rows[0], names, plan.roll.called)
         self.enter(plan, self.round_costs(*rows))
+        self.spend_privacy(plan.roll.included_parties, batch)  # whatever comes of the round, the server has their sum
         if plan.skipped:
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
@@ -248,6 +252,29 @@ class SplitVFL(VFLModule):
         if alike:
             self._faultless[rows] = plan
         return plan
+
+    def possible_events(self) -> tuple[PrivacyEvent, ...]:
+        """What a round may release: with everybody in it, and, where parties may be missing, with as many as there are.
+
+        Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
+        """
+        if self._possible is None:
+            parties, active = range(self.roster.parties), self.active
+            missing = self.faults.models or self.waiting.leaves_out or self.left_out
+            order = sorted(
+                parties, key=lambda m: m != active
+            )  # who is with whom does not matter, but for the active one
+            subsets = [tuple(sorted(order[:n])) for n in (parties if missing else ()) if self._usable(order[:n])]
+            subsets.append(tuple(parties))
+            events = (self.aggregator.event(subset, self.embedding_widths, self.roster) for subset in subsets)
+            self._possible = tuple(dict.fromkeys(event for event in events if event is not None))
+        return self._possible
+
+    def _usable(self, parties: list[int]) -> bool:
+        """Whether an aggregate can be of exactly these."""
+        there = torch.zeros(self.roster.parties, dtype=torch.bool)
+        there[parties] = True
+        return bool(parties) and torch.equal(self.aggregator.takes_part(there, there, self.roster), there)
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
         """The labels of the batch, from the active party to the server."""

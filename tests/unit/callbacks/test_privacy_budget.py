@@ -1,0 +1,143 @@
+"""PrivacyBudget and the books behind it: figures against counts by hand, an end before the round that is too much."""
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Mean, PoissonBinomial
+from lightning_vfl.callbacks import PrivacyBudget
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Exclude
+from lightning_vfl.privacy.accountant import composed_epsilon
+from lightning_vfl.privacy.events import UNITS, GaussianEvent, PoissonBinomialEvent
+from lightning_vfl.simulation import RandomAbsence
+from lightning_vfl.waiting import Deadline
+from tests.subjects import Blobs, trainer
+
+M, WIDTH, TRAIN = 3, 4, 54
+
+
+def bounded(shape, width):
+    return nn.Sequential(nn.Linear(shape[0], width), nn.Tanh())
+
+
+def private(aggregator=None, **settings):
+    aggregator = aggregator or PoissonBinomial(levels=4, beta=0.1)
+    return SplitVFL(aggregator, bottom=bounded, width=WIDTH, seed=0, **settings)
+
+
+def test_every_upload_of_a_record_is_charged_in_every_unit(tmp_path):
+    module = private()
+    trainer(tmp_path, max_epochs=3).fit(module, datamodule=Blobs(batch_size=10))
+    event = PoissonBinomialEvent(4, 0.1, M, WIDTH)
+    figures = module.privacy.figures()
+    assert figures.keys() == set(UNITS)
+    for unit in UNITS:
+        uses = 3 * TRAIN if unit == "party" else 3
+        one = "party-record" if unit.startswith("party") else unit
+        assert figures[unit] == pytest.approx(composed_epsilon({event: uses}, 1e-5, one), rel=1e-9)
+    assert figures["party-record"] < figures["record"]
+    assert figures["party (paper)"] < figures["party"]
+
+
+def test_rounds_with_fewer_parties_are_charged_as_what_they_are(tmp_path):
+    module = private(missing=Exclude())
+    module.faults.add(RandomAbsence(0.5, 0.1))
+    trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
+    counts = module.privacy.accountant._counts
+    assert {event.parties for event in counts} == {2, 3}
+    assert sum(count.sum() for count in counts.values()) == 2 * TRAIN
+
+
+def test_local_noise_is_charged_upload_by_upload(tmp_path):
+    aggregator = LocalGaussian(epsilon=1.0)
+    module = private(aggregator)
+    trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
+    event = GaussianEvent(aggregator.sigma, 2 * aggregator.clip, M)
+    assert module.privacy.epsilon() == pytest.approx(composed_epsilon({event: 2}, 1e-5), rel=1e-9)
+    assert module.privacy.epsilon() == pytest.approx(aggregator.total_epsilon(2), rel=1e-6)
+
+
+def test_aggregators_that_claim_nothing_have_no_books(tmp_path):
+    module = private(Mean())
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
+    assert module.privacy.figures() == {}
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_resumed_run_has_spent_what_the_uninterrupted_one_has(tmp_path):
+    saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    whole, second = private(), private()
+    trainer(tmp_path, max_epochs=2, callbacks=[saver], enable_checkpointing=True).fit(
+        whole, datamodule=Blobs(batch_size=10)
+    )
+    trainer(tmp_path, max_epochs=2).fit(second, datamodule=Blobs(batch_size=10), ckpt_path=tmp_path / "step=7.ckpt")
+    assert second.privacy.figures() == whole.privacy.figures()
+
+
+@pytest.mark.parametrize("unit", ["party-record", "record", "party"])
+def test_it_stops_before_the_round_that_could_be_too_much(tmp_path, unit):
+    free = private()
+    trainer(tmp_path, max_epochs=4).fit(free, datamodule=Blobs(batch_size=10))
+    target = 0.7 * free.privacy.figures()[unit]
+    module = private()
+    t = trainer(tmp_path, max_epochs=4, callbacks=[PrivacyBudget(target, unit=unit)])
+    t.fit(module, datamodule=Blobs(batch_size=10))
+    assert 0 < module.privacy.epsilon() <= target
+    assert module.rounds["fit"] == t.global_step < free.rounds["fit"]
+    assert t.callback_metrics["privacy/epsilon"] <= target
+    event = PoissonBinomialEvent(4, 0.1, M, WIDTH)
+    order = list(t.train_dataloader.schedule.epoch(module.rounds["fit"] // 6))
+    ids = torch.from_numpy(order[module.rounds["fit"] % 6][0])
+    assert module.privacy.accountant.reserve(event, ids, 1e-5, unit) > target
+
+
+def test_where_parties_may_be_missing_the_fewest_are_reserved_for(tmp_path):
+    everybody, fewest = (PoissonBinomialEvent(4, 0.1, n, WIDTH) for n in (3, 2))
+    module = private(missing=Exclude())
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
+    assert set(module.possible_events()) == {everybody}
+    module.faults.add(RandomAbsence(0.1, 0.1))
+    module._possible = None
+    assert set(module.possible_events()) == {everybody, fewest}
+    alone = private(PoissonBinomial(MaskedSum(allow_single=True), levels=4, beta=0.1), missing=Exclude())
+    alone.faults.add(RandomAbsence(0.1, 0.1))
+    trainer(tmp_path, max_epochs=1).fit(alone, datamodule=Blobs(batch_size=10))
+    assert PoissonBinomialEvent(4, 0.1, 1, WIDTH) in alone.possible_events()
+    late = private(LocalGaussian(), waiting=Deadline(1.0))
+    trainer(tmp_path, max_epochs=1).fit(late, datamodule=Blobs(batch_size=10))
+    assert {event.parties for event in late.possible_events()} == {1, 2, 3}
+
+
+def test_segments_cost_what_all_their_coordinates_do(tmp_path):
+    module = private(PoissonBinomial(MaskedSum("segments"), levels=4, beta=0.1), active=0)
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
+    assert set(module.privacy.accountant._counts) == {PoissonBinomialEvent(4, 0.1, 2, 2 * WIDTH)}
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_what_cannot_be_is_refused_before_training(tmp_path):
+    for settings, words in (
+        ({"target_epsilon": 0}, "target_epsilon 0"),
+        ({"target_epsilon": 1.0, "delta": 1.0}, "delta 1.0"),
+        ({"target_epsilon": 1.0, "unit": "person"}, "unit 'person'"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            PrivacyBudget(**settings)
+    with pytest.raises(ConfigurationError, match="nothing to count with Mean"):
+        trainer(tmp_path, callbacks=[PrivacyBudget(1.0)]).fit(private(Mean()), datamodule=Blobs(batch_size=10))
+    module = private()
+    with pytest.raises(ConfigurationError, match="one round alone would cost"):
+        trainer(tmp_path, callbacks=[PrivacyBudget(1e-3)]).fit(module, datamodule=Blobs(batch_size=10))
+    assert "fit" not in module.rounds
+    loader = [next(iter(Blobs_loader()))]
+    with pytest.raises(ConfigurationError, match="has to know the records"):
+        trainer(tmp_path).fit(private(party_shapes=[(3,), (3,), (2,)], num_classes=3), loader)
+
+
+def Blobs_loader():
+    data = Blobs(batch_size=10)
+    data.setup("fit")
+    return data.train_dataloader()
