@@ -1,13 +1,13 @@
-"""``lightning-vfl``: LightningCLI over recipes that overlay, two commands for studies, and errors of one line."""
+"""``lightning-vfl``: LightningCLI over recipes that overlay, commands for studies and privacy, errors of one line."""
 
 import argparse
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pickle import UnpicklingError
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import yaml
@@ -17,6 +17,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from lightning_vfl import price
 from lightning_vfl._version import __version__
 from lightning_vfl.allocator import keep_freed_memory
 from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
@@ -26,10 +27,13 @@ from lightning_vfl.parse_errors import one_line
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.recipes import expand_arguments, with_full_paths
 
+T = TypeVar("T")
+
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 _ABOUT = (
     "Vertical federated learning from recipes that overlay: --config data/digits --config protocol/mean. "
-    "Two more commands: `study STUDY` runs a grid of recipes and seeds, `plot RESULTS` draws its figures again."
+    "More commands: `study STUDY` runs a grid of recipes and seeds, `plot RESULTS` draws its figures again, `privacy` "
+    "tells what a recipe costs its records."
 )
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
 
@@ -79,6 +83,13 @@ class VFLCLI(LightningCLI):
             raise ConfigurationError(f"--ckpt_path {path} is no checkpoint; give the .ckpt that fit has written")
 
 
+class _BuildOnly(VFLCLI):
+    """Everything is built as for the subcommand, and nothing is run."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        return
+
+
 class _Parsed(Exception):
     """The arguments are right."""
 
@@ -92,6 +103,10 @@ class _ParserOnly(VFLCLI):
 def main(args: Sequence[str] | None = None) -> None:
     """The program: a study, or ``run`` without a result."""
     arguments = list(sys.argv[1:] if args is None else args)
+    if arguments[:1] == ["privacy"]:
+        _quieten()
+        _told(lambda: price.execute(arguments[1:], lambda recipe: _build(_BuildOnly, recipe, ())))
+        return
     if arguments[:1] not in (["study"], ["plot"]):
         run(arguments)
         return
@@ -123,8 +138,13 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
         raise SystemExit(0)
     keep_freed_memory()
     _quieten()
+    return _told(lambda: _build(VFLCLI, arguments, callbacks))
+
+
+def _told(work: Callable[[], T]) -> T:
+    """What this returns; whatever ends it is told in one line."""
     try:
-        return _build(VFLCLI, arguments, callbacks)
+        return work()
     except argparse.ArgumentError as error:
         _fail(one_line(str(error)), status=2)
     except (ConfigurationError, MisconfigurationException) as error:

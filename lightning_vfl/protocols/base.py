@@ -194,10 +194,7 @@ class VFLModule(LightningModule, ABC):
         if hasattr(self, "bottoms"):
             return
         if self.hparams["party_shapes"] is None:
-            data = self._trainer_data()
-            self.hparams["party_shapes"] = [list(shape) for shape in data.party_shapes]
-            self.hparams["num_classes"] = data.num_classes
-            self.hparams["party_groups"] = several(getattr(data, "party_groups", None))
+            self._note_shapes(self._trainer_data())
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         classes = self.hparams["num_classes"]
 
@@ -219,6 +216,17 @@ class VFLModule(LightningModule, ABC):
         self.val_loss, self.test_loss = MeanMetric(), MeanMetric()  # weighted by rows, over all processes
         self.val_metrics = MetricCollection(dict(chosen)).clone(prefix="val/")
         self.test_metrics = MetricCollection(dict(chosen)).clone(prefix="test/")
+
+    def build_for(self, data: Any) -> None:
+        """Build the networks for these data, without a trainer."""
+        if self.hparams["party_shapes"] is None:
+            self._note_shapes(data)
+        self.configure_model()
+
+    def _note_shapes(self, data: Any) -> None:
+        self.hparams["party_shapes"] = [list(shape) for shape in data.party_shapes]
+        self.hparams["num_classes"] = data.num_classes
+        self.hparams["party_groups"] = several(getattr(data, "party_groups", None))
 
     def _trainer_data(self) -> Any:
         data = getattr(self._trainer, "datamodule", None)

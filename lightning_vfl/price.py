@@ -1,0 +1,102 @@
+"""``lightning-vfl privacy``: what a recipe would cost its records, told without training."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.table import Table
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy import (
+    UNITS,
+    PoissonBinomialEvent,
+    PrivacyEvent,
+    planned_epsilon,
+    solve_beta,
+    solve_epochs,
+    solve_levels,
+)
+
+DELTAS = (1e-3, 1e-5, 1e-7)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, like the rest of the command line, instead of the usage."""
+        self.exit(2, f"lightning-vfl: error: {message}; {self.prog} --help lists what there is\n")
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command's own arguments, and those of the recipe."""
+    parser = _Parser(
+        prog="lightning-vfl privacy",
+        description="What a training by this recipe would cost its records in privacy. Besides the options below it "
+        "takes those of fit: --config data/digits --config protocol/pbm --trainer.max_epochs 10.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--delta", type=float, nargs="+", default=DELTAS, help="δ of the table (default: %(default)s)")
+    parser.add_argument("--solve", choices=("beta", "levels", "epochs"), help="what to find for --target-epsilon")
+    parser.add_argument("--target-epsilon", type=float, help="ε to stay below")
+    parser.add_argument("--unit", choices=UNITS, default="party-record", help="of --solve (default: %(default)s)")
+    own, recipe = parser.parse_known_args(list(arguments))
+    if (own.solve is None) != (own.target_epsilon is None):
+        parser.error("--solve and --target-epsilon belong together; give both")
+    return own, recipe
+
+
+def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> None:
+    """Print the table of a recipe, and what would meet a target.
+
+    Args:
+        arguments: of ``lightning-vfl``, behind ``privacy``.
+        build: makes a command line of ``fit`` that has built everything and runs nothing.
+
+    Raises:
+        ConfigurationError: for a recipe whose aggregator accounts for nothing.
+    """
+    own, recipe = parse(arguments)
+    done = build(["fit", *recipe])
+    module, data, trainer = done.model, done.datamodule, done.trainer
+    if not module.aggregator.accounts:
+        raise ConfigurationError(
+            f"{type(module.aggregator).__name__} claims no privacy that could be counted; use PoissonBinomial or "
+            "LocalGaussian"
+        )
+    data.setup("fit")
+    module.build_for(data)
+    records = len(data.records("train"))
+    everybody = tuple(range(module.roster.parties))
+    event = module.aggregator.event(everybody, module.embedding_widths, module.roster)
+    batches = -(-records // data.batch_size)
+    epochs = trainer.max_epochs if trainer.max_steps < 0 else ceil(trainer.max_steps / batches)
+    _print(event, epochs, records, own.delta)
+    if own.solve is not None:
+        print(_solved(event, epochs, records, own))
+
+
+def _print(event: PrivacyEvent, epochs: int, records: int, deltas: Sequence[float]) -> None:
+    print(f"ε after {epochs:,} epochs over {records:,} records, nobody away: {event}")
+    table = Table("unit")
+    for delta in deltas:
+        table.add_column(f"δ = {delta:g}", justify="right")
+    for unit in UNITS:
+        figures = (planned_epsilon(event, epochs, delta, unit, records) for delta in deltas)
+        table.add_row(unit, *(f"{epsilon:,.4g}" for epsilon in figures))
+    Console().print(table)
+
+
+def _solved(event: PrivacyEvent, epochs: int, records: int, own: argparse.Namespace) -> str:
+    target, delta, unit = own.target_epsilon, own.delta[0] if len(own.delta) == 1 else 1e-5, own.unit
+    goal = f"ε ≤ {target:g} of a {unit} at δ = {delta:g}"
+    if own.solve == "epochs":
+        return f"{goal}: epochs = {solve_epochs(target, delta, event, unit, records):,}"
+    if not isinstance(event, PoissonBinomialEvent):
+        raise ConfigurationError(f"--solve {own.solve} is for PoissonBinomial; with this aggregator use --solve epochs")
+    rest = {"parties": event.parties, "coordinates": event.coordinates, "epochs": epochs, "unit": unit}
+    if own.solve == "beta":
+        beta = solve_beta(target, delta, levels=event.levels, records=records, **rest)
+        return f"{goal}: beta = {beta:.6g} with levels = {event.levels} and {epochs:,} epochs"
+    levels = solve_levels(target, delta, beta=event.beta, records=records, **rest)
+    return f"{goal}: levels = {levels} with beta = {event.beta:g} and {epochs:,} epochs"

@@ -1,0 +1,57 @@
+"""``lightning-vfl privacy``: the figures of a recipe without training it, against those of the fit."""
+
+import re
+
+import pytest
+
+from lightning_vfl.cli import main, run
+from lightning_vfl.privacy import PoissonBinomialEvent, planned_epsilon
+
+PBM = ["--config", "data/digits", "--config", "protocol/pbm", "--config", "trainer/cpu"]
+QUIET = ["--trainer.logger", "false", "--trainer.enable_checkpointing", "false", "--summary.enabled", "false"]
+EVENT = PoissonBinomialEvent(levels=16, beta=0.25, parties=4, coordinates=16)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """A fit without a logger writes its recipe where it stands."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_table_is_what_the_fit_will_have_spent(capsys):
+    main(["privacy", *PBM, "--trainer.max_epochs", "2", "--delta", "1e-5"])
+    said = capsys.readouterr().out
+    done = run(["fit", *PBM, *QUIET, "--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"])
+    figures = done.model.privacy.figures()
+    for unit, epsilon in figures.items():
+        assert f"{unit} " in said
+        assert f"{epsilon:,.4g}" in said
+    assert figures["party-record"] == planned_epsilon(EVENT, 2, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("solve", "target", "found"),
+    [("beta", "8", r"beta = 0\.0\d+"), ("epochs", "500", r"epochs = \d"), ("levels", "100", r"levels = 1 ")],
+)
+def test_what_meets_a_target(capsys, solve, target, found):
+    main(["privacy", *PBM, "--trainer.max_epochs", "10", "--solve", solve, "--target-epsilon", target])
+    said = capsys.readouterr().out
+    assert re.search(rf"ε ≤ {target} of a party-record at δ = 1e-05: {found}", said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config", "data/digits", "--config", "protocol/mean"], "Mean claims no privacy that could be counted"),
+        ([*PBM, "--solve", "beta"], "--solve and --target-epsilon belong together"),
+        ([*PBM, "--solve", "gamma", "--target-epsilon", "1"], "invalid choice: 'gamma'"),
+        ([*PBM, "--trainer.max_epocs", "3"], "max_epocs"),
+        (["--config", "protocol/pbmm"], "did you mean protocol/pbm"),
+    ],
+)
+def test_mistakes_end_in_one_line(capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        main(["privacy", *arguments])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("lightning-vfl: error: ")
+    assert message in said
