@@ -56,11 +56,11 @@ class LocalGaussian(Aggregator):
         drawn, and a resumed run what the uninterrupted one would have.
     Not guaranteed: privacy of what a record leaves in the weights of its party's bottom, and through them in later
         uploads of OTHER records; ``total_epsilon`` of the number of ALL rows that the party uploads covers that too.
-        Privacy of labels, and of which records take part. Secrecy of the noise: Philox is no cryptographic generator,
-        and a module that is called outside a trainer draws the same noise every time. Freedom from the known holes of
-        floating-point noise (Mironov 2012; Jin et al. 2022), though the sum is taken in float64 and rounded to the
-        embedding's precision afterwards; beyond 9.4 σ, of probability 4e-21, there is no noise. It is a baseline for
-        research, and nothing to deploy. The same last bit of a logarithm or cosine on another processor.
+        Privacy of labels, and of which records take part. Secrecy of the noise: Philox is no cryptographic generator.
+        Freedom from the known holes of floating-point noise (Mironov 2012; Jin et al. 2022), though the sum is taken in
+        float64 and rounded to the embedding's precision afterwards; beyond 9.4 σ, of probability 4e-21, there is no
+        noise. It is a baseline for research, and nothing to deploy. The same last bit of a logarithm or cosine on
+        another processor.
 
     Args:
         epsilon: ε of one upload of one record.
