@@ -10,7 +10,6 @@ from rich.table import Table
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import (
-    UNITS,
     PoissonBinomialEvent,
     PrivacyEvent,
     planned_epsilon,
@@ -18,6 +17,7 @@ from lightning_vfl.privacy import (
     solve_epochs,
     solve_levels,
 )
+from lightning_vfl.privacy.events import UNITS
 
 DELTAS = (1e-3, 1e-5, 1e-7)
 

@@ -1,14 +1,13 @@
 """What a release costs in privacy, in exact figures that are rounded against whoever publishes them."""
 
 from lightning_vfl.privacy.accountant import PrivacyAccountant, composed_epsilon
-from lightning_vfl.privacy.events import UNITS, GaussianEvent, PoissonBinomialEvent, PrivacyEvent, UnknownEvent
+from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent, PrivacyEvent, UnknownEvent
 from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_delta, gaussian_epsilon
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve, poisson_binomial_rdp
 from lightning_vfl.privacy.rdp import Converted, compose_rdp, rdp_delta, rdp_epsilon
 from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels
 
 __all__ = [
-    "UNITS",
     "Converted",
     "GaussianEvent",
     "PoissonBinomialEvent",
