@@ -217,7 +217,7 @@ def test_what_is_revealed_in_a_round_opens_no_other():
     assert len({vault.public(m, r) for m in range(3) for r in range(5)}) == 15
     for holder in range(3):
         shares = torch.stack([vault.shares[holder, owner] for owner in range(3)])  # owners, rounds, two, limbs
-        assert len(torch.unique(shares)) == shares.numel()
+        assert len(torch.unique(shares.flatten(0, 2), dim=0)) == 3 * 5 * 2
     again = opened(aggregator, roster, round=5, memory=view.memory).memory.vault
     fresh = [seed for own in again.secrets.values() for seed in own.seeds]
     assert set(fresh).isdisjoint(seeds)
@@ -311,7 +311,7 @@ def test_any_t_shares_give_the_secret_back(secret, parties, data):
 
 def test_shares_of_the_same_secret_are_uniform_and_never_the_same():
     many = torch.cat([share([bytes(32)], 3, 5) for _ in range(400)])
-    assert len(torch.unique(many)) == many.numel()
+    assert len(torch.unique(many, dim=0)) == len(many)  # single elements meet by chance: 18,000 of 2^31
     for holder in range(5):
         own = many.view(400, 5, LIMBS)[:, holder].flatten().numpy()
         assert chisquare(np.bincount(own >> 23, minlength=256)).pvalue > 1e-6
