@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from lightning_vfl import price
+from lightning_vfl import privacy_command
 from lightning_vfl._version import __version__
 from lightning_vfl.allocator import keep_freed_memory
 from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
@@ -105,7 +105,7 @@ def main(args: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if args is None else args)
     if arguments[:1] == ["privacy"]:
         _quieten()
-        _told(lambda: price.execute(arguments[1:], lambda recipe: _build(_BuildOnly, recipe, ())))
+        _told(lambda: privacy_command.execute(arguments[1:], lambda recipe: _build(_BuildOnly, recipe, ())))
         return
     if arguments[:1] not in (["study"], ["plot"]):
         run(arguments)

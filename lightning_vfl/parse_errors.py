@@ -1,9 +1,11 @@
 """One line for what the parser prints in forty: which setting, what is wrong with it, and what to write instead."""
 
+import argparse
 import difflib
 import inspect
 import re
 from importlib import import_module
+from typing import NoReturn
 
 from lightning_vfl.recipes import own_classes
 
@@ -22,6 +24,14 @@ _REASONS = (
     re.compile(r"(?P<plain>Multiple subclasses with name .+)"),
     re.compile(r"(?P<plain>(?:Unable to import|No module named|module '\S+' has no attribute|cannot import) ?.+)"),
 )
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """The parser of the commands that are not LightningCLI's."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line, like the rest of the command line, instead of the usage."""
+        self.exit(2, f"lightning-vfl: error: {message}; {self.prog} --help lists what there is\n")
 
 
 def one_line(message: str) -> str:

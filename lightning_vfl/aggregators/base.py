@@ -175,6 +175,14 @@ class Aggregator(ABC):
         """What was hidden of a record after so many uploads, in words for the summary; None: nothing is claimed."""
         return None
 
+    def released(self, roll: Roll, sent: Tensor, roster: Roster) -> Tensor:
+        """(M,) bool, whose uploads the server can read something of in the end; default: of all that can be used.
+
+        ``sent`` (M,) bool put their first upload on the wire, in time or late: a curious server reads what comes too
+        late for the round all the same.
+        """
+        return self.takes_part(roll.called, sent, roster)
+
     def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
         """What a round with these parties releases about every record in it; default: None, nothing is claimed.
 

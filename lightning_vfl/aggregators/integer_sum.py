@@ -71,6 +71,10 @@ class IntegerSum(Aggregator):
     def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
         return self._layer.takes_part(called, arrived, roster)
 
+    def released(self, roll: Roll, sent: Tensor, roster: Roster) -> Tensor:
+        """With recovery, a late upload stays hidden by its own mask; else, once all have come, the masks cancel."""
+        return super().released(roll, sent, roster) if self._layer.recovery is None else roll.included
+
     def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
         """Every group has to hold every record: where all but one hold none, a row of the sum is that one's."""
         if present is None or self._layer.allow_single:

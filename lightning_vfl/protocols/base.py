@@ -612,11 +612,13 @@ class VFLModule(LightningModule, ABC):
             )
         self.privacy.open(len(data.records("train")))
 
-    def spend_privacy(self, included: tuple[int, ...], batch: VerticalBatch) -> None:
-        """Charge the records of the joint batch with a round in which these parties are included."""
+    def spend_privacy(self, plan: RoundPlan, batch: VerticalBatch) -> None:
+        """Charge the records of the joint batch with what the server can read of a round, whatever comes of it."""
         if self.privacy.accountant is None:
             return
-        event = self.aggregator.event(included, self.embedding_widths, self.roster)
+        released = self.aggregator.released(plan.roll, plan.sent[0], self.roster)
+        parties = tuple(released.nonzero().flatten().tolist())
+        event = self.aggregator.event(parties, self.embedding_widths, self.roster)
         if event is not None:
             self.privacy.accountant.spend(event, self.joint_ids(batch))
 

@@ -39,16 +39,11 @@ class PrivacyBooks:
     delta: float = 1e-5
     unit: str = "party-record"
     accountant: PrivacyAccountant | None = None
-    _state: dict[str, Any] | None = None
 
     def open(self, records: int) -> None:
-        """Account for N records; what has been spent on them stays spent."""
-        if self.accountant is not None and self.accountant.records == records:
-            return
-        self.accountant = PrivacyAccountant(records)
-        if self._state is not None:
-            self.accountant.load_state_dict(self._state)
-        self._state = None
+        """Account for N records; what has been spent on as many stays spent."""
+        if self.accountant is None or self.accountant.records != records:
+            self.accountant = PrivacyAccountant(records)
 
     def epsilon(self) -> float:
         """ε of the chosen unit; 0 where nothing is accounted for."""
@@ -63,8 +58,10 @@ class PrivacyBooks:
         return {} if self.accountant is None else self.accountant.state_dict()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from there, once the records are known."""
-        self.accountant, self._state = None, state or None
+        """Go on from there."""
+        self.accountant = PrivacyAccountant(state["records"]) if state else None
+        if self.accountant is not None:
+            self.accountant.load_state_dict(state)
 
 
 def is_due(step: int, every: int) -> bool:

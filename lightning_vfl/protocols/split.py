@@ -186,7 +186,7 @@ class SplitVFL(VFLModule):
         if plan.roll.called.any():
             self.enter_opening(rows[0], names, plan.roll.called)
         self.enter(plan, self.round_costs(*rows))
-        self.spend_privacy(plan.roll.included_parties, batch)  # whatever comes of the round, the server has their sum
+        self.spend_privacy(plan, batch)
         if plan.skipped:
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import joblib
 import yaml
@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.parse_errors import OneLineParser
 from lightning_vfl.study import table as tables
 from lightning_vfl.study.grid import Run, grid
 from lightning_vfl.study.report import report
@@ -22,16 +23,10 @@ from lightning_vfl.study.spec import Study, find_study, read_study
 from lightning_vfl.study.worker import CommandLine
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, like the rest of the command line, instead of the usage."""
-        self.exit(2, f"lightning-vfl: error: {message}; {self.prog} --help lists what there is\n")
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments of ``study`` and ``plot``, the word itself first."""
-    parser = _Parser(prog="lightning-vfl")
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    parser = OneLineParser(prog="lightning-vfl")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=OneLineParser)
     study = commands.add_parser(
         "study",
         description="Run a grid of recipes, overrides and seeds side by side; write one table, a summary and figures. "

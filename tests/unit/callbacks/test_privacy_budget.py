@@ -1,5 +1,7 @@
 """PrivacyBudget and the books behind it: figures against counts by hand, an end before the round that is too much."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -12,8 +14,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.events import UNITS, GaussianEvent, PoissonBinomialEvent
-from lightning_vfl.simulation import RandomAbsence
-from lightning_vfl.waiting import Deadline
+from lightning_vfl.simulation import FaultModel, RandomAbsence, RoundOutcome
+from lightning_vfl.waiting import Deadline, WaitForAll
 from tests.subjects import Blobs, trainer
 
 M, WIDTH, TRAIN = 3, 4, 54
@@ -141,3 +143,52 @@ def Blobs_loader():
     data = Blobs(batch_size=10)
     data.setup("fit")
     return data.train_dataloader()
+
+
+class Late(FaultModel):
+    """Party 2 is late for the rounds 1 and 3, by much more than anybody waits; in round 5 it sends nothing at all."""
+
+    def sample(self, request, roster, seed):
+        nothing = RoundOutcome.nothing(roster)
+        delay, sends = nothing.delay.clone(), nothing.sends.clone()
+        delay[2] = 100.0 if request // 2 in (1, 3) else 0.0
+        sends[2] = request // 2 != 5
+        return replace(nothing, delay=delay, sends=sends)
+
+    @property
+    def silent(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "released"),
+    [
+        # without recovery a round that waits in vain is lost, but once the late upload has come the masks cancel
+        (lambda: PoissonBinomial(levels=4, beta=0.1), {3: 50}),
+        # with it the late upload stays hidden, and the sum of the two others is what is seen
+        (lambda: PoissonBinomial(MaskedSum(recovery="auto"), levels=4, beta=0.1), {3: 30, 2: 24}),
+        # what everybody sends by itself is read whenever it comes
+        (LocalGaussian, {3: 50, 2: 4}),
+    ],
+)
+def test_what_comes_too_late_is_read_all_the_same(tmp_path, aggregator, released):
+    module = private(aggregator(), waiting=WaitForAll(timeout=1.0))
+    module.faults.add(Late())
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))  # 5 rounds of 10, and one of 4
+    counts = module.privacy.accountant._counts
+    assert {event.parties: int(count.sum()) for event, count in counts.items()} == released
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_what_was_spent_is_known_to_a_model_that_is_only_loaded(tmp_path):
+    module = private()
+    t = trainer(tmp_path, max_epochs=1)
+    t.fit(module, datamodule=Blobs(batch_size=10))
+    t.save_checkpoint(tmp_path / "end.ckpt")
+    loaded = private()
+    again = trainer(tmp_path)
+    again.test(loaded, datamodule=Blobs(batch_size=10), ckpt_path=tmp_path / "end.ckpt", verbose=False)
+    assert loaded.privacy.figures() == module.privacy.figures()
+    again.save_checkpoint(tmp_path / "again.ckpt")
+    books = torch.load(tmp_path / "again.ckpt", weights_only=True)["lightning_vfl"]
+    assert int(books["privacy"]["counts"].sum()) == TRAIN

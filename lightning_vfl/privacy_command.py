@@ -3,12 +3,13 @@
 import argparse
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.parse_errors import OneLineParser
 from lightning_vfl.privacy import (
     PoissonBinomialEvent,
     PrivacyEvent,
@@ -22,15 +23,9 @@ from lightning_vfl.privacy.events import UNITS
 DELTAS = (1e-3, 1e-5, 1e-7)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, like the rest of the command line, instead of the usage."""
-        self.exit(2, f"lightning-vfl: error: {message}; {self.prog} --help lists what there is\n")
-
-
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command's own arguments, and those of the recipe."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="lightning-vfl privacy",
         description="What a training by this recipe would cost its records in privacy. Besides the options below it "
         "takes those of fit: --config data/digits --config protocol/pbm --trainer.max_epochs 10.",
