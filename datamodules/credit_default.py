@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from io import StringIO
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 
 from .base import SplitName, VerticalDataModule, data_folder
 from .cells import check_classes, check_count, refuse
+from .divided import Divided
 from .normalise import Normaliser
 from .partition import ContiguousColumns, Layout, Partitioner
 from .records import Split
@@ -25,7 +24,6 @@ from .split import check_shares, split_rows
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
 _FILES = ("UCI_Credit_Card.csv", "default of credit card clients.csv", "default of credit card clients.xls")
 _SOURCE = "https://archive.ics.uci.edu/dataset/350/default+of+credit+card+clients"
@@ -42,16 +40,6 @@ _OTHER_NAMES = {code: column for column, code in _CODES.items()} | {
     "PAY_1": "PAY_0",
     "default.payment.next.month": _LABEL,
 }
-
-
-@dataclass(frozen=True)
-class _Table:
-    """All N records, and which of them are in which split."""
-
-    ids: "NDArray[np.int64]"
-    features: Tensor
-    labels: Tensor
-    rows: "Mapping[SplitName, NDArray[np.int64]]"
 
 
 class CreditDefault(VerticalDataModule):
@@ -131,27 +119,18 @@ class CreditDefault(VerticalDataModule):
         Raises:
             ConfigurationError: if no training record has a default.
         """
-        labels = self._table.labels[self._table.rows["train"]]
-        positives = int(labels.sum())
-        if not positives:
-            raise ConfigurationError(
-                f"none of the {len(labels)} training records of {type(self).__name__} has a default; lower test_share "
-                "and val_share"
-            )
-        return (len(labels) - positives) / positives
+        return self._table.pos_weight(type(self).__name__, "has a default")
 
     def default_partitioner(self) -> Partitioner:
         return ContiguousColumns(11)
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        table = self._table
-        rows = {name: table.rows[name] for name in names if len(table.rows[name])}
-        return {name: Split(table.features[r], table.labels[r], table.ids[r]) for name, r in rows.items()}
+        return self._table.splits(names)
 
     # ---- inside
 
     @cached_property
-    def _table(self) -> _Table:
+    def _table(self) -> Divided:
         path = next((self.data_dir / file for file in _FILES if (self.data_dir / file).is_file()), None)
         if path is None:
             named = " or ".join(f"'{file}'" for file in _FILES)
@@ -166,7 +145,7 @@ class CreditDefault(VerticalDataModule):
             f"{type(self).__name__}: {len(labels)} records of {path.name}, {labels.sum()} of them "
             f"({labels.mean():.1%}) with a default"
         )
-        return _Table(
+        return Divided(
             numbers[_ID].to_numpy().astype(np.int64),
             torch.from_numpy(numbers[list(_COLUMNS)].to_numpy(dtype=np.float64, copy=True)),
             torch.from_numpy(labels),

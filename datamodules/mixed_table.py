@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 
 from .base import SplitName, VerticalDataModule
 from .cells import check_classes, numbers, refuse
+from .divided import Divided
 from .normalise import Normaliser, StandardiseNumbers
 from .one_hot import one_hot
 from .partition import Layout, NamedColumns, Partitioner
@@ -45,13 +45,10 @@ class MixedRecords:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """The same records with their categories as columns of 0 and 1."""
+    """The same records with their categories as columns of 0 and 1, and the names of these."""
 
     names: tuple[str, ...]
-    features: Tensor
-    labels: Tensor
-    ids: "NDArray[np.int64]"
-    rows: "Mapping[SplitName, NDArray[np.int64]]"
+    table: Divided
 
 
 class MixedTable(VerticalDataModule, ABC):
@@ -132,14 +129,8 @@ class MixedTable(VerticalDataModule, ABC):
         Raises:
             ConfigurationError: if no training record is of class 1.
         """
-        labels = self._encoded.labels[self._encoded.rows["train"]]
-        positives = int(labels.sum())
-        if not positives:
-            raise ConfigurationError(
-                f"none of the {len(labels)} training records of {type(self).__name__} is of class "
-                f"'{self.classes[1]}'; keep more records for training"
-            )
-        return (len(labels) - positives) / positives
+        positive = f"is of class '{self.classes[1]}'"
+        return self._encoded.table.pos_weight(type(self).__name__, positive, "keep more records for training")
 
     def default_partitioner(self) -> Partitioner:
         kept = {party: [name for name in names if name not in self.drop] for party, names in self.groups.items()}
@@ -149,9 +140,7 @@ class MixedTable(VerticalDataModule, ABC):
         return StandardiseNumbers()
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        data = self._encoded
-        rows = {name: data.rows[name] for name in names if len(data.rows[name])}
-        return {name: Split(data.features[r], data.labels[r], data.ids[r]) for name, r in rows.items()}
+        return self._encoded.table.splits(names)
 
     def check(self, path: Path, cells: "pd.DataFrame") -> "tuple[dict[str, NDArray[Any]], NDArray[np.int64]]":
         """Columns and labels of a file from its text.
@@ -197,4 +186,4 @@ class MixedTable(VerticalDataModule, ABC):
                 names.append(name)
                 blocks.append(values[:, None])
         features, labels = torch.from_numpy(np.hstack(blocks)), torch.from_numpy(records.labels)
-        return _Encoded(tuple(names), features, labels, records.ids, records.rows)
+        return _Encoded(tuple(names), Divided(records.ids, features, labels, records.rows))

@@ -1,7 +1,6 @@
 """Phishing Websites: one table of the UCI repository, from its ARFF file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 
 from .base import SplitName, VerticalDataModule, data_folder
 from .cells import as_table, check_classes, refuse
+from .divided import Divided
 from .normalise import Normaliser, Unchanged
 from .partition import ContiguousColumns, Layout, Partitioner
 from .records import Split
@@ -23,7 +22,6 @@ from .split import check_shares, split_rows
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
 _FILE = "Training Dataset.arff"
 _SOURCE = "https://archive.ics.uci.edu/dataset/327/phishing+websites"
@@ -37,15 +35,6 @@ _COLUMNS = (  # UCI's names, with UCI's spelling
 )
 _LABEL = "Result"
 _VALUES, _CLASSES = ("-1", "0", "1"), ("-1", "1")
-
-
-@dataclass(frozen=True)
-class _Table:
-    """All N records, and which of them are in which split."""
-
-    features: Tensor
-    labels: Tensor
-    rows: "Mapping[SplitName, NDArray[np.int64]]"
 
 
 class Phishing(VerticalDataModule):
@@ -134,14 +123,7 @@ class Phishing(VerticalDataModule):
         Raises:
             ConfigurationError: if no training record is a legitimate site.
         """
-        labels = self._table.labels[self._table.rows["train"]]
-        positives = int(labels.sum())
-        if not positives:
-            raise ConfigurationError(
-                f"none of the {len(labels)} training records of {type(self).__name__} is a legitimate site; lower "
-                "test_share and val_share"
-            )
-        return (len(labels) - positives) / positives
+        return self._table.pos_weight(type(self).__name__, "is a legitimate site")
 
     def default_partitioner(self) -> Partitioner:
         return ContiguousColumns(5)
@@ -150,14 +132,12 @@ class Phishing(VerticalDataModule):
         return Unchanged()
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        table = self._table
-        rows = {name: table.rows[name] for name in names if len(table.rows[name])}
-        return {name: Split(table.features[r], table.labels[r], r) for name, r in rows.items()}
+        return self._table.splits(names)
 
     # ---- inside
 
     @cached_property
-    def _table(self) -> _Table:
+    def _table(self) -> Divided:
         path = self.data_dir / _FILE
         if not path.is_file():
             raise ConfigurationError(
@@ -178,7 +158,7 @@ class Phishing(VerticalDataModule):
             f"({labels.mean():.1%}) legitimate"
         )
         features = cells[list(_COLUMNS)].to_numpy().astype(np.float32)
-        return _Table(torch.from_numpy(features), torch.from_numpy(labels), rows)
+        return Divided(np.arange(len(labels)), torch.from_numpy(features), torch.from_numpy(labels), rows)
 
 
 def _cells(path: Path, expected: int | None) -> "pd.DataFrame":
