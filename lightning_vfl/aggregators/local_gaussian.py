@@ -1,7 +1,7 @@
 """Embeddings with noise: each party clips every record's embedding and adds Gaussian noise before it leaves."""
 
-from math import inf
-from typing import TYPE_CHECKING, Any
+from math import inf, sqrt
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import analytic_sigma, gaussian_epsilon
+from lightning_vfl.privacy import gaussian_epsilon
+from lightning_vfl.privacy.calibration import Budget, Noise
 from lightning_vfl.privacy.events import GaussianEvent, PrivacyEvent
 from lightning_vfl.streams import Name, stream
 from lightning_vfl.types import (
@@ -39,23 +40,24 @@ class LocalGaussian(Aggregator):
 
     .. math:: \tilde h = h \cdot \min(1, C / \|h\|_2) + \mathcal{N}(0, \sigma^2 I),
 
-    and the server joins what it receives with ``inner``. Two clipped embeddings are at most 2C apart, so σ is the
-    smallest that gives (ε, δ)-differential privacy at sensitivity 2C, for ONE upload of one record; neighbouring data
-    differ in one party's values of one record. A record is uploaded once an epoch: ``total_epsilon`` says what all its
-    uploads cost together. Gradients flow through the clipping; the noise is added, so its adjoint is the identity.
+    or, with ``bounds: value``, every value cut to [-C, C] and made noisy, and the server joins what it receives with
+    ``inner``. Two clipped embeddings of D values are at most 2C apart, or :math:`2 C \sqrt D`; ``noise`` says how σ
+    follows from that. Neighbouring data differ in one party's values of one record, which is uploaded once an epoch:
+    ``event`` is what an upload costs, and the accountant adds them up. Gradients flow through the clipping; the noise
+    is added, so its adjoint is the identity.
 
-    With a mean and ε = 5 it is Wait-DP, the private baseline of FedVS; with a sum the local baseline of PBM-VFL. The
-    papers state neither a δ nor a clip with it; the defaults here are the toolkit's own. FedVS does not state a
-    calibration either, and PBM-VFL sets σ² = 2M / (b β²): look at σ before accuracies are compared.
+    With a mean and a budget of ε = 5 it is Wait-DP, the private baseline of FedVS; with a sum and ``bounds: value`` the
+    local baseline of PBM-VFL, with its σ² = 2M / (b β²) as ``PublishedPBM`` and a matched one as ``MatchedPBM``. The
+    papers state neither a δ nor a clip; the defaults here are the toolkit's own.
 
     Shapes: h_m (B, D_m); an upload (B, D_m) as the embeddings; value as ``inner``'s.
     Units: uploads and gradients in float32 on the wire; ``clip`` and ``sigma`` in those of the embeddings.
-    Guarantee: an upload, in evaluation too (``private_evaluation``), is (ε, δ)-differentially private for the party's
-        values of its record: in exact arithmetic, against a server that knows everything else. Noise is a function of
-        the names of round and party and of the row in the joint batch, so several processes draw what one would have
-        drawn, and a resumed run what the uninterrupted one would have.
+    Guarantee: an upload, in evaluation too (``private_evaluation``), is as private as its ``event`` says for the
+        party's values of its record: in exact arithmetic, against a server that knows everything else. Noise is a
+        function of the names of round and party and of the row in the joint batch, so several processes draw what one
+        would have drawn, and a resumed run what the uninterrupted one would have.
     Not guaranteed: privacy of what a record leaves in the weights of its party's bottom, and through them in later
-        uploads of OTHER records; ``total_epsilon`` of the number of ALL rows that the party uploads covers that too.
+        uploads of OTHER records; the unit ``party`` covers that too.
         Privacy of labels, and of which records take part. Secrecy of the noise: Philox is no cryptographic generator.
         Freedom from the known holes of floating-point noise (Mironov 2012; Jin et al. 2022), though the sum is taken in
         float64 and rounded to the embedding's precision afterwards; beyond 9.4 σ, of probability 4e-21, there is no
@@ -63,24 +65,25 @@ class LocalGaussian(Aggregator):
         another processor.
 
     Args:
-        epsilon: ε of one upload of one record.
-        delta: δ of one upload of one record.
-        clip: C, the largest L2 norm of an embedding that is left as it is.
+        noise: how much; None: ``Budget()``, (5, 1e-5)-differential privacy of one upload of one record.
+        clip: C, the largest that is left as it is.
         inner: joins the noisy embeddings; one in the clear. None: ``Mean()``.
+        bounds: what ``clip`` bounds: the L2 norm of a ``record``'s embedding, or each ``value`` of it.
 
     Raises:
-        ConfigurationError: for a budget that no noise meets, a clip that is not positive, an ``inner`` that does not
-            take embeddings in the clear; in a round, for embeddings that are NaN or infinite.
+        ConfigurationError: for a clip that is not positive, an ``inner`` that does not take embeddings in the clear; in
+            a round, for embeddings that are NaN or infinite.
 
     Example:
-        >>> aggregator = LocalGaussian(epsilon=5.0, delta=1e-5, clip=1.0)
-        >>> f"{aggregator.sigma:.4f} {aggregator.total_epsilon(uploads=100):.1f}"
+        >>> from lightning_vfl.privacy import composed_epsilon
+        >>> aggregator, four = LocalGaussian(), Roster.singles(4)
+        >>> event = aggregator.event((0, 1, 2, 3), (16, 16, 16, 16), four)
+        >>> f"{event.sigma:.4f} {composed_epsilon({event: 100}, delta=1e-5):.1f}"
         '1.7837 109.8'
 
     References:
         Li, Yao, Liu, "FedVS", ICML 2023, section 6.2 (Wait-DP, ε = 5), after Thapa et al., AAAI 2022.
         Tran, Castiglia, Patterson, Milanova, PBM-VFL, the experiments (LDP).
-        Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8 (σ).
         Mironov, "On Significance of the Least Significant Bits for Differential Privacy", CCS 2012.
         Jin, McMurtry, Rubinstein, Ohrimenko, "Are We There Yet? Timing and Floating-Point Attacks on Differential
         Privacy Systems", IEEE Symposium on Security and Privacy 2022, https://arxiv.org/abs/2112.05307.
@@ -90,45 +93,52 @@ class LocalGaussian(Aggregator):
     private_evaluation = True
 
     def __init__(
-        self, epsilon: float = 5.0, delta: float = 1e-5, clip: float = 1.0, inner: Aggregator | None = None
+        self,
+        noise: Noise | None = None,
+        clip: float = 1.0,
+        inner: Aggregator | None = None,
+        bounds: Literal["record", "value"] = "record",
     ) -> None:
         if not 0 < clip < inf:
-            raise ConfigurationError(f"clip {clip} is no norm to clip embeddings to; use a number above 0")
-        self.epsilon = epsilon
-        self.delta = delta
+            raise ConfigurationError(f"clip {clip} is nothing to clip embeddings to; use a number above 0")
+        if bounds not in ("record", "value"):
+            raise ConfigurationError(f"bounds {bounds!r} is nothing to clip; use 'record' or 'value'")
+        self.noise = noise or Budget()
         self.clip = clip
         self.inner = inner or Mean()
+        self.bounds = bounds
+        self._sigmas: dict[tuple[int, int], float] = {}  # by width and parties: milliseconds to find
         if not self.inner.in_the_clear:
             raise ConfigurationError(
                 f"LocalGaussian hands noisy embeddings over in the clear, which {type(self.inner).__name__} does not "
                 "take; use Mean, Sum, Concat or Max as inner"
             )
-        self._sensitivity = 2 * clip
-        self._sigma = analytic_sigma(epsilon, delta, self._sensitivity)
 
-    @property
-    def sigma(self) -> float:
-        """The standard deviation σ of the noise in each coordinate."""
-        return self._sigma
+    def sensitivity(self, width: int) -> float:
+        """How far two clipped embeddings of D values can be apart, in L2 norm."""
+        return 2 * self.clip * (sqrt(width) if self.bounds == "value" else 1.0)
 
-    def total_epsilon(self, uploads: int, delta: float | None = None) -> float:
-        """The ε of one party's values of a record that it uploads so many times; rounded up.
-
-        The values of all M parties together cost what M times as many uploads cost.
-
-        Args:
-            uploads: in all: epochs of training, and evaluations of the record.
-            delta: δ of all uploads together; None: that of one.
-        """
-        return gaussian_epsilon(self._sigma, self._sensitivity, self.delta if delta is None else delta, uploads)
+    def sigma(self, width: int, parties: int) -> float:
+        """The standard deviation σ of the noise in each of D values, where there are M parties."""
+        if (width, parties) not in self._sigmas:
+            self._sigmas[width, parties] = self.noise.sigma(self.clip, self.sensitivity(width), parties)
+        return self._sigmas[width, parties]
 
     def protection(self, uploads: int) -> str:
-        total = f"; ε = {self.total_epsilon(uploads):.4g} for the {uploads:,} of a record" if uploads > 1 else ""
-        return f"ε = {self.epsilon:g} for one upload{total}, δ = {self.delta:g}"
+        if isinstance(self.noise, Budget):
+            noise = self.noise
+            signal = self.sensitivity(1) / noise.sigma(self.clip, self.sensitivity(1), 1)  # the same for any width
+            total = gaussian_epsilon(1.0, signal, noise.delta, uploads)
+            more = f"; ε = {total:.4g} for the {uploads:,} of a record" if uploads > 1 else ""
+            return f"ε = {noise.epsilon:g} for one upload{more}, δ = {noise.delta:g}"
+        return f"noise of {self.noise} in every {self.bounds} clipped to ±{self.clip:g}"
 
     def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
         """The uploads of these parties."""
-        return GaussianEvent(self._sigma, self._sensitivity, len(included)) if included else None
+        if not included:
+            return None
+        width = max(widths[party] for party in included)
+        return GaussianEvent(self.sigma(width, roster.parties), self.sensitivity(width), len(included))
 
     # ---- shapes
 
@@ -166,7 +176,7 @@ class LocalGaussian(Aggregator):
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         """The aggregate of the clipped embeddings, without noise."""
-        return self.inner.plain(tuple(_clipped(x, self.clip).to(x.dtype) for x in h), roll, present)
+        return self.inner.plain(tuple(self._clipped(x).to(x.dtype) for x in h), roll, present)
 
     def pullback(
         self, grad: Tensor, aggregate: Aggregate, contribution: Contribution, view: ServerView
@@ -180,7 +190,7 @@ class LocalGaussian(Aggregator):
         """The adjoint of clipping at h, applied to the gradient of the clipped embedding."""
         with torch.enable_grad():
             leaf = h.detach().requires_grad_()
-            clipped = _clipped(leaf, self.clip).to(h.dtype)
+            clipped = self._clipped(leaf).to(h.dtype)
         return torch.autograd.grad(clipped, leaf, grad)[0]
 
     def _noisy(self, contribution: Contribution, view: PartyView) -> Embeddings:
@@ -195,17 +205,19 @@ class LocalGaussian(Aggregator):
             names = ("noise", view.names.stage, view.names.round, party)
             drawn = normal(view.rows.total, h.shape[1], view.names.seed, *names)
             own = torch.from_numpy(drawn[view.rows.start : view.rows.start + len(h)]).to(h.device)
-            uploads.append((_clipped(h.detach(), self.clip) + self._sigma * own).to(h.dtype))
+            sigma = self.sigma(h.shape[1], view.roster.parties)
+            uploads.append((self._clipped(h.detach()) + sigma * own).to(h.dtype))
         return Embeddings(tuple(uploads))
 
-
-def _clipped(h: Tensor, clip: float) -> Tensor:
-    """(B, D) float64: rows longer than the clip scaled down to it, the others as they are."""
-    exact = h.to(torch.float64)
-    inside = clip * _INSIDE
-    norm = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
-    scale: Tensor = inside / norm.clamp(min=inside)
-    return exact * scale
+    def _clipped(self, h: Tensor) -> Tensor:
+        """(B, D) float64: rows, or values, longer than the clip brought down to it, the others as they are."""
+        exact = h.to(torch.float64)
+        if self.bounds == "value":
+            return exact.clamp(-self.clip, self.clip)
+        inside = self.clip * _INSIDE
+        norm = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
+        scale: Tensor = inside / norm.clamp(min=inside)
+        return exact * scale
 
 
 def normal(rows: int, columns: int, seed: int, *names: Name) -> "NDArray[np.float64]":

@@ -1,18 +1,24 @@
 """What a release costs in privacy, in exact figures that are rounded against whoever publishes them."""
 
 from lightning_vfl.privacy.accountant import PrivacyAccountant, composed_epsilon
+from lightning_vfl.privacy.calibration import Budget, MatchedPBM, Noise, PublishedPBM, Sigma
 from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent, PrivacyEvent, UnknownEvent
 from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_delta, gaussian_epsilon
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve, poisson_binomial_rdp
-from lightning_vfl.privacy.rdp import Converted, compose_rdp, rdp_delta, rdp_epsilon
+from lightning_vfl.privacy.rdp import Converted, compose_rdp, rdp_epsilon
 from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels
 
 __all__ = [
+    "Budget",
     "Converted",
     "GaussianEvent",
+    "MatchedPBM",
+    "Noise",
     "PoissonBinomialEvent",
     "PrivacyAccountant",
     "PrivacyEvent",
+    "PublishedPBM",
+    "Sigma",
     "UnknownEvent",
     "analytic_sigma",
     "compose_rdp",
@@ -22,7 +28,6 @@ __all__ = [
     "planned_epsilon",
     "poisson_binomial_curve",
     "poisson_binomial_rdp",
-    "rdp_delta",
     "rdp_epsilon",
     "solve_beta",
     "solve_epochs",

@@ -8,23 +8,24 @@ Privacy figures are rounded up, and what is unknown is infinite.
 """
 
 from collections.abc import Sequence
-from math import exp, expm1, fsum, inf, isinf, isnan, log, log1p, nextafter
+from math import fsum, inf, isnan, log, nextafter
 from typing import NamedTuple
 
 from lightning_vfl.errors import ConfigurationError
 
 _ULP = 2.0**-53
 
-ORDERS: tuple[float, ...] = (*(1 + 2.0 ** (i / 6) for i in range(-48, 73)), inf)
-"""121 orders from 1.004 to 4097 whose distance from 1 grows by 12 % a step, and ∞: for totals ε(2) of 1e-6 to 1e6. At
+_LEAST_ORDER = 1.01  # dp-accounting takes its formula for unstable up to here
+
+ORDERS: tuple[float, ...] = (*(1 + 2.0 ** (i / 6) for i in range(-39, 73)), inf)
+"""112 orders from 1.011 to 4097 whose distance from 1 grows by 12 % a step, and ∞: for totals ε(2) of 1e-6 to 1e5. At
 δ = 1e-5 the ε that the grid gives is above that of the best order by less than half a percent."""
 
 
 class Converted(NamedTuple):
-    """An (ε, δ) guarantee and the order that gave it."""
+    """The ε of an (ε, δ) guarantee, and the order that gave it."""
 
     epsilon: float
-    delta: float
     order: float
 
 
@@ -60,11 +61,12 @@ def compose_rdp(releases: Sequence[tuple[Sequence[float], float]]) -> tuple[floa
 
 
 def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -> Converted:
-    r"""The smallest ε that a curve gives for a δ, and its order.
+    r"""The smallest ε that a curve gives for a δ, and its order, as dp-accounting converts it.
 
     .. math:: ε = \min_α \; ε(α) + \log\frac{α - 1}{α} - \frac{\log δ + \log α}{α - 1},
 
-    and 0 where :math:`δ^2 \ge 1 - e^{-ε(α)}`: the distance in total variation is then at most δ.
+    and 0 where :math:`δ^2 > 1 - e^{-ε(α)}`: the distance in total variation is then below δ. Order ∞ is pure
+    differential privacy, which needs no conversion.
 
     Shapes: as many ε as orders.
     Units: ε in nats.
@@ -73,7 +75,7 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
     Not guaranteed: the least ε that the release itself gives; a Rényi curve does not know it.
 
     Args:
-        orders: each above 1, ``inf`` among them if the curve says what pure differential privacy there is.
+        orders: each above 1.01, ``inf`` among them if the curve says what pure differential privacy there is.
         curve: ε(α) for every order.
         delta: 0 ≤ δ ≤ 1; with 0 only order ∞ counts.
 
@@ -87,74 +89,28 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
         '4.729 at order 5.49'
 
     References:
+        Google's differential privacy team, dp-accounting, https://github.com/google/differential-privacy (the code).
         Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020,
         https://arxiv.org/abs/2004.00010, Proposition 12 (the first line).
         Bretagnolle, Huber, "Estimation des densités: risque minimax", 1979; D_α is at least the Kullback-Leibler
         divergence (the second).
     """
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # a second to import, for those who account
+
     _fits(orders, curve)
     _refuse(delta=delta)
     if delta > 1:
         raise ConfigurationError(f"delta {delta} is no probability; use at most 1")
-    figures = (Converted(_epsilon(a, e, delta), delta, a) for a, e in zip(orders, curve, strict=True))
-    return min(figures, key=lambda converted: converted.epsilon)
-
-
-def rdp_delta(orders: Sequence[float], curve: Sequence[float], epsilon: float) -> Converted:
-    r"""The smallest δ that a curve gives for an ε, and its order: the inverse of ``rdp_epsilon``.
-
-    .. math:: δ = \min_α \; \frac{e^{(α - 1)(ε(α) - ε)}}{α - 1} \Bigl(1 - \frac1α\Bigr)^α ,
-
-    at most :math:`\sqrt{1 - e^{-ε(α)}}`.
-
-    Shapes, units, what is raised, references: as ``rdp_epsilon``.
-    Guarantee: never below the δ of the best order of the grid, at most 1; above it by at most 1e-14 of its logarithm's
-        terms.
-
-    Example:
-        >>> noise = [order / 2 for order in ORDERS]
-        >>> f"{rdp_delta(ORDERS, noise, epsilon=4.729).delta:.1e}"
-        '1.0e-05'
-    """
-    _fits(orders, curve)
-    _refuse(epsilon=epsilon)
-    figures = (Converted(epsilon, _delta(a, e, epsilon), a) for a, e in zip(orders, curve, strict=True))
-    return min(figures, key=lambda converted: converted.delta)
-
-
-def _epsilon(order: float, renyi: float, delta: float) -> float:
-    """ε from one order, rounded up."""
-    if renyi == 0 or delta == 1 or delta * delta * (1 - 4 * _ULP) + expm1(-renyi) * (1 + 4 * _ULP) > 0:
-        return 0.0
-    if isinf(order) or isinf(renyi):
-        return renyi
-    if delta == 0:
-        return inf
-    apart = order - 1
-    terms = (renyi, _share(order), -log(delta) / apart, -log(order) / apart)
-    return max(0.0, _above(terms))
-
-
-def _delta(order: float, renyi: float, epsilon: float) -> float:
-    """δ from one order, rounded up."""
-    if renyi <= epsilon and (isinf(order) or renyi == 0):
-        return 0.0
-    distance = min(1.0, nextafter((-expm1(-renyi)) ** 0.5 * (1 + 4 * _ULP), inf))  # in total variation
-    if isinf(order) or isinf(renyi):
-        return distance
-    apart = order - 1
-    power = _above((apart * renyi, -apart * epsilon, -log(apart), order * _share(order)))
-    return min(distance, nextafter(exp(power) * (1 + 4 * _ULP), inf)) if power < 0 else distance
-
-
-def _share(order: float) -> float:
-    """log((α - 1) / α) with a relative error of a few roundings: α - 1 is exact up to 2, 1 / α small beyond."""
-    return log((order - 1) / order) if order < 2 else log1p(-1 / order)
-
-
-def _above(terms: Sequence[float]) -> float:
-    """A sum, rounded up for terms that are off by a few roundings each."""
-    return fsum((*terms, 8 * _ULP * fsum(map(abs, terms)), 5e-324))
+    pure = min((e for a, e in zip(orders, curve, strict=True) if a == inf), default=inf)
+    finite = [(a, e) for a, e in zip(orders, curve, strict=True) if a < inf] + [(2.0, pure)]  # no order is above ∞
+    if delta in (0, 1):
+        return Converted(0.0 if delta == 1 else pure, inf)
+    epsilon, order = compute_epsilon(*zip(*finite, strict=True), delta)
+    if 0 < epsilon < inf:  # the sum of terms that are off by a few roundings each
+        apart, renyi = order - 1, max(e for a, e in finite if a == order and e < inf)
+        terms = (renyi, log(order / apart), log(delta) / apart, log(order) / apart)
+        epsilon = fsum((epsilon, 8 * _ULP * fsum(map(abs, terms)), 5e-324))
+    return Converted(float(epsilon), float(order)) if epsilon <= pure else Converted(pure, inf)
 
 
 def _up(number: float) -> float:
@@ -169,8 +125,8 @@ def _fits(orders: Sequence[float], curve: Sequence[float]) -> None:
             f"{len(curve)} figures for {len(orders)} orders are no curve; use one for each, and at least one"
         )
     for order, epsilon in zip(orders, curve, strict=True):
-        if not order > 1:
-            raise ConfigurationError(f"order {order} is no order of a Rényi divergence here; use one above 1")
+        if not order > _LEAST_ORDER:
+            raise ConfigurationError(f"order {order} is none that can be converted; use orders above {_LEAST_ORDER}")
         _refuse(epsilon=epsilon)
 
 

@@ -36,7 +36,7 @@ from lightning_vfl.protocols.build import (
     several,
 )
 from lightning_vfl.protocols.preparation import Preparation
-from lightning_vfl.schedules import Aligned, Schedule, Shuffled
+from lightning_vfl.schedules import Aligned, InOrder, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
@@ -707,9 +707,20 @@ class VFLModule(LightningModule, ABC):
     def _prepare_evaluation(self, stage: Stage, split: str, loaders: Any) -> None:
         if not self.protected_evaluation:
             return
+        self._refuse_protected(loaders)
         if stage not in self.preparation.memory:
             self.prepare(stage, split)
         self._refuse_strangers(loaders, stage)
+
+    def _refuse_protected(self, loaders: Any) -> None:
+        """Answers about training records would cost privacy; those of validation and test records are not protected."""
+        several = loaders if isinstance(loaders, list | tuple) else [loaders]
+        schedules = [getattr(loader, "schedule", None) for loader in several]
+        if self.aggregator.accounts and not all(isinstance(order, InOrder | None) for order in schedules):
+            raise ConfigurationError(
+                "these are training records, and answers about them through the protocol would cost privacy that "
+                "nobody counts; use evaluate: plain"
+            )
 
     def on_validation_end(self) -> None:
         """During a fit the shares are used again."""

@@ -46,7 +46,7 @@ IN_THE_CLEAR = [name for name, make in FACTORIES.items() if make().in_the_clear]
 ERROR = {
     "LagrangeCoded": 2.0**-8,  # l_w = 14, four terms below 16 in absolute value, data on the grid of 2^-8
     "LagrangeShared": 2.0**-17,
-    "LocalGaussian": 10 * LocalGaussian().sigma,
+    "LocalGaussian": 10 * LocalGaussian().sigma(D, M),
     "MaskedSum": M * 2.0**-24,
     "MaskedSum, with recovery": M * 2.0**-24,
     "PoissonBinomial": 10 * (8**2 * M / (4 * 0.25**2 * 16)) ** 0.5,  # ten standard deviations

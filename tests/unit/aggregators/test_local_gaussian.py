@@ -10,10 +10,19 @@ import torch
 from scipy import stats
 
 from lightning_vfl.aggregators import Aggregator, Concat, LocalGaussian, Max, Mean, Sum
-from lightning_vfl.aggregators.local_gaussian import _clipped, normal
+from lightning_vfl.aggregators.local_gaussian import normal
 from lightning_vfl.callbacks import Stragglers
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
+from lightning_vfl.privacy import (
+    Budget,
+    GaussianEvent,
+    MatchedPBM,
+    PublishedPBM,
+    Sigma,
+    composed_epsilon,
+    poisson_binomial_rdp,
+)
 from lightning_vfl.rounds import Exchange
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
 from lightning_vfl.waiting import Deadline
@@ -47,7 +56,7 @@ def drawn(**names):
     aggregator, _, view, _ = setting()
     rows = Rows(torch.arange(20_000), 0, 20_000)
     zeros = Embeddings(tuple(torch.zeros(20_000, D, dtype=torch.float64) for _ in range(M)))
-    return uploads(aggregator, zeros, replace(view, names=names, rows=rows)) / aggregator.sigma
+    return uploads(aggregator, zeros, replace(view, names=names, rows=rows)) / aggregator.sigma(D, M)
 
 
 # ---- what it costs
@@ -68,26 +77,49 @@ def test_noise_solves_the_equation_of_balle_and_wang(epsilon, delta, clip):
             mu = (low + high) / 2
             low, high = (mu, high) if exact_delta(epsilon, mu) <= delta else (low, mu)
         expected = float(2 * mpmath.mpf(clip) / mu)
-    sigma = LocalGaussian(epsilon, delta, clip).sigma
+    sigma = LocalGaussian(Budget(epsilon, delta), clip).sigma(D, M)
     assert sigma == pytest.approx(expected, rel=1e-9)
     assert sigma >= expected * (1 - 1e-14)
 
 
 @pytest.mark.parametrize("times", [1, 30, 1000])
 def test_the_cost_of_all_uploads_is_that_of_one_larger_one(times):
-    aggregator = LocalGaussian()
+    event = LocalGaussian().event((0,), (D,) * M, Roster.singles(M))
     with mpmath.workdps(60):
-        mu = 2 * mpmath.sqrt(times) / mpmath.mpf(aggregator.sigma)
-        epsilon = aggregator.total_epsilon(times)
+        mu = 2 * mpmath.sqrt(times) / mpmath.mpf(event.sigma)
+        epsilon = composed_epsilon({event: times}, 1e-5)
         assert exact_delta(epsilon, mu) <= 1e-5 < exact_delta(epsilon * (1 - 1e-8), mu)
-        assert exact_delta(aggregator.total_epsilon(times, delta=1e-8), mu) <= 1e-8
+        assert exact_delta(composed_epsilon({event: times}, 1e-8), mu) <= 1e-8
     assert epsilon >= 5.0 * (1 - 1e-12)
 
 
-def test_one_upload_costs_what_was_asked_for():
-    assert LocalGaussian(5.0, 1e-5).total_epsilon(1) == pytest.approx(5.0, rel=1e-10)
-    assert LocalGaussian().total_epsilon(0) == 0.0
-    assert LocalGaussian().total_epsilon(1, delta=0.0) == inf
+@pytest.mark.parametrize("bounds", ["record", "value"])
+def test_one_upload_costs_what_was_asked_for(bounds):
+    event = LocalGaussian(clip=3.0, bounds=bounds).event((0, 1), (D,) * M, Roster.singles(M))
+    assert composed_epsilon({event: 1}, 1e-5) == pytest.approx(5.0, rel=1e-10)
+    assert LocalGaussian().event((), (D,) * M, Roster.singles(M)) is None
+
+
+@pytest.mark.parametrize("noise", [PublishedPBM(8, 0.1), MatchedPBM(8, 0.1), MatchedPBM(8, 0.1, order=5.0)])
+def test_local_noise_stands_beside_the_poisson_binomial_mechanism(noise):
+    """Rényi ε of one value, 2 α C² / σ², against the exact figure of the sum of M draws."""
+    sigma, order = LocalGaussian(noise, clip=3.0, bounds="value").sigma(D, M), getattr(noise, "order", 2.0)
+    one, summed = 2 * order * 9.0 / sigma**2, poisson_binomial_rdp(8, 0.1, M, order)
+    if isinstance(noise, MatchedPBM):
+        assert one == pytest.approx(summed, rel=1e-12)
+        assert sigma**2 == pytest.approx(9.0 * M / (4 * 8 * 0.1**2), rel=0.1)
+    else:
+        assert sigma**2 == pytest.approx(9.0 * 2 * M / (8 * 0.1**2))
+        assert 8 < summed / one < 9
+
+
+def test_values_are_cut_one_by_one():
+    aggregator = LocalGaussian(Sigma(0.5), clip=1.0, bounds="value", inner=Sum())
+    h = torch.tensor([[3.0, -0.5], [0.25, -7.0]], dtype=torch.float64, requires_grad=True)
+    value = aggregator.plain((h, torch.zeros_like(h)), Roll.everyone(2))
+    assert value.tolist() == [[1.0, -0.5], [0.25, -1.0]]
+    event = aggregator.event((0, 1), (2, 2), Roster.singles(2))
+    assert event == GaussianEvent(0.5, 2 * 2**0.5, 2)
 
 
 # ---- what is sent
@@ -108,7 +140,7 @@ def test_short_embeddings_are_left_and_long_ones_put_on_the_sphere():
 def test_no_embedding_is_longer_than_the_clip(dtype, scale):
     """In exact arithmetic: the sensitivity rests on it."""
     h = torch.randn(200, 64, generator=torch.Generator().manual_seed(0)).to(dtype) * scale
-    clipped = _clipped(h, 0.3)
+    clipped = LocalGaussian(clip=0.3)._clipped(h)
     with mpmath.workdps(50):
         longest = max(mpmath.sqrt(sum(mpmath.mpf(x) ** 2 for x in row)) for row in clipped.tolist())
         assert longest <= mpmath.mpf(0.3)
@@ -311,7 +343,7 @@ def test_it_learns_as_much_as_its_noise_lets_it(tmp_path):
     accuracies = []
     for epsilon in (1e-3, 1e6):
         fit = trainer(tmp_path, max_epochs=10)
-        fit.fit(split(LocalGaussian(epsilon, clip=3.0)), datamodule=Blobs(batch_size=10))
+        fit.fit(split(LocalGaussian(Budget(epsilon), clip=3.0)), datamodule=Blobs(batch_size=10))
         accuracies.append(float(fit.callback_metrics["val/accuracy"]))
     assert accuracies[0] < 0.7
     assert accuracies[1] > 0.9
@@ -333,10 +365,13 @@ def test_another_budget_is_another_aggregator_to_a_checkpoint(tmp_path):
     fit.fit(split(LocalGaussian()), datamodule=Blobs(batch_size=10))
     fit.save_checkpoint(tmp_path / "one.ckpt")
     with pytest.raises(
-        ConfigurationError, match=r"LocalGaussian\(epsilon=5.0, delta=1e-05, clip=1.0, inner=Mean\(\)\)"
+        ConfigurationError, match=r"LocalGaussian\(noise=Budget\(epsilon=5.0, delta=1e-05\), clip=1.0, inner=Mean\(\)"
     ):
         trainer(tmp_path).test(
-            split(LocalGaussian(4.0)), datamodule=Blobs(batch_size=10), ckpt_path=tmp_path / "one.ckpt", verbose=False
+            split(LocalGaussian(Budget(4.0))),
+            datamodule=Blobs(batch_size=10),
+            ckpt_path=tmp_path / "one.ckpt",
+            verbose=False,
         )
 
 
@@ -390,8 +425,7 @@ class Hidden(Mean):
         ({"clip": -1.0}, "clip -1.0"),
         ({"clip": nan}, "clip nan"),
         ({"clip": inf}, "clip inf"),
-        ({"epsilon": -1.0}, "epsilon -1.0"),
-        ({"delta": 0.0}, "delta 0.0"),
+        ({"bounds": "row"}, "bounds 'row'"),
         ({"inner": Hidden()}, "Hidden does not take; use Mean"),
         ({"inner": LocalGaussian()}, "LocalGaussian does not take"),
     ],
@@ -405,7 +439,9 @@ def test_the_derived_capabilities():
     assert not LocalGaussian.in_the_clear
     assert LocalGaussian.visible
     assert issubclass(LocalGaussian, Aggregator)
-    assert repr(LocalGaussian(inner=Max())) == "LocalGaussian(epsilon=5.0, delta=1e-05, clip=1.0, inner=Max())"
+    assert repr(LocalGaussian(inner=Max())) == (
+        "LocalGaussian(noise=Budget(epsilon=5.0, delta=1e-05), clip=1.0, inner=Max(), bounds='record')"
+    )
 
 
 def test_the_price_of_one_upload_never_stands_alone_where_there_were_more():

@@ -12,6 +12,7 @@ from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Mean, PoissonBin
 from lightning_vfl.callbacks import PrivacyBudget
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
+from lightning_vfl.privacy import Budget
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.events import UNITS, GaussianEvent, PoissonBinomialEvent
 from lightning_vfl.simulation import FaultModel, RandomAbsence, RoundOutcome
@@ -54,12 +55,23 @@ def test_rounds_with_fewer_parties_are_charged_as_what_they_are(tmp_path):
 
 
 def test_local_noise_is_charged_upload_by_upload(tmp_path):
-    aggregator = LocalGaussian(epsilon=1.0)
+    aggregator = LocalGaussian(Budget(epsilon=1.0))
     module = private(aggregator)
     trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
-    event = GaussianEvent(aggregator.sigma, 2 * aggregator.clip, M)
+    event = GaussianEvent(aggregator.sigma(WIDTH, M), 2 * aggregator.clip, M)
     assert module.privacy.epsilon() == pytest.approx(composed_epsilon({event: 2}, 1e-5), rel=1e-9)
-    assert module.privacy.epsilon() == pytest.approx(aggregator.total_epsilon(2), rel=1e-6)
+
+
+def test_training_records_are_not_evaluated_through_the_protocol(tmp_path):
+    """Their answers would cost privacy; those of validation and test records do not, as they are not protected."""
+    data, module = Blobs(batch_size=10), private(LocalGaussian())
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(module, datamodule=data)
+    spent = module.privacy.epsilon()
+    fit.validate(module, datamodule=data, verbose=False)
+    assert module.privacy.epsilon() == spent
+    with pytest.raises(ConfigurationError, match="cost privacy that nobody counts; use evaluate: plain"):
+        trainer(tmp_path).validate(module, dataloaders=data.train_dataloader(), verbose=False)
 
 
 def test_aggregators_that_claim_nothing_have_no_books(tmp_path):

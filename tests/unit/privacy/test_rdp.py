@@ -3,6 +3,7 @@
 from fractions import Fraction
 from math import exp, inf, log, nan, sqrt
 
+import dp_accounting.rdp  # noqa: F401  # a second, which hypothesis would count as the first example's
 import mpmath
 import numpy as np
 import pytest
@@ -13,10 +14,8 @@ from scipy.stats import binom
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import (
     compose_rdp,
-    gaussian_delta,
     gaussian_epsilon,
     poisson_binomial_curve,
-    rdp_delta,
     rdp_epsilon,
 )
 from lightning_vfl.privacy.rdp import ORDERS
@@ -41,25 +40,13 @@ def converted(order, renyi, delta):
         return max(mpmath.mpf(0), given_delta)
 
 
-@given(st.floats(-3, 4), st.floats(1e-9, 1e6), deltas)
+@given(st.floats(-1.99, 4), st.floats(1e-9, 1e6), deltas)
 def test_epsilon_of_one_order_with_sixty_digits(power, renyi, delta):
     order = 1 + 10.0**power
     true = converted(order, renyi, delta)
     found = rdp_epsilon([order], [renyi], delta)
     assert true <= found.epsilon <= true + 1e-14 * (renyi + (log(order) - log(delta) + 1) / (order - 1) + 1)
-    assert (found.delta, found.order) == (delta, order)
-
-
-@given(st.floats(-3, 3), st.floats(1e-6, 100), st.floats(0, 120))
-def test_delta_of_one_order_with_sixty_digits(power, renyi, epsilon):
-    order = 1 + 10.0**power
-    with mpmath.workdps(60):
-        a, e, x = mpmath.mpf(order), mpmath.mpf(renyi), mpmath.mpf(epsilon)
-        true = min(1, mpmath.exp((a - 1) * (e - x)) / (a - 1) * (1 - 1 / a) ** a, mpmath.sqrt(1 - mpmath.exp(-e)))
-    found = rdp_delta([order], [renyi], epsilon).delta
-    assert true <= found
-    if true > 1e-300:
-        assert found <= true * (1 + mpmath.mpf(1e-14) * (order * (renyi + epsilon + 1) + 10))
+    assert found.order == order
 
 
 @given(signals, deltas)
@@ -74,16 +61,11 @@ def test_epsilon_of_gaussian_noise_is_above_the_exact_one(mu, delta):
 @pytest.mark.parametrize("mu", [0.003, 0.05, 1.0, 10.0, 300.0])
 def test_grid_is_fine_enough(mu):
     """A grid ten times as fine and much wider finds no more than half a percent."""
-    fine = [1 + 2 ** (i / 60) for i in range(-1200, 1400)]
+    fine = [1 + 2 ** (i / 60) for i in range(-398, 1400)]
     best = rdp_epsilon(fine, [order * mu * mu / 2 for order in fine], 1e-5)
     found = rdp_epsilon(ORDERS, gaussian(mu), 1e-5)
     assert best.epsilon <= found.epsilon * (1 + 1e-12) <= best.epsilon * 1.005
     assert found.epsilon < gaussian_epsilon(1.0, mu, 1e-5) * 1.25
-
-
-@given(signals, st.floats(0.01, 1e3))
-def test_delta_of_gaussian_noise_is_above_the_exact_one(mu, epsilon):
-    assert rdp_delta(ORDERS, gaussian(mu), epsilon).delta >= gaussian_delta(epsilon, 1.0, 1 / mu) * (1 - 1e-10) - 1e-300
 
 
 @given(st.floats(0.01, 0.49), st.floats(1e-6, 0.9))
@@ -100,20 +82,13 @@ def test_randomised_response(p, delta):
 
 
 def test_exact_sums_of_the_poisson_binomial_mechanism():
-    """δ(ε) = Σ max(0, P - e^ε Q) of the worst pair, b = 16 and three parties: a lower bound by the definition."""
+    """δ(ε) = Σ max(0, P - e^ε Q) of the worst pair, b = 16 and three parties: ε is that of this δ."""
     curve = poisson_binomial_curve(16, 0.25, 3, ORDERS)
     p = binom.pmf(np.arange(49), 48, 0.25)
     q = np.convolve(binom.pmf(np.arange(33), 32, 0.25), binom.pmf(np.arange(17), 16, 0.75))
     for epsilon in (1.0, 4.0, 10.0):
         true = np.clip(p - exp(epsilon) * q, 0, None).sum()
-        assert true <= rdp_delta(ORDERS, curve, epsilon).delta <= 12 * true
-
-
-@given(signals, deltas)
-def test_epsilon_and_delta_are_inverse(mu, delta):
-    epsilon = rdp_epsilon(ORDERS, gaussian(mu), delta).epsilon
-    if epsilon:
-        assert rdp_delta(ORDERS, gaussian(mu), epsilon).delta == pytest.approx(delta, rel=1e-6)
+        assert epsilon <= rdp_epsilon(ORDERS, curve, true).epsilon <= 1.25 * epsilon + 3
 
 
 @given(st.lists(st.tuples(st.tuples(figures, figures), st.integers(0, 10**6)), min_size=1, max_size=6))
@@ -146,7 +121,7 @@ def test_every_product_of_a_sum_is_rounded_up_too():
     ],
 )
 def test_epsilon_is_that_of_another_library(mu, delta, epsilon, order):
-    """dp_accounting 0.6.0, rdp_privacy_accountant.compute_epsilon over ORDERS without ∞."""
+    """dp-accounting 0.6.0 over all finite orders from 1.004 on: a release that converts otherwise shows here."""
     found = rdp_epsilon(ORDERS, gaussian(mu), delta)
     assert epsilon * (1 - 1e-15) <= found.epsilon <= epsilon * (1 + 1e-14)
     assert found.order == order
@@ -166,9 +141,7 @@ def test_unknown_is_infinite():
     assert rdp_epsilon([2.0, 3.0], [inf, inf], 1e-5).epsilon == inf
     assert rdp_epsilon([2.0, 3.0], [inf, 1.0], 1e-5).order == 3.0
     assert rdp_epsilon([2.0, 3.0], [1.0, 1.0], 0.0).epsilon == inf
-    assert rdp_epsilon([2.0, inf], [1.0, 1.5], 0.0) == (1.5, 0.0, inf)
-    assert rdp_delta([2.0, inf], [inf, inf], 3.0).delta == 1.0
-    assert rdp_delta([2.0, inf], [0.5, 3.0], 3.0).delta == 0.0
+    assert rdp_epsilon([2.0, inf], [1.0, 1.5], 0.0) == (1.5, inf)
     assert compose_rdp([((inf, 1.0), 0), ((0.5, inf), 1)]) == (pytest.approx(0.5), inf)
     assert compose_rdp([((inf, 1.0), 0)]) == (0.0, 0.0)
 
@@ -176,7 +149,6 @@ def test_unknown_is_infinite():
 def test_nothing_costs_nothing():
     nothing = [0.0] * len(ORDERS)
     assert rdp_epsilon(ORDERS, nothing, 0.0).epsilon == 0.0
-    assert rdp_delta(ORDERS, nothing, 0.0).delta == 0.0
     assert rdp_epsilon(ORDERS, gaussian(5.0), 1.0).epsilon == 0.0
     assert rdp_epsilon(ORDERS, gaussian(1e-9), 1e-5).epsilon == 0.0  # in total variation they are 4e-10 apart
     assert rdp_epsilon([2.0], [1e-310], 5e-324).epsilon > 0.0
@@ -193,8 +165,6 @@ def test_nothing_costs_nothing():
         (rdp_epsilon, ([2.0], [-1.0], 1e-5), "epsilon -1.0"),
         (rdp_epsilon, ([2.0], [1.0], 1.5), "at most 1"),
         (rdp_epsilon, ([2.0], [1.0], nan), "delta nan"),
-        (rdp_delta, ([2.0], [1.0], -1.0), "epsilon -1.0"),
-        (rdp_delta, ([2.0], [1.0, 2.0], 1.0), "2 figures"),
         (compose_rdp, ([],), "one grid"),
         (compose_rdp, ([((1.0,), 1), ((1.0, 2.0), 1)],), "one grid"),
         (compose_rdp, ([((1.0,), -1)],), "count -1"),
