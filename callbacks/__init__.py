@@ -12,6 +12,7 @@ from .run_summary import RunSummary
 from .stragglers import Stragglers
 from .time_limit import VirtualTimeLimit
 from .trace import TraceRecorder, TraceReplay
+from .train_metrics import TrainMetrics
 
 __all__ = [
     "Crashes",
@@ -26,5 +27,6 @@ __all__ = [
     "Stragglers",
     "TraceRecorder",
     "TraceReplay",
+    "TrainMetrics",
     "VirtualTimeLimit",
 ]

@@ -417,7 +417,7 @@ class VFLModule(LightningModule, ABC):
         batch_idx: int,
         notes: Mapping[str, float] | None = None,
     ) -> None:
-        """``train/loss`` and the standing at every logging step; with an epoch's last round, its mean loss too.
+        """``train/loss`` and the standing at every logging step; with an epoch's last round, its mean loss and ε too.
 
         ``notes`` are what the aggregator has noted of the round: ``aggregator/clipped_share`` and the like.
 
@@ -442,6 +442,9 @@ class VFLModule(LightningModule, ABC):
         if trainer.is_last_batch and self._epoch.rows:
             mean = self._epoch.mean()
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
+        if trainer.is_last_batch and self.privacy.accountant is not None:
+            spent = torch.tensor(self.privacy.epsilon(), dtype=torch.float64)
+            self.log("privacy/epsilon", spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
     def _exact_standing(self) -> dict[str, Tensor]:
         """As float64 tensors: Lightning would make float32 of numbers."""
@@ -452,13 +455,8 @@ class VFLModule(LightningModule, ABC):
         self.log_dict(self._exact_standing(), on_step=False, on_epoch=True, reduce_fx="max", sync_dist=self._joint)
 
     def on_train_epoch_end(self) -> None:
-        """Where the epoch has got to, and what it has cost."""
+        """Where the epoch has got to."""
         self._log_standing()
-        if self.privacy.accountant is not None:
-            spent = self.privacy.accountant.epsilon(self.privacy.delta, self.privacy.unit)
-            self.log(
-                "privacy/epsilon", torch.tensor(spent, dtype=torch.float64), reduce_fx="max", sync_dist=self._joint
-            )
 
     def on_validation_epoch_end(self) -> None:
         """Where the training stood when it was validated."""

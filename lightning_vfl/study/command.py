@@ -106,7 +106,7 @@ def _study(study: Study, runs: Sequence[Run], out: Path, command_line: CommandLi
     for run in failed:
         print(f"failed: {run.label}: {_reason(run)} (log: {_short(run.log)})", file=sys.stderr)
     if done:
-        table = tables.collect(done, study.metrics)
+        table = tables.collect(done, study)
         tables.write(table, out, "table")
         _tell([out / "table.parquet", *report(table, study, out)])
     if failed:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from lightning_vfl.study import table as tables
+from lightning_vfl.study import targets
 from lightning_vfl.study.figures import draw
 from lightning_vfl.study.spec import Study
 from lightning_vfl.study.summary import CONFIDENCE, summarise
@@ -16,7 +17,12 @@ def report(table: pd.DataFrame, study: Study, out: Path, metric: str | None = No
     """Write summary and figures below ``out``; returns the files to look at."""
     summary = summarise(table, study)
     tables.write(summary, out, "summary")
-    (out / "summary.md").write_text(in_words(summary, study), encoding="utf-8")
+    words = in_words(summary, study)
+    if study.targets:
+        found = targets.reached(table, study)
+        tables.write(found, out, "targets")
+        words += f"\n{targets.in_words(found, study)}"
+    (out / "summary.md").write_text(words, encoding="utf-8")
     return [out / "summary.md", *draw(table, study, out / "figures", metric)]
 
 

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from lightning_vfl.recipes import find_recipe
 
 Settings = Mapping[str, Any]  # dotted option of the command line -> value
 Axis = Literal["rounds", "passes", "virtual_seconds", "bytes"]
+_FALLING = ("loss", "error", "mse")  # in names of metrics whose first value is above any target
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,17 @@ class Look:
 
 
 @dataclass(frozen=True)
+class Target:
+    """The value that a metric is to reach: this or more, or, of one that falls, this or less."""
+
+    value: float
+    falls: bool = False
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.falls else '≥'} {self.value:.10g}"
+
+
+@dataclass(frozen=True)
 class Study:
     """A grid of named recipes × overrides × seeds, and what is told of it.
 
@@ -48,6 +61,7 @@ class Study:
         baseline: the recipe (or the override) that the others are compared with, seed by seed.
         metrics: those in the table and the summary; none: all.
         figure: what the figures show.
+        targets: metric -> value; it is told when every run first got there, and what that had taken.
         outliers: the filter before mean and sd; None: every seed counts.
     """
 
@@ -61,6 +75,7 @@ class Study:
     baseline: str | None = None
     metrics: tuple[str, ...] = ()
     figure: Look = Look()
+    targets: Mapping[str, Target] = field(default_factory=dict)
     outliers: Literal["iqr"] | None = None
 
 
@@ -121,6 +136,8 @@ def _study(said: Any, name: str) -> Study:
     if "metrics" in given:
         found["metrics"] = _words(given["metrics"], "metrics")
     found["figure"] = _figure(given.get("figure"))
+    targets = _mapping(given.get("targets") or {}, "targets")
+    found["targets"] = {str(metric): _target(str(metric), value) for metric, value in targets.items()}
     return Study(**found)
 
 
@@ -148,6 +165,18 @@ def _figure(said: Any) -> Look:
     if ends is not None and not _is_range(ends):
         raise ConfigurationError(f"figure.range: {ends!r} is no range; write [lowest, highest], such as [90, 100]")
     return Look(metric, axes, ends and (float(ends[0]), float(ends[1])), float(width))
+
+
+def _target(metric: str, said: Any) -> Target:
+    way = next(iter(said), None) if isinstance(said, Mapping) and len(said) == 1 else None
+    value = said[way] if way in ("above", "below") else said
+    if type(value) not in (int, float) or not isfinite(value):
+        raise ConfigurationError(
+            f"targets.{metric}: {said!r} is no target; write a number such as 0.9, or {{below: 0.3}} for what falls"
+        )
+    if way is None and any(word in metric for word in _FALLING):
+        raise ConfigurationError(f"targets.{metric}: a metric of that name falls; write {{below: {said!r}}}")
+    return Target(float(value), way == "below")
 
 
 def _is_range(said: Any) -> bool:

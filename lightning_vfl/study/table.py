@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study.grid import Run
+from lightning_vfl.study.spec import Study
 
 IDENTITY = ("run", "recipe", "override", "seed")
 MEASURES = ("step", "passes", "virtual_seconds", "bytes", "up_bytes", "down_bytes", "peer_bytes")
@@ -39,25 +40,27 @@ def is_finished(run: Run) -> bool | None:
     return True if metadata.get(_FINGERPRINT) == run.fingerprint.encode() else None
 
 
-def collect(runs: Iterable[Run], metrics: Sequence[str]) -> pd.DataFrame:
-    """The results of finished runs below each other, in the order of the runs; only these metrics, if any are named."""
+def collect(runs: Iterable[Run], study: Study) -> pd.DataFrame:
+    """The results of finished runs below each other, in the order of the runs; see ``chosen``."""
     # read as single files: the folders' names are no partition keys
     tables = [pq.ParquetFile(run.result).read().replace_schema_metadata(None) for run in runs]
     frame = pa.concat_tables(tables).to_pandas() if tables else pd.DataFrame(columns=list(COLUMNS))
-    return chosen(frame, metrics)
+    return chosen(frame, study)
 
 
-def chosen(frame: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
-    """Only the metrics that are named, or all.
+def chosen(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Only the metrics that the study names, with those of its targets; all, if it names none.
 
     Raises:
         ConfigurationError: for a metric that no run has measured.
     """
     measured = sorted(frame["metric"].unique())
-    missing = [metric for metric in metrics if metric not in measured]
+    named = {**dict.fromkeys(study.metrics, "metrics"), **dict.fromkeys(study.targets, "targets")}
+    missing = [metric for metric in named if metric not in measured]
     if missing and len(frame):
-        raise ConfigurationError(f"metrics: no run has measured {missing[0]}; there are {', '.join(measured)}")
-    return frame[frame["metric"].isin(metrics)].reset_index(drop=True) if metrics else frame
+        there = ", ".join(measured)
+        raise ConfigurationError(f"{named[missing[0]]}: no run has measured {missing[0]}; there are {there}")
+    return frame[frame["metric"].isin(named.keys())].reset_index(drop=True) if study.metrics else frame
 
 
 def write(frame: pd.DataFrame, folder: Path, name: str) -> None:

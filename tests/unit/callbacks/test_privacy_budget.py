@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Mean, PoissonBinomial
-from lightning_vfl.callbacks import PrivacyBudget
+from lightning_vfl.callbacks import PrivacyBudget, RunHistory
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.privacy import Budget
@@ -60,6 +60,14 @@ def test_local_noise_is_charged_upload_by_upload(tmp_path):
     trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
     event = GaussianEvent(aggregator.sigma(WIDTH, M), 2 * aggregator.clip, M)
     assert module.privacy.epsilon() == pytest.approx(composed_epsilon({event: 2}, 1e-5), rel=1e-9)
+
+
+def test_the_history_has_what_had_been_spent_by_then(tmp_path):
+    history, module = RunHistory(), private(LocalGaussian())
+    trainer(tmp_path, max_epochs=3, callbacks=[history]).fit(module, datamodule=Blobs(batch_size=10))
+    told = [(row["step"], row["value"]) for row in history.rows() if row["metric"] == "privacy/epsilon"]
+    event = GaussianEvent(module.aggregator.sigma(WIDTH, M), 2.0, M)
+    assert told == [(6 * n, pytest.approx(composed_epsilon({event: n}, 1e-5), rel=1e-6)) for n in (1, 2, 3)]
 
 
 def test_training_records_are_not_evaluated_through_the_protocol(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import packaged
 from lightning_vfl.study import grid, read_study
-from lightning_vfl.study.spec import find_study
+from lightning_vfl.study.spec import Target, find_study
 
 GOOD = "recipes: {A: [data/digits, protocol/mean]}\nseeds: [0, 1]\n"
 
@@ -29,6 +29,16 @@ def read(text, tmp_path):
         (GOOD + "figure: {range: [3, 1]}", "figure.range"),
         (GOOD + "figure: {metric: [x]}", "figure.metric"),
         (GOOD + "figure: {against: [round]}", "did you mean rounds?"),
+        (GOOD + "targets: [val/accuracy]", "targets: ['val/accuracy'] is no mapping"),
+        (GOOD + "targets: {val/accuracy: high}", "targets.val/accuracy: 'high' is no target; write a number such as"),
+        (GOOD + "targets: {val/accuracy: true}", "targets.val/accuracy: True is no target"),
+        (GOOD + "targets: {val/accuracy: .nan}", "targets.val/accuracy: nan is no target"),
+        (GOOD + "targets: {m: {under: 0.3}}", "targets.m: {'under': 0.3} is no target"),
+        (GOOD + "targets: {m: {below: 0.3, above: 0.1}}", "is no target; write a number such as 0.9, or {below: 0.3}"),
+        (
+            GOOD + "targets: {train/loss: 0.3}",
+            "targets.train/loss: a metric of that name falls; write {below: 0.3}",
+        ),
         (GOOD + "baseline: B", "baseline: 'B' is not known; use A"),
         (GOOD + "outliers: tukey", "outliers: 'tukey' is not known; use iqr"),
         (GOOD + "test: sometimes", "test: 'sometimes' is not known"),
@@ -90,6 +100,17 @@ def test_the_grid(tmp_path):
         assert f"--{option}" in arguments
     assert '--model.bottom_of={"1": "Linear"}' in arguments
     assert "--trainer.logger=false" in arguments
+
+
+def test_targets_change_no_result(tmp_path):
+    text = GOOD + "targets: {val/accuracy: 1, val/mse: {below: 0.3}, no_loss: {above: 2}}"
+    with_targets = read(text, tmp_path)
+    assert with_targets.targets == {
+        "val/accuracy": Target(1.0),
+        "val/mse": Target(0.3, falls=True),
+        "no_loss": Target(2.0),
+    }
+    assert list(grid(with_targets, tmp_path)) == list(grid(read(GOOD, tmp_path), tmp_path))
 
 
 def test_a_changed_recipe_changes_the_fingerprint(tmp_path, monkeypatch):
