@@ -2,6 +2,7 @@
 
 from .crashes import Crashes
 from .dropout import PartyDropout
+from .during_phase import DuringPhase
 from .history import RunHistory
 from .injector import FaultInjector
 from .learning_curve import LearningCurve
@@ -16,6 +17,7 @@ from .train_metrics import TrainMetrics
 
 __all__ = [
     "Crashes",
+    "DuringPhase",
     "FaultInjector",
     "LearningCurve",
     "PartyDropout",

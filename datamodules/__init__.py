@@ -3,18 +3,23 @@
 from .adult import Adult
 from .bank_marketing import BankMarketing
 from .base import VerticalDataModule
+from .cifar10 import CIFAR10
 from .credit_default import CreditDefault
 from .csv_tables import CSVTables
 from .groups import Groups
+from .human_activity import HumanActivity
 from .idx_images import MNIST, FashionMNIST
+from .model_net_views import ModelNet10Views
 from .multi_view import Handwritten
 from .normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
+from .overlap import LimitedOverlap
 from .partition import ContiguousColumns, Grid, Layout, NamedColumns, Part, Partitioner, RandomColumns, RowStrips, Views
 from .phishing import Phishing
 from .records import Split, VerticalRecords
 from .scikit import BreastCancer, Digits
 
 __all__ = [
+    "CIFAR10",
     "MNIST",
     "Adult",
     "BankMarketing",
@@ -27,7 +32,10 @@ __all__ = [
     "Grid",
     "Groups",
     "Handwritten",
+    "HumanActivity",
     "Layout",
+    "LimitedOverlap",
+    "ModelNet10Views",
     "NamedColumns",
     "Normaliser",
     "Part",

@@ -154,9 +154,9 @@ class VerticalDataModule(LightningDataModule, ABC):
                 features = cut[name].sub_(shift).div_(scale)
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
-                self._records[name] = VerticalRecords(
-                    features.float(), self.party_shapes, split.labels, split.ids, present[name]
-                )
+                records = VerticalRecords(features.float(), self.party_shapes, split.labels, split.ids, present[name])
+                kept = self.partitioner.kept(name, len(records))
+                self._records[name] = records if kept is None else records.only(kept)
 
     def train_dataloader(self) -> ScheduledLoader:
         """Batches in the order that the protocol's schedule gives; without a protocol, shuffled."""

@@ -44,7 +44,7 @@ class Groups(Partitioner):
         >>> cut = Groups(ContiguousColumns(2), members=[1, 2])
         >>> [part.positions.tolist() for part in cut.split(Layout((4,)))], cut.groups(3)
         ([[0, 1], [2, 3], [2, 3]], ((0,), (1, 2)))
-        >>> cut.held("train", 5).sum(0).tolist()
+        >>> cut.held("train", 5, 3).sum(0).tolist()
         [5, 3, 2]
 
     References:
@@ -90,16 +90,20 @@ class Groups(Partitioner):
         ends = np.cumsum(self.members).tolist()
         return tuple(tuple(range(end - size, end)) for size, end in zip(self.members, ends, strict=True))
 
-    def held(self, split: str, records: int) -> "NDArray[np.bool_] | None":
-        own = self._inner().held(split, records)  # (N, G): what a whole group lacks, none of its parties holds
+    def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
+        groups = self.groups(parties)
+        own = self._inner().held(split, records, len(groups))  # (N, G): what a group lacks, none of its parties holds
         if max(self.members) == 1:
             return own
-        held = np.zeros((records, sum(self.members)), dtype=bool)
-        for g, group in enumerate(self.groups(sum(self.members))):
+        held = np.zeros((records, parties), dtype=bool)
+        for g, group in enumerate(groups):
             shares = np.array_split(permutation(records, self.seed, "groups", split, g), len(group))
             for party, share in zip(group, shares, strict=True):
                 held[share, party] = True
         return held if own is None else held & np.repeat(own, self.members, axis=1)
+
+    def kept(self, split: str, records: int) -> "NDArray[np.int64] | None":
+        return self._inner().kept(split, records)
 
     def _inner(self) -> Partitioner:
         if self.partitioner is None:
@@ -126,7 +130,7 @@ def who_holds(name: str, split: Split, partitioner: Partitioner, groups: Sequenc
     """
     records, parties = len(split.ids), sum(len(group) for group in groups)
     present = None
-    shares = partitioner.held(name, records)
+    shares = partitioner.held(name, records, parties)
     for source, said in (
         ("the data say", split.present),
         (f"{type(partitioner).__name__} says", None if shares is None else torch.as_tensor(shares, dtype=torch.bool)),

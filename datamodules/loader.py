@@ -24,7 +24,8 @@ class ScheduledLoader:
 
     It is an iterable and no ``DataLoader``, because the trainer rebuilds those with samplers of its own (distributed
     ones, and for prediction) and would break the plan. Each rank takes its rows of every joint batch, without padding:
-    together the ranks see exactly the joint batch.
+    together the ranks see exactly the joint batch. Batches with a column of positions for every participant are for one
+    process: their rows belong together for nobody.
 
     Args:
         records: the records of the stage.
@@ -33,6 +34,9 @@ class ScheduledLoader:
         world_size: number of processes.
         num_workers: worker processes; 0 is fastest for data in memory.
         pin_memory: for a faster way to a GPU.
+
+    Raises:
+        ConfigurationError: on iterating, for several processes and batches with a column for every participant.
     """
 
     batch_sampler = None  # Lightning asks for it beside ``sampler``
@@ -122,9 +126,18 @@ class ScheduledLoader:
             start, end = total * self.rank // self.world_size, total * (self.rank + 1) // self.world_size
             ids = torch.from_numpy(np.ascontiguousarray(positions))
             joint = None
-            if self.world_size > 1 or self.records.present is not None:
+            if ids.ndim == 2:
+                self._refuse_several()
+            elif self.world_size > 1 or self.records.present is not None:
                 joint = Joint(start, total, self._held(ids), positions if self.world_size > 1 else None)
             yield Request(ids[start:end], event, joint)
+
+    def _refuse_several(self) -> None:
+        if self.world_size > 1:
+            raise ConfigurationError(
+                "where parties hold different records, every participant goes through records of its own, which "
+                f"{self.world_size} processes cannot share; use one (--trainer.devices 1)"
+            )
 
     def _held(self, ids: torch.Tensor) -> tuple[int, ...] | None:
         if self.records.present is None:

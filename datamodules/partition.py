@@ -27,7 +27,8 @@ class Layout:
     Args:
         shape: per-record shape: (F,) for a table, (C, H, W) for an image.
         columns: the F names of a table's columns; empty for images.
-        views: widths of ready-made views that lie side by side in a table, in order; empty if there are none.
+        views: widths of ready-made views that follow each other in the flattened record, in order; empty if there are
+            none. Views of images are whole channels.
         view_names: the names of those views.
     """
 
@@ -90,8 +91,15 @@ class Partitioner(ABC):
         """
         return Roster.singles(parties).groups
 
-    def held(self, split: str, records: int) -> "NDArray[np.bool_] | None":
+    def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
         """(N, M), which party holds which of the N records of a split: train, val, test or predict; None: all do."""
+        return None
+
+    def kept(self, split: str, records: int) -> "NDArray[np.int64] | None":
+        """Sorted positions of those of the N records of a split that are used at all; None: all are.
+
+        The others are left out when parties have scaled their features with whatever they hold.
+        """
         return None
 
     def with_default(self, usual: "Partitioner") -> "Partitioner":
@@ -238,13 +246,32 @@ def _tiles(layout: Layout, down: int, across: int) -> tuple[Part, ...]:
 
 
 class Views(Partitioner):
-    """The ready-made views of the data, one a party. Covers every column exactly once."""
+    """The ready-made views of the data, one a party or evenly in order. Covers every column exactly once.
+
+    A party sees its views one after the other: k columns of a table, (k, H, W) of channels of images.
+
+    Args:
+        parties: M, who share the views (``numpy.array_split``); None: as many as there are views.
+
+    Example:
+        >>> [part.shape for part in Views(2).split(Layout((3, 4, 4), views=(16, 16, 16)))]
+        [(2, 4, 4), (1, 4, 4)]
+    """
+
+    def __init__(self, parties: int | None = None) -> None:
+        self.parties = parties
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         if not layout.views:
             raise ConfigurationError("Views needs data that come in views; use ContiguousColumns or NamedColumns")
-        ends = np.cumsum(layout.views)
-        return tuple(
-            Part(np.arange(end - width, end, dtype=np.int64), (width,))
-            for width, end in zip(layout.views, ends, strict=True)
-        )
+        count = len(layout.views)
+        ends = np.cumsum([0, *layout.views])
+        inner = layout.shape[1:]  # of an image; nothing of a table
+        parts = []
+        for run in _even(count, count if self.parties is None else self.parties, "views"):
+            positions = np.arange(ends[run[0]], ends[run[-1] + 1], dtype=np.int64)
+            parts.append(Part(positions, (len(positions) // prod(inner), *inner)))
+        return tuple(parts)
+
+    def __repr__(self) -> str:
+        return "Views()" if self.parties is None else super().__repr__()  # the former is in earlier checkpoints

@@ -34,7 +34,7 @@ class Split:
 
 
 class Request(NamedTuple):
-    """Which records a rank wants in one batch."""
+    """Which records a rank wants in one batch: ids (B,), or (B, M + 1) with a column for every participant."""
 
     ids: Tensor
     event: Event | None
@@ -82,8 +82,24 @@ class VerticalRecords(Dataset[VerticalBatch]):
         columns = self.features[:, begin : begin + self.widths[party]]
         return columns.index_select(0, ids).view(len(ids), *self.shapes[party])
 
+    def only(self, positions: "NDArray[np.int64]") -> "VerticalRecords":
+        """These records alone; where everybody holds all of them, nothing is said about presence."""
+        rows = torch.from_numpy(positions)
+        present = None if self.present is None else self.present.index_select(0, rows)
+        return VerticalRecords(
+            self.features.index_select(0, rows),
+            self.shapes,
+            None if self.labels is None else self.labels.index_select(0, rows),
+            self.ids[positions],
+            None if present is None or present.all() else present,
+        )
+
     def __getitem__(self, request: Request) -> VerticalBatch:
+        """The batch. Ids with a column for every participant are records that the party of that column holds."""
         ids = request.ids
+        if ids.ndim == 2:
+            own = tuple(self.features_of(party, ids[:, party]) for party in range(len(self.shapes)))
+            return VerticalBatch(own, None, ids, None, request.event, request.joint)
         return VerticalBatch(
             self.rows(ids),
             None if self.labels is None else self.labels.index_select(0, ids),

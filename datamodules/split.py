@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.streams import seed_of
+from lightning_vfl.streams import permutation, seed_of
 
 from .base import SplitName
 
@@ -25,6 +25,31 @@ def check_shares(val_share: float, test_share: float | None = None) -> None:
             if len(drawn) > 1
             else f"{named} leaves nothing for training; use a share from 0 to less than 1"
         )
+
+
+def check_val_records(val_records: int) -> None:
+    """Accept a number of validation records.
+
+    Raises:
+        ConfigurationError: for one below 0.
+    """
+    if val_records < 0:
+        raise ConfigurationError(f"val_records {val_records} is not a number of records; use 0 or more")
+
+
+def held_out(records: int, val_records: int, seed: int, data: str) -> dict[SplitName, np.ndarray]:
+    """Sorted positions of the training and validation records; the seed names the draw.
+
+    Raises:
+        ConfigurationError: if none is left for training.
+    """
+    if val_records >= records:
+        raise ConfigurationError(
+            f"val_records {val_records} leaves none of the {records} training records of {data}; lower it to at most "
+            f"{records - 1}"
+        )
+    order = permutation(records, seed, "validation split")
+    return {"val": np.sort(order[:val_records]), "train": np.sort(order[val_records:])}
 
 
 def split_rows(

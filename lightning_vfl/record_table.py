@@ -70,10 +70,13 @@ class RecordTable(nn.Module):
         """Remember the embeddings of all parties, (B, D_m) each: one copy instead of M."""
         self.rows.index_copy_(0, ids.to(self.rows.device), torch.cat([x.detach().to(self.rows.dtype) for x in h], 1))
 
+    def joined(self, ids: Tensor) -> Tensor:
+        """The latest embeddings side by side, float32 (B, Σ D_m)."""
+        return self.rows.index_select(0, ids.to(self.rows.device)).float()
+
     def read(self, ids: Tensor) -> tuple[Tensor, ...]:
         """The latest embeddings, float32 (B, D_m) a party: views of one gathered tensor."""
-        gathered = self.rows.index_select(0, ids.to(self.rows.device)).float()
-        return torch.split(gathered, list(self.widths), dim=1)
+        return torch.split(self.joined(ids), list(self.widths), dim=1)
 
     def state(self) -> dict[str, Any]:
         """The rows, for a checkpoint that a run goes on from."""

@@ -47,7 +47,9 @@ class Joint(NamedTuple):
 class VerticalBatch(NamedTuple):
     """One mini-batch of records, cut by columns. A NamedTuple, because Lightning refuses frozen dataclasses.
 
-    Shapes: features[m] (B, *S_m); labels (B,) or (B, C); record_ids (B,) int64; present (B, M) bool.
+    Shapes: features[m] (B, *S_m); labels (B,) or (B, C); record_ids (B,) int64; present (B, M) bool. Where every
+    participant has records of its own, record_ids (B, M + 1): column m those of party m, the last those of whoever
+    joins embeddings; labels and present are None.
     Record ids are POSITIONS in the stage's records; the user's own ids stay in the datamodule.
     """
 

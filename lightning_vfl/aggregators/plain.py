@@ -3,10 +3,13 @@
 The server reads every party's embedding. They protect nothing, and are what the protected ones are compared with.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roll, Roster
 
 
@@ -29,13 +32,31 @@ class Concat(Aggregator):
     Guarantee: none; the server reads every embedding.
     Not guaranteed: any privacy.
 
+    Args:
+        widths: D_m of every party; None: the protocol's ``width`` for all.
+
+    Raises:
+        ConfigurationError: before training, for widths of another number of parties.
+
     Example:
-        >>> Concat().out_width(64, Roster.singles(4))
-        256
+        >>> Concat().out_width(64, Roster.singles(4)), Concat([3, 5]).out_width(64, Roster.singles(2))
+        (256, 8)
     """
 
+    def __init__(self, widths: Sequence[int] | None = None) -> None:
+        if widths is not None and (not widths or min(widths) < 1):
+            raise ConfigurationError(f"widths {list(widths)} are no embeddings; give every party a width >= 1")
+        self._widths = None if widths is None else tuple(widths)
+
+    def check(self, parties: int) -> None:
+        if self._widths is not None and len(self._widths) != parties:
+            raise ConfigurationError(f"widths are given for {len(self._widths)} parties, but there are {parties}")
+
+    def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
+        return super().widths(width, roster) if self._widths is None else self._widths
+
     def out_width(self, width: int, roster: Roster) -> int:
-        return width * roster.parties
+        return sum(self.widths(width, roster))
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         counted = roll.counted

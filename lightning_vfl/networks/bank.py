@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import batched, has_rule
+from lightning_vfl.networks.tied import Tied
 
 # From how many equal bottoms on the batched call is faster than the loop (benchmarks.split_step prints the crossing).
 BATCH_FROM = 8
@@ -27,6 +28,7 @@ class PartyBank(nn.Module):
         batch_from: the fewest equal bottoms that are run in one call.
         shared: groups of party numbers that have the same bottom, each party a copy of its own. The first of a group
             leads: the optimiser moves its copy, and ``follow`` makes the others equal to it.
+        tied: lay the parameters of equal bottoms side by side in memory, for training that always runs all of them.
 
     Example:
         >>> bank = PartyBank([nn.Linear(3, 2) for _ in range(10)])
@@ -35,7 +37,11 @@ class PartyBank(nn.Module):
     """
 
     def __init__(
-        self, bottoms: Sequence[nn.Module], batch_from: int = BATCH_FROM, shared: Iterable[Sequence[int]] = ()
+        self,
+        bottoms: Sequence[nn.Module],
+        batch_from: int = BATCH_FROM,
+        shared: Iterable[Sequence[int]] = (),
+        tied: bool = False,
     ) -> None:
         super().__init__()
         self.parties = nn.ModuleList(bottoms)
@@ -45,6 +51,7 @@ class PartyBank(nn.Module):
             if has_rule(bottom):
                 alike.setdefault(_architecture(bottom), []).append(party)
         self.groups = tuple(tuple(group) for group in alike.values() if len(group) >= batch_from)
+        self._tied = {group: Tied([bottoms[m] for m in group]) for group in self.groups} if tied else {}
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -67,6 +74,19 @@ class PartyBank(nn.Module):
             if m not in h:
                 h[m] = self.parties[m](features[m])
         return h
+
+    def together(self, parties: tuple[int, ...], x: Tensor) -> Tensor:
+        """Bottom i of these parties applied to x[i]: one of ``groups`` in one call, any others one by one.
+
+        Shapes: x (n, B, *S); output (n, B, D).
+        """
+        if parties not in self.groups:
+            return torch.stack([self.parties[m](own) for m, own in zip(parties, x, strict=True)])
+        bottoms = [self.parties[m] for m in parties]
+        if parties not in self._tied:
+            return batched(bottoms[0], bottoms, x)
+        with self._tied[parties].stacked():
+            return batched(bottoms[0], bottoms, x)
 
     def leading(self) -> list[nn.Parameter]:
         """The parameters that an optimiser is given: of several copies, the first."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 Layers = Sequence[Any]
+STACKED = "_stacked"  # where ``Tied`` leaves the stacked parameters of a call
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid)
 
 
@@ -33,8 +34,9 @@ def has_rule(network: nn.Module) -> bool:
 
 
 def stack(layers: Layers, name: str) -> Tensor:
-    """The parameter ``name`` of all layers, (n, ...), differentiable."""
-    return torch.stack([getattr(layer, name) for layer in layers])
+    """The parameter ``name`` of all layers, (n, ...), differentiable; ``Tied`` networks have it side by side."""
+    tied = layers[0].__dict__.get(STACKED)
+    return torch.stack([getattr(layer, name) for layer in layers]) if tied is None else tied[name]
 
 
 @batched.register

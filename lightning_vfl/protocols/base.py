@@ -208,14 +208,17 @@ class VFLModule(LightningModule, ABC):
         self.aggregator = self.aggregator.among(self.roster)
         self.objective = self._objective or objective_for(classes)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
-        out_width = self.aggregator.out_width(self.width, self.roster)
-        self.top = build_top(self._top, out_width, self.objective.outputs(classes))
+        self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
         self.embedding_widths = self.aggregator.widths(self.width, self.roster)
         self.meter = CommunicationMeter(self.roster.parties)
         chosen = self._metrics or self.objective.metrics(classes)
         self.val_loss, self.test_loss = MeanMetric(), MeanMetric()  # weighted by rows, over all processes
         self.val_metrics = MetricCollection(dict(chosen)).clone(prefix="val/")
         self.test_metrics = MetricCollection(dict(chosen)).clone(prefix="test/")
+
+    def top_width(self) -> int:
+        """How many numbers of a record the top is given; default: the aggregate."""
+        return self.aggregator.out_width(self.width, self.roster)
 
     def build_for(self, data: Any) -> None:
         """Build the networks for these data, without a trainer."""
@@ -415,11 +418,11 @@ class VFLModule(LightningModule, ABC):
         loss: Tensor | None,
         batch: VerticalBatch,
         batch_idx: int,
-        notes: Mapping[str, float] | None = None,
+        notes: Mapping[str, float | Tensor] | None = None,
     ) -> None:
         """``train/loss`` and the standing at every logging step; with an epoch's last round, its mean loss and ε too.
 
-        ``notes`` are what the aggregator has noted of the round: ``aggregator/clipped_share`` and the like.
+        ``notes`` are further values of the round, by the name they are logged under.
 
         Logging costs 0.2 ms a value, so it is not done in steps whose value nobody would see. The loss of a round that
         nobody has learnt from is None and enters no mean.
@@ -438,7 +441,7 @@ class VFLModule(LightningModule, ABC):
         if seen and loss is not None:
             self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
             for name, value in (notes or {}).items():
-                self.log(f"aggregator/{name}", value, sync_dist=joint, batch_size=total)
+                self.log(name, value, sync_dist=joint, batch_size=total)
         if trainer.is_last_batch and self._epoch.rows:
             mean = self._epoch.mean()
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)

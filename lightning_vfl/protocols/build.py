@@ -114,6 +114,13 @@ def _copied(bottom: nn.Module, shape: Shape, leading: Shape, party: int) -> nn.M
     return deepcopy(bottom)
 
 
+def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> list[nn.Module]:
+    """H networks of one kind, from the guests' embeddings side by side to an encoding."""
+    networks = [_make(host, "a host", (inputs,), width) for _ in range(hosts)]
+    _try(networks[0], (2, inputs), width, f"the host {type(networks[0]).__name__}")
+    return networks
+
+
 def build_top(top: TopFactory, width: int, outputs: int) -> nn.Module:
     """The top for an aggregate of this width.
 

@@ -191,7 +191,7 @@ class SplitVFL(VFLModule):
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
         loss = self.rank_loss(self._through_protocol(batch, names, plan.roll), batch)
-        self.log_training(loss, batch, batch_idx, self._notes)
+        self.log_training(loss, batch, batch_idx, {f"aggregator/{name}": value for name, value in self._notes.items()})
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:

@@ -1,5 +1,10 @@
+import io
+
 import pytest
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.demos.boring_classes import BoringModel
+from rich.text import Text
 
 from lightning_vfl.callbacks import LearningCurve, PredictionWriter, RunSummary, SparseProgressBar
 from lightning_vfl.callbacks.run_summary import in_bytes, per_party
@@ -70,3 +75,27 @@ def test_progress_bar_moves_sparsely_and_ends_complete(tmp_path, monkeypatch):
         split(), datamodule=Blobs(batch_size=10)
     )
     assert moves == [4, 6]
+
+
+class Phased(BoringModel):
+    @property
+    def phase(self):
+        return "owner" if self.current_epoch else "representation"
+
+
+@pytest.mark.parametrize(
+    ("module", "described"),
+    [(Phased, ["Epoch 0/1 (representation)", "Epoch 1/1 (owner)"]), (BoringModel, ["Epoch 0/1", "Epoch 1/1"])],
+)
+def test_progress_bar_names_the_phase(tmp_path, module, described):
+    seen = []
+
+    class Reader(Callback):
+        def on_train_batch_start(self, trainer, *_):
+            (task,) = trainer.progress_bar_callback.progress.tasks
+            seen.append(Text.from_markup(task.description).plain.rstrip())
+
+    bar = SparseProgressBar(console_kwargs={"file": io.StringIO()})
+    settings = {"enable_progress_bar": True, "limit_train_batches": 1, "limit_val_batches": 0}
+    trainer(tmp_path, callbacks=[bar, Reader()], **settings).fit(module())
+    assert seen == described

@@ -66,7 +66,7 @@ def test_images_keep_their_shapes():
 def test_every_record_is_with_one_party_of_each_group_in_equal_shares(members, records, seed):
     cut = Groups(ContiguousColumns(len(members)), members, seed)
     for split in SPLITS:
-        held = cut.held(split, records)
+        held = cut.held(split, records, sum(members))
         if max(members) == 1:
             assert held is None
             continue
@@ -79,7 +79,7 @@ def test_every_record_is_with_one_party_of_each_group_in_equal_shares(members, r
 
 
 def test_the_shares_are_those_of_the_named_stream():
-    held = Groups(ContiguousColumns(2), [2, 3], seed=5).held("val", 11)
+    held = Groups(ContiguousColumns(2), [2, 3], seed=5).held("val", 11, 5)
     first = permutation(11, 5, "groups", "val", 1)
     assert sorted(first[:4].tolist()) == held[:, 2].nonzero()[0].tolist()
     assert sorted(first[4:8].tolist()) == held[:, 3].nonzero()[0].tolist()
@@ -90,7 +90,7 @@ def test_the_shares_are_those_of_the_named_stream():
 
 def test_seed_split_and_group_name_the_draw():
     def shares(seed=0, split="train", group=0):
-        return Groups(ContiguousColumns(2), [2, 2], seed).held(split, 40)[:, 2 * group].tolist()
+        return Groups(ContiguousColumns(2), [2, 2], seed).held(split, 40, 4)[:, 2 * group].tolist()
 
     assert shares() == shares()
     assert len({tuple(shares(**one)) for one in ({}, {"seed": 1}, {"split": "test"}, {"group": 1})}) == 4
@@ -98,9 +98,9 @@ def test_seed_split_and_group_name_the_draw():
 
 def test_everybody_else_is_a_group_alone_and_holds_everything():
     assert ContiguousColumns(3).groups(3) == ((0,), (1,), (2,)) == Roster.singles(3).groups
-    assert ContiguousColumns(3).held("train", 9) is None
-    assert Groups(ContiguousColumns(3), [1, 1, 1]).held("train", 9) is None
-    assert Groups(ContiguousColumns(3), [1, 2, 1]).held("train", 9)[:, [0, 3]].all()
+    assert ContiguousColumns(3).held("train", 9, 3) is None
+    assert Groups(ContiguousColumns(3), [1, 1, 1]).held("train", 9, 3) is None
+    assert Groups(ContiguousColumns(3), [1, 2, 1]).held("train", 9, 4)[:, [0, 3]].all()
 
 
 def test_the_usual_cut_fills_in_for_none():
@@ -116,10 +116,10 @@ def test_the_usual_cut_fills_in_for_none():
 
 def test_own_shares_of_the_wrapped_partitioner_stay():
     class Halves(ContiguousColumns):
-        def held(self, split: str, records: int) -> Any:  # part 1 knows nothing of odd records
+        def held(self, split: str, records: int, parties: int) -> Any:  # part 1 knows nothing of odd records
             return np.stack([np.ones(records, dtype=bool), np.arange(records) % 2 == 0], axis=1)
 
-    held = Groups(Halves(2), [1, 3]).held("train", 20)
+    held = Groups(Halves(2), [1, 3]).held("train", 20, 4)
     assert held[:, 0].all()
     assert held[:, 1:].sum(1).tolist() == [1, 0] * 10
 
@@ -138,7 +138,7 @@ class Shared(Partitioner):
     def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
         return (tuple(range(parties)),)
 
-    def held(self, split: str, records: int) -> Any:
+    def held(self, split: str, records: int, parties: int) -> Any:
         return self._held
 
 
@@ -183,7 +183,7 @@ def test_what_a_party_does_not_hold_is_zero_and_present_says_so():
     assert data.party_groups == ((0,), (1, 2))
     for name in SPLITS:
         records, original = data.records(name), data.splits[name].features
-        assert torch.equal(records.present, torch.from_numpy(cut.held(name, len(records))))
+        assert torch.equal(records.present, torch.from_numpy(cut.held(name, len(records), 3)))
         own, first, second = records.rows(torch.arange(len(records)))
         assert torch.equal(own, original[:, :3])
         assert torch.equal(first + second, original[:, 3:])  # disjoint, and together everything
@@ -218,14 +218,14 @@ def test_both_data_and_groups_must_say_that_a_party_holds_a_record():
     split.present = torch.rand(23, 3, generator=torch.Generator().manual_seed(0)) < 0.7
     before = split.present.clone()
     data = open_splits(cut, train=split)
-    both = before & torch.from_numpy(cut.held("train", 23))
+    both = before & torch.from_numpy(cut.held("train", 23, 3))
     assert torch.equal(data.records("train").present, both)
     assert torch.equal(split.present, before)
     widths = torch.tensor([3, 2, 2])
     zeros = ~both.repeat_interleave(widths, dim=1)
     assert not data.records("train").features[zeros].any()
     assert data.records("train").features[~zeros].all()
-    assert torch.equal(data.records("val").present, torch.from_numpy(cut.held("val", 9)))
+    assert torch.equal(data.records("val").present, torch.from_numpy(cut.held("val", 9, 3)))
 
 
 @pytest.mark.parametrize("name", ["train", "val", "test", "predict"])
@@ -245,7 +245,7 @@ def test_a_value_that_is_not_finite_is_the_holders_alone():
     cut = Groups(ContiguousColumns(2), [1, 2])
     split = table(23, 5)
     split.features[6, 4] = float("nan")
-    party = 1 + int(cut.held("train", 23)[6, 2])
+    party = 1 + int(cut.held("train", 23, 3)[6, 2])
     with pytest.raises(ConfigurationError, match=rf"1 feature values .* first of party {party}, position 4, record r6"):
         open_splits(cut, train=split)
 
@@ -271,7 +271,7 @@ def test_the_first_record_that_two_parties_hold_is_named():
     good = np.arange(9)[:, None] % 2 == np.array([[0, 1]])
 
     class OnlyVal(Shared):
-        def held(self, split: str, records: int) -> Any:
+        def held(self, split: str, records: int, parties: int) -> Any:
             return held if split == "val" else good
 
     data = InMemory({"train": table(9, 4), "val": table(9, 4)}, partitioner=OnlyVal())

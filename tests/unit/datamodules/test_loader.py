@@ -9,7 +9,8 @@ import torch
 
 from lightning_vfl.datamodules import VerticalRecords
 from lightning_vfl.datamodules.loader import ScheduledLoader
-from lightning_vfl.schedules import InOrder, Shuffled
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.schedules import InOrder, Phases, Shuffled
 from lightning_vfl.types import Joint, VerticalBatch
 
 N, BATCH = 23, 7  # three whole batches and one of 2 records, fewer than the ranks
@@ -154,3 +155,52 @@ def test_set_epoch_goes_there_and_stays():
     data.sampler.set_epoch(3)
     data.sampler.set_epoch(3)
     assert ids(data) == epoch(3)
+
+
+# ---- a column for every participant
+
+PRESENT = (torch.arange(2 * N) % 3 > 0).view(N, 2)
+
+
+def own_orders(rank: int = 0, world: int = 1, workers: int = 0) -> ScheduledLoader:
+    data = VerticalRecords(FEATURES, ((3,), (1,)), torch.arange(N), np.arange(N), PRESENT)
+    plan = Phases(N, PRESENT.numpy(), 4, 3, 2, lambda e: "owner" if e == 2 else "representation", lambda e: e == 1)
+    return ScheduledLoader(data, plan, rank, world, workers)
+
+
+@workers
+def test_batches_have_a_column_for_every_participant(workers):
+    data = own_orders(workers=workers)
+    for number in range(2):
+        batches = list(data)
+        assert ids(batches) == [positions.tolist() for positions, _ in data.schedule.epoch(number)]
+        for batch in batches:
+            first, second, _ = batch.record_ids.T
+            assert torch.equal(batch.features[0], FEATURES[first, :3])
+            assert torch.equal(batch.features[1], FEATURES[second, 3:])
+            assert (batch.labels, batch.present, batch.joint) == (None, None, None)
+    for batch in data:  # the owner's
+        assert torch.equal(batch.labels, batch.record_ids)
+        assert batch.present.all()
+        assert batch.joint == Joint(0, 4, (0, 1))
+
+
+@pytest.mark.parametrize("done", [1, 3])
+def test_a_restored_loader_continues_with_the_next_batch_of_everybody(done):
+    killed = own_orders()
+    killed.sampler.set_epoch(1)
+    seen = ids(islice(killed, done))
+    resumed = own_orders()
+    resumed.load_state_dict(killed.state_dict())
+    resumed.sampler.set_epoch(1)
+    assert seen + ids(resumed) == [positions.tolist() for positions, _ in killed.schedule.epoch(1)]
+    assert ids(resumed) == [positions.tolist() for positions, _ in killed.schedule.epoch(2)]
+
+
+def test_several_processes_cannot_share_records_of_ones_own():
+    with pytest.raises(ConfigurationError) as error:
+        next(iter(own_orders(rank=1, world=2)))
+    assert str(error.value) == (
+        "where parties hold different records, every participant goes through records of its own, which 2 processes "
+        "cannot share; use one (--trainer.devices 1)"
+    )

@@ -1,5 +1,7 @@
 """Law: no part is empty, and every column goes to exactly one party, or group, unless the class says it does not."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from lightning_vfl.datamodules import (
     Grid,
     Groups,
     Layout,
+    LimitedOverlap,
     NamedColumns,
     Part,
     Partitioner,
@@ -64,13 +67,22 @@ def grid(draw: st.DrawFn) -> Case:
 @st.composite
 def views(draw: st.DrawFn) -> Case:
     widths = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=8)))
-    return Views(), Layout((sum(widths),), views=widths), len(widths)
+    inner = draw(st.sampled_from([(), (2, 3)]))  # of a table, of images
+    views = tuple(width * math.prod(inner) for width in widths)
+    parties = draw(st.none() | st.integers(1, len(widths)))
+    return Views(parties), Layout((sum(widths), *inner), views=views), parties or len(widths)
 
 
 @st.composite
 def groups(draw: st.DrawFn) -> Case:
     members = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
     return Groups(ContiguousColumns(len(members)), members), tables(len(members), draw(st.integers(0, 9))), sum(members)
+
+
+@st.composite
+def overlap(draw: st.DrawFn) -> Case:
+    cut, layout, parties = draw(contiguous())
+    return LimitedOverlap(cut, draw(st.integers(1, 9))), layout, parties
 
 
 CASES = {
@@ -80,6 +92,7 @@ CASES = {
     RowStrips: strips,
     Grid: grid,
     Groups: groups,
+    LimitedOverlap: overlap,
     Views: views,
 }
 
@@ -120,6 +133,15 @@ def test_tiles_come_row_by_row():
     assert corners == [0, 3, 18, 21]
 
 
+def test_views_of_images_are_shared_as_channels():
+    image = np.arange(6 * 2 * 2).reshape(6, 2, 2)
+    parts = Views(2).split(Layout(image.shape, views=(4, 8, 12)))
+    assert [image.reshape(-1)[part.positions].reshape(part.shape).tolist() for part in parts] == [
+        image[:3].tolist(),
+        image[3:].tolist(),
+    ]
+
+
 def test_sizes_are_even_and_the_first_parts_are_the_larger():
     sizes = [len(part.positions) for part in ContiguousColumns(4).split(tables(4, 6))]
     assert sizes == [len(run) for run in np.array_split(np.arange(10), 4)]
@@ -152,6 +174,7 @@ def test_named_columns_may_leave_out_columns_when_asked():
         (Grid(1, 5), Layout((1, 9, 4)), "5 parties cannot share 4 columns of pixels"),
         (RowStrips(2), Layout((9,)), "use ContiguousColumns, RandomColumns or NamedColumns"),
         (Views(), Layout((9,)), "Views needs data that come in views"),
+        (Views(3), Layout((9,), views=(4, 5)), "3 parties cannot share 2 views; use 1 to 2 parties"),
         (NamedColumns({"a": ["x"]}), Layout((1, 2, 2)), "images take RowStrips or Grid"),
         (NamedColumns({"a": ["x"]}), Layout((1,), ("y",)), "party 'a' is given column 'x', which the data do not have"),
         (NamedColumns({"a": ["x"], "b": ["x"]}), Layout((1,), ("x",)), "column 'x' is given to both 'a' and 'b'"),
@@ -175,3 +198,4 @@ def test_a_broken_promise_is_noticed():
 
 def test_repr_names_the_settings():
     assert repr(Grid(2, 3)) == "Grid(rows=2, columns=3)"
+    assert (repr(Views()), repr(Views(3))) == ("Views()", "Views(parties=3)")

@@ -42,6 +42,15 @@ def test_a_batch_carries_labels_presence_and_the_request():
     assert batch.event is None
 
 
+def test_a_column_of_ids_for_every_participant():
+    ids = torch.tensor([[7, 0, 19, 3], [0, 5, 5, 3]])
+    batch = RECORDS[Request(ids, None, None)]
+    for party, own in enumerate(OWN):
+        assert torch.equal(batch.features[party], torch.stack([own[i] for i in ids[:, party].tolist()]))
+    assert torch.equal(batch.record_ids, ids)
+    assert (batch.labels, batch.present, batch.event, batch.joint) == (None,) * 4
+
+
 def test_labels_and_presence_may_be_absent():
     batch = VerticalRecords(RECORDS.features, SHAPES, None, np.arange(N))[Request(IDS, None, None)]
     assert batch.labels is None

@@ -346,7 +346,7 @@ def test_records_that_two_parties_of_a_group_hold_are_refused(tmp_path):
             }
 
     class Shared(Groups):
-        def held(self, split, records):
+        def held(self, split, records, parties):
             return None
 
     source = Overlapping(Shared(ContiguousColumns(3), members=list(MEMBERS)), batch_size=10)

@@ -1,0 +1,488 @@
+"""DecoupledVFL: guests, hosts and the owner learn one after the other, and no gradient leaves anybody (DVFL)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_vfl.aggregators.plain import Concat
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.local_objectives import LocalObjective, Reconstruction
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.flops import work_of
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.protocols.base import BOOKS, VFLModule
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
+from lightning_vfl.protocols.replay import Register, ReplayBuffers
+from lightning_vfl.record_table import LIMIT_BYTES, TableDtype
+from lightning_vfl.schedules import Phases
+from lightning_vfl.simulation.meter import CommunicationMeter
+from lightning_vfl.streams import seed_of
+from lightning_vfl.types import Leg, RecordSource, RoundNames, VerticalBatch
+
+Phase = Literal["representation", "replay", "owner"]
+_ROWS = 1024  # of the final collection, at a time
+
+
+class DecoupledVFL(VFLModule):
+    r"""Decoupled vertical federated learning: DVFL.
+
+    In the phase ``representation`` every **guest** (a party with features) trains an encoder by a local objective on
+    its own columns, and each of H redundant **hosts** trains an encoder on the guests' latest embeddings side by side.
+    In the phase ``owner`` a classifier is trained on the hosts' encodings, which are collected once. Nobody is sent a
+    gradient, so nobody is held up by anybody: who crashes only misses its own updates.
+
+    Guests send in every k-th epoch only. A host keeps the latest embedding of every record from every guest in a
+    replay buffer, zeros before the first has arrived, and learns from that: in every iteration of its own
+    (``host_every``), also where guests do not send, and in ``replay_epochs`` of further epochs without the guests.
+
+    The phase is a function of the epoch: ``guest_epochs`` of representation, ``replay_epochs``, and the owner from then
+    to the end of the fit. All have the same number of steps. The loss of a step is the sum of the local losses, whose
+    parameters are disjoint; ``train/guest_loss``, ``train/host_loss`` and ``train/owner_loss`` are means over those who
+    learn. Records that only some guests hold are learnt from by these and the hosts; the owner learns from the
+    records that everybody holds.
+
+    Faults: an iteration is one request to every guest and host, a communication round one to every connection. A guest
+    that is down neither learns nor sends; a connection that is down loses the message; a host that is down does not
+    learn, and nothing of that round enters its buffer. The owner's phase knows no faults.
+
+    Shapes: an embedding (B, D_m); the hosts' input (B, Σ D_m); an encoding (B, W_h); the owner's input (B, H W_h).
+    Units: embeddings and encodings in float32 on the wire. Virtual time: everybody has a clock of their own, a delay
+        falls on the guest's message, and the phase has taken as long as the slowest participant.
+    Guarantee: no gradient crosses a boundary between participants; a guest's update is the same to the bit whatever
+        hosts, labels and other guests are. Who does not learn in an iteration keeps parameters and optimiser state.
+    Not guaranteed: staleness by delay: a late message is written in its own iteration, and only its time is charged.
+        Privacy of embeddings, which hosts see in the clear. Several processes (refused).
+
+    Args:
+        bottom: makes a guest's encoder from (per-record shape, D).
+        host: makes a host's encoder from (Σ D_m, W_h).
+        top: makes the owner's network from H W_h.
+        width: D, the embedding width of a guest.
+        widths: D_m of every guest, where they differ; None: ``width`` for all.
+        host_width: W_h, the encoding width of a host.
+        hosts: H.
+        guest_epochs: epochs of the phase ``representation``.
+        replay_epochs: epochs in which hosts go on learning from their buffers.
+        communicate_every: k; guests send in the last of every k of their epochs. ``guest_epochs``: only once.
+        host_every: a host learns in every so many iterations.
+        guest_objective: what guests learn by themselves; None: ``Reconstruction()``.
+        host_objective: what hosts learn by themselves; None: ``Reconstruction()``.
+        register: what stands in for a lost message: the latest of that ``record``, or, as the paper's register has it,
+            the guest's last ``message``, whatever records it was of.
+        table_dtype: ``float16`` halves the memory of the buffers.
+        limit_bytes: the largest buffers that are built, in all.
+        settings: those of ``VFLModule``.
+
+    Raises:
+        ConfigurationError: before training, for phases that leave somebody out, buffers above the limit, groups,
+            several processes and protected evaluation.
+
+    References:
+        Amalanshu, Sirvi, Inouye, "Decoupled Vertical Federated Learning for Practical Training on Vertically
+        Partitioned Data" (DVFL), section 4, appendices C (communication, replay) and D (networks, faults).
+    """
+
+    phases: tuple[Phase, ...] = ("representation", "replay", "owner")
+
+    def __init__(
+        self,
+        bottom: BottomFactory = MLP,
+        host: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        widths: Sequence[int] | None = None,
+        host_width: int = 64,
+        hosts: int = 1,
+        guest_epochs: int = 10,
+        replay_epochs: int = 0,
+        communicate_every: int = 1,
+        host_every: int = 1,
+        guest_objective: LocalObjective | None = None,
+        host_objective: LocalObjective | None = None,
+        register: Register = "record",
+        table_dtype: TableDtype = "float32",
+        limit_bytes: float = LIMIT_BYTES,
+        **settings: Any,
+    ) -> None:
+        super().__init__(Concat(widths), bottom, top, width, **settings)
+        for name, value in (("host_width", host_width), ("hosts", hosts), ("host_every", host_every)):
+            if value < 1:
+                raise ConfigurationError(f"{name} {value} leaves the owner nothing to learn from; use 1 or more")
+        if not 1 <= communicate_every <= guest_epochs:
+            raise ConfigurationError(
+                f"communicate_every {communicate_every} of guest_epochs {guest_epochs}: the guests would never send; "
+                "use at least 1 and at most guest_epochs"
+            )
+        if replay_epochs < 0:
+            raise ConfigurationError(f"replay_epochs {replay_epochs} is no number of epochs; use 0 or more")
+        if self.protected_evaluation:
+            raise ConfigurationError("DecoupledVFL has no protected evaluation; use evaluate: plain")
+        self._host = host
+        self.host_width = host_width
+        self.host_count = hosts
+        self.guest_epochs = guest_epochs
+        self.replay_epochs = replay_epochs
+        self.communicate_every = communicate_every
+        self.host_every = host_every
+        self.guest_objective = guest_objective or Reconstruction()
+        self.host_objective = host_objective or Reconstruction()
+        self.register_kind = register
+        self.table_dtype = table_dtype
+        self.limit_bytes = limit_bytes
+        self.communications = 0  # rounds in which guests were to send
+        self.collected = False
+        self._withheld: list[nn.Module] = []
+        self._encodings: tuple[Tensor, Tensor] | None = None  # of the owner's records, and where each stands
+
+    # ---- phases
+
+    def phase_of(self, epoch: int) -> Phase:
+        """Who learns in this epoch."""
+        if epoch < self.guest_epochs:
+            return "representation"
+        return "replay" if epoch < self.guest_epochs + self.replay_epochs else "owner"
+
+    def communicates(self, epoch: int) -> bool:
+        """Whether guests send in this epoch: the last of every k."""
+        return epoch < self.guest_epochs and (epoch + 1) % self.communicate_every == 0
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the current epoch."""
+        return self.phase_of(self.current_epoch)
+
+    def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Phases:
+        """Every guest's own order of its own records; the owner's of those that all hold."""
+        present = None if records.present is None else records.present.cpu().numpy()
+        return Phases(
+            len(records),
+            present,
+            batch_size,
+            seed,
+            self.roster.parties,
+            self.phase_of,
+            self.communicates,
+            drop_last,
+        )
+
+    # ---- before training
+
+    def configure_model(self) -> None:
+        if hasattr(self, "bottoms"):
+            return
+        super().configure_model()
+        if self.roster.shared:
+            raise ConfigurationError(
+                f"DecoupledVFL has no rule for the bottom that parties {list(self.roster.shared[0])} share; use "
+                "SplitVFL"
+            )
+        self.roster = replace(self.roster, hosts=self.host_count)
+        shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
+        joined = sum(self.embedding_widths)
+        guests = list(self.bottoms.parties)
+        hosts = build_hosts(self._host, joined, self.host_width, self.host_count)
+        self.bottoms = PartyBank(guests, batch_from=2, tied=True)
+        self.hosts = PartyBank(hosts, batch_from=2, tied=True)
+        beside = [
+            self.guest_objective.partner(guest, shape, width)
+            for guest, shape, width in zip(guests, shapes, self.embedding_widths, strict=True)
+        ]
+        self.guest_partners = PartyBank(beside, batch_from=2, tied=True)
+        beside = [self.host_objective.partner(host, (joined,), self.host_width) for host in hosts]
+        self.host_partners = PartyBank(beside, batch_from=2, tied=True)
+        self._guest_teams = _teams(self.bottoms, self.guest_partners, shapes)
+        self._host_teams = _teams(self.hosts, self.host_partners, [(joined,)] * self.host_count)
+        self.host_meter = CommunicationMeter(self.host_count)
+        self._own_seconds = torch.zeros(len(shapes) + self.host_count, dtype=torch.float64)
+        self._begun = 0.0
+
+    def top_width(self) -> int:
+        return self.host_count * self.host_width
+
+    def on_fit_start(self) -> None:
+        """Refuse what cannot train, then make room for the buffers."""
+        if self._joint:
+            raise ConfigurationError(
+                "DecoupledVFL keeps the hosts' buffers in one process; use devices: 1, or SplitVFL for several"
+            )
+        first, last = self.guest_epochs + self.replay_epochs, self.trainer.max_epochs
+        if last is not None and 0 <= last <= first:
+            raise ConfigurationError(
+                f"max_epochs {last} ends before the owner's phase begins, which is after {first} epochs (guest_epochs "
+                f"+ replay_epochs); use trainer.max_epochs {first + 1} or more"
+            )
+        self._encodings = None
+        super().on_fit_start()
+        guests, hosts = self._works()
+        rates = self.clock.speeds(self.roster.parties)
+        self._guest_seconds = guests / rates
+        self._host_seconds = hosts / self.clock.server_speed
+
+    def _works(self) -> tuple[Tensor, float]:
+        """FLOPs for one record: (M,) of an iteration of every guest, and of one host."""
+        shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
+        guests = [
+            _iteration(self.bottoms.parties[m], self.guest_partners.parties[m], shape, width) * objective.passes
+            for m, (shape, width) in enumerate(zip(shapes, self.embedding_widths, strict=True))
+            for objective in (self.guest_objective,)
+        ]
+        joined = (sum(self.embedding_widths),)
+        host = _iteration(self.hosts.parties[0], self.host_partners.parties[0], joined, self.host_width)
+        return torch.tensor(guests, dtype=torch.float64), host * self.host_objective.passes
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    def prepare_memory(self, records: int) -> None:
+        self.replay = ReplayBuffers(
+            records,
+            self.embedding_widths,
+            self.host_count,
+            self.register_kind,
+            self.table_dtype,
+            self.limit_bytes,
+            may_differ=bool(self.faults.models),
+        ).to(self.device)
+        rank_zero_info(f"the hosts' buffers of {records:,} records take {self.replay.nbytes / 1e6:,.1f} MB")
+
+    def memory_state(self) -> dict[str, Any]:
+        return self.replay.state() if hasattr(self, "replay") else {}
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        self.replay.load_state(state)
+
+    # ---- training
+
+    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+        """One iteration of everybody whose phase it is."""
+        names = self.next_round(seed_global=True)
+        self._withheld = []
+        if self.phase == "owner":
+            loss = self._owner_step(batch)
+            self.log_training(loss, batch, batch_idx, {"train/owner_loss": loss.detach()})
+            return loss
+        outcome = self.faults.at(names.round, self.roster)
+        alive = outcome.announced & outcome.sends
+        spent = torch.zeros_like(self._own_seconds)
+        ids, losses, notes = batch.record_ids, [], {}
+        if self.phase == "representation":
+            learning, embeddings = self._guests_step(batch, names, alive)
+            rows = len(ids)
+            spent[: self.roster.parties] = rows * self._guest_seconds * outcome.slowdown * alive
+            self.mini_batches += int(alive.sum())
+            if self.communicates(self.current_epoch):
+                spent[: self.roster.parties] += self._communicate(ids, embeddings, alive, outcome.hosts, outcome.delay)
+            if alive.any():
+                losses.append(learning[alive.to(learning.device)])
+                notes["train/guest_loss"] = losses[-1].detach().mean()
+        if names.round % self.host_every == 0:
+            joining = self._hosts_step(ids if ids.dim() == 1 else ids[:, -1], names, outcome.hosts)
+            if joining is not None:
+                losses.append(joining)
+                notes["train/host_loss"] = joining.detach().mean()
+                spent[self.roster.parties :] = len(ids) * self._host_seconds * outcome.hosts
+        self._own_seconds += spent
+        self.clock.advance_to(self._begun + float(self._own_seconds.max()))
+        if not losses:
+            self.given_up += 1
+            self._withheld = [self]
+            self.log_training(None, batch, batch_idx)
+            return self.nothing_learnt()
+        loss = torch.cat(losses).sum()
+        self.log_training(loss, batch, batch_idx, notes)
+        return loss
+
+    def _guests_step(self, batch: VerticalBatch, names: RoundNames, alive: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Losses (M,) of the guests, and their embeddings (B, D_m); those who are down are withheld."""
+        losses: dict[int, Tensor] = {}
+        embeddings: dict[int, Tensor] = {}
+        generator = partial(self._generator, names, "guests")
+        for team in self._guest_teams:
+            if not alive[list(team)].any():
+                continue
+            x = torch.stack([batch.features[m] for m in team])
+            networks = partial(self.bottoms.together, team), partial(self.guest_partners.together, team)
+            own, h = self.guest_objective.losses(*networks, x, None, generator)
+            losses.update(zip(team, own.unbind(0), strict=True))
+            embeddings.update(zip(team, h.unbind(0), strict=True))
+        parties = range(self.roster.parties)
+        for m in parties:
+            if not alive[m]:
+                self._withheld += [self.bottoms.parties[m], self.guest_partners.parties[m]]
+        nothing = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=self.device)
+        shapes = [(len(batch.record_ids), width) for width in self.embedding_widths]
+        return (
+            torch.stack([losses.get(m, nothing) for m in parties]),
+            [embeddings[m] if m in embeddings else torch.zeros(shapes[m], device=self.device) for m in parties],
+        )
+
+    def _communicate(
+        self, ids: Tensor, embeddings: list[Tensor], alive: Tensor, hosts: Tensor, delay: Tensor
+    ) -> Tensor:
+        """Guests send, hosts write; returns the seconds (M,) that it takes each guest."""
+        links = self.faults.at(self.communications, self.roster).links
+        self.communications += 1
+        self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
+        leg = self._leg("embeddings", len(ids))
+        self.meter.add(leg, alive)
+        return (self.clock.transfer(leg) + delay) * alive
+
+    def _leg(self, kind: str, rows: int) -> Leg:
+        """Embeddings of so many records, to every host."""
+        nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
+        return Leg(kind, "server", rows * self.host_count * torch.tensor(self.embedding_widths), 32, nothing)
+
+    def _hosts_step(self, ids: Tensor, names: RoundNames, up: Tensor) -> Tensor | None:
+        """Losses of the hosts that learn; None: nobody does. Those who are down are withheld."""
+        known, everything = self.replay.known(ids)
+        learn = up & known.any(1).cpu()
+        if not learn.any():
+            return None
+        x = self.replay.read(ids)  # (1 or H, B, Σ D_m)
+        generator = partial(self._generator, names, "hosts")
+        losses = []
+        for team in self._host_teams:
+            if not learn[list(team)].any():
+                continue
+            own = x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
+            weight = None if everything else known.to(x.dtype).expand(self.host_count, -1)[list(team)]
+            networks = partial(self.hosts.together, team), partial(self.host_partners.together, team)
+            loss, _ = self.host_objective.losses(*networks, own, weight, generator)
+            losses.append(loss[learn[list(team)].to(loss.device)])
+        for h in range(self.host_count):
+            if not learn[h]:
+                self._withheld += [self.hosts.parties[h], self.host_partners.parties[h]]
+        return torch.cat(losses)
+
+    def _owner_step(self, batch: VerticalBatch) -> Tensor:
+        """The owner's loss on encodings that were collected."""
+        encodings, place = self._encodings or self._collect()
+        return self.rank_loss(self.top(encodings.index_select(0, place[batch.record_ids])), batch)
+
+    def _generator(self, names: RoundNames, who: str) -> torch.Generator:
+        seed = seed_of(self.seed, "local objective", names.stage, names.round, who)
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Who was down learns nothing."""
+        for network in self._withheld:
+            for parameter in network.parameters():
+                parameter.grad = None
+
+    # ---- the owner's records
+
+    @torch.no_grad()
+    def _collect(self) -> tuple[Tensor, Tensor]:
+        """The hosts' encodings of all records that everybody holds; guests and hosts no longer change."""
+        data: RecordSource = self.trainer.datamodule.records("train")  # type: ignore[attr-defined]  # on_fit_start has seen it
+        every = torch.arange(len(data))
+        common = every if data.present is None else every[data.present.all(1).cpu()]
+        with _evaluating(self):
+            parts = [
+                self._encode(tuple(x.to(self.device) for x in data.rows(ids))) for ids in torch.split(common, _ROWS)
+            ]
+        place = torch.full((len(data),), -1)
+        place[common] = torch.arange(len(common))
+        self._encodings = torch.cat(parts), place.to(self.device)
+        if not self.collected:
+            self._enter_collection(len(common))
+        return self._encodings
+
+    def _enter_collection(self, rows: int) -> None:
+        """Enter the final embeddings and encodings, which no fault befalls, in the books."""
+        self.collected = True
+        nothing = torch.zeros(self.host_count, dtype=torch.float64)
+        up = self._leg("final embeddings", rows)
+        on = Leg("final encodings", "server", torch.full((self.host_count,), rows * self.host_width), 32, nothing)
+        self.meter.add(up)
+        self.host_meter.add(on)
+        self.clock.advance(float(self.clock.transfer(up).max()) + float(self.clock.transfer(on).max()))
+
+    def _encode(self, features: tuple[Tensor, ...]) -> Tensor:
+        """(B, H W_h), the hosts' encodings."""
+        joined = torch.cat(self.bottoms(features), dim=1)
+        return torch.cat(self.hosts((joined,) * self.host_count), dim=1)
+
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        output: Tensor = self.top(self._encode(batch.features))
+        return output
+
+    # ---- books
+
+    def standing(self) -> dict[str, float]:
+        standing = super().standing()
+        standing["comm/up_bytes"] += float(self.host_meter.total("up").sum())
+        return standing
+
+    def requests_made(self) -> int:
+        """One a guest, host or connection and iteration."""
+        return self.rounds.get("fit", 0)
+
+    def owners(self) -> Iterator[nn.Module]:
+        """Each guest's networks, each host's, and the owner's."""
+        for bank, beside in ((self.bottoms, self.guest_partners), (self.hosts, self.host_partners)):
+            for pair in zip(bank.parties, beside.parties, strict=True):
+                yield nn.ModuleList(pair)
+        yield self.top
+
+    def _parts(self) -> dict[str, str]:
+        return super()._parts() | {
+            "host": str(self.hosts.parties[0]),
+            "hosts": str(self.host_count),
+            "guest_objective": repr(self.guest_objective),
+            "host_objective": repr(self.host_objective),
+            "register": self.register_kind,
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[BOOKS]["decoupled"] = {
+            "communications": self.communications,
+            "collected": self.collected,
+            "host_meter": self.host_meter.state_dict(),
+            "own_seconds": self._own_seconds,
+            "begun": self._begun,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        books = checkpoint.get(BOOKS, {}).get("decoupled")
+        if books is None:
+            return
+        self.communications, self.collected = books["communications"], books["collected"]
+        self.host_meter.load_state_dict(books["host_meter"])
+        self._own_seconds, self._begun = books["own_seconds"].clone(), books["begun"]
+
+
+def _teams(bank: PartyBank, beside: PartyBank, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Who is run in one call: equal networks with equal partners and equal records; everybody else alone."""
+    teams = [
+        group for group in bank.groups if group in beside.groups and len({shapes[member] for member in group}) == 1
+    ]
+    grouped = {member for team in teams for member in team}
+    return [*teams, *((member,) for member in range(len(bank)) if member not in grouped)]
+
+
+def _iteration(encoder: nn.Module, beside: nn.Module, shape: tuple[int, ...], width: int) -> float:
+    """FLOPs of an iteration with one record, forward and backward."""
+    return float(sum(work_of(encoder, shape, input_gradient=False)) + sum(work_of(beside, (width,), True)))
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Everything in evaluation mode, and each module in its own again afterwards."""
+    modes = [(inner, inner.training) for inner in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for inner, mode in modes:
+            inner.training = mode
