@@ -6,18 +6,18 @@ from abc import ABC
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.streams import permutation
 
 from .base import SplitName, VerticalDataModule, data_folder
 from .normalise import Normaliser, StandardiseParty
 from .partition import Layout, Partitioner, RowStrips
 from .records import Split
+from .split import check_val_records, held_out
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,8 +66,7 @@ class IDXImages(VerticalDataModule, ABC):
         val_records: int = 5000,
     ) -> None:
         super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
-        if val_records < 0:
-            raise ConfigurationError(f"val_records {val_records} is not a number of records; use 0 or more")
+        check_val_records(val_records)
         self.data_dir = data_folder(data_dir, self.folder)
         self.val_records = val_records
 
@@ -98,20 +97,11 @@ class IDXImages(VerticalDataModule, ABC):
         splits: dict[SplitName, Split] = {}
         if "train" in names or "val" in names:
             images, labels = self._pair(train_images, train_labels)
-            if self.val_records >= len(images):
-                raise ConfigurationError(
-                    f"val_records {self.val_records} leaves none of the {len(images)} training records of "
-                    f"{type(self).__name__}; lower it to at most {len(images) - 1}"
-                )
-            order = permutation(len(images), self.seed, "validation split")
-            rows: dict[SplitName, NDArray[np.int64]] = {
-                "val": np.sort(order[: self.val_records]),
-                "train": np.sort(order[self.val_records :]),
-            }
-            splits = {n: _split(images[r], labels[r], r) for n, r in rows.items() if n in names and len(r)}
+            rows = held_out(len(images), self.val_records, self.seed, type(self).__name__)
+            splits = {n: image_split(images[r], labels[r], r) for n, r in rows.items() if n in names and len(r)}
         if "test" in names or "predict" in names:
             images, labels = self._pair(test_images, test_labels)
-            tests = _split(images, labels, np.arange(len(images)))
+            tests = image_split(images, labels, np.arange(len(images)))
             splits |= {name: tests for name in names if name in ("test", "predict")}
         return splits
 
@@ -121,7 +111,7 @@ class IDXImages(VerticalDataModule, ABC):
             raise self._damaged(images, f"holds images of {x.shape[1]} x {x.shape[2]} pixels instead of 28 x 28")
         if len(x) != len(y):
             raise self._damaged(labels, f"holds {len(y)} labels for the {len(x)} images of {images}")
-        return x, y
+        return x[:, None], y
 
     def _read(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
         # IDX: 0, 0, 8 (unsigned byte), number of dimensions, each size as a big-endian int32, then the bytes
@@ -151,8 +141,9 @@ class IDXImages(VerticalDataModule, ABC):
         )
 
 
-def _split(images: "NDArray[np.uint8]", labels: "NDArray[np.uint8]", ids: "NDArray[np.int64]") -> Split:
-    features = torch.from_numpy(images[:, None].astype(np.float32)).div_(255)
+def image_split(images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]", ids: "NDArray[np.generic]") -> Split:
+    """Images (N, C, H, W) of bytes as numbers in [0, 1], with their labels and ids."""
+    features = torch.from_numpy(images.astype(np.float32)).div_(255)
     return Split(features, torch.from_numpy(labels.astype(np.int64)), ids)
 
 

@@ -4,6 +4,7 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.conv import ConvNet
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.polynomial import PolynomialNetwork
+from lightning_vfl.networks.resnet import ResNet18
 from lightning_vfl.networks.vgg import VGG13
 
-__all__ = ["MLP", "VGG13", "ConvNet", "Linear", "PartyBank", "PolynomialNetwork"]
+__all__ = ["MLP", "VGG13", "ConvNet", "Linear", "PartyBank", "PolynomialNetwork", "ResNet18"]

@@ -1,0 +1,112 @@
+"""ResNet18, as a bottom for small images."""
+
+from collections.abc import Callable
+from math import gcd
+
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from lightning_vfl.errors import ConfigurationError
+
+# Output channels of the four stages in units of `base`; every stage has two blocks, all but the first halve the sides.
+_STAGES = (1, 2, 4, 8)
+
+
+class ResNet18(nn.Module):
+    """ResNet with 18 weight layers: a convolution, four stages of two residual blocks, and a linear layer.
+
+    What differs from the published network: it begins with a 3 x 3 convolution of stride 1 and no pooling, as is usual
+    for images of 32 x 32 pixels, of which the published beginning would leave 8 x 8. And the norm behind every
+    convolution is one of a record, over groups of 16 channels, not of a batch. So an embedding depends on its own
+    record alone, as the price of a record's privacy supposes; however a batch is shared out between processes, it is
+    the same; and there are no running statistics, which copies of a shared bottom would not have in common.
+    ``norm=torch.nn.BatchNorm2d`` is the published network's.
+
+    Shapes: input (B, C, H, W); output (B, width).
+
+    Args:
+        shape: (C, H, W) of a party's part of an image.
+        width: D, width of the embedding.
+        base: channels of the first stage; the others have 2, 4 and 8 times as many. 64 is ResNet18, and less a smaller
+            network in its shape.
+        norm: makes the norm behind a convolution from its number of channels; None: ``torch.nn.GroupNorm`` as above.
+        output_activation: makes a last activation, e.g. ``torch.nn.Tanh``; default: none.
+
+    Raises:
+        ConfigurationError: if the features are no images.
+
+    Example:
+        >>> import torch
+        >>> ResNet18((3, 16, 16), 64, base=2)(torch.zeros(2, 3, 16, 16)).shape
+        torch.Size([2, 64])
+
+    References:
+        He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016,
+        https://arxiv.org/abs/1512.03385, Table 1, 18 layers, with projections where shapes change (B).
+        Wu, He, "Group Normalization", ECCV 2018, https://arxiv.org/abs/1803.08494.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        width: int,
+        base: int = 64,
+        norm: Callable[[int], nn.Module] | None = None,
+        output_activation: Callable[[], nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        if len(shape) != 3:
+            raise ConfigurationError(
+                f"ResNet18 needs images (channels, height, width) but a party's features have shape {tuple(shape)}; "
+                "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
+            )
+        if base < 1:
+            raise ConfigurationError(f"base {base} makes no convolution; use base >= 1")
+        norm = norm or _by_sixteen
+        layers: list[nn.Module] = [_convolution(shape[0], base, 3), norm(base), nn.ReLU(inplace=True)]
+        depth = base
+        for times in _STAGES:
+            for stride in (1 if times == 1 else 2, 1):
+                layers.append(_Block(depth, times * base, stride, norm))
+                depth = times * base
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, width)]
+        if output_activation is not None:
+            layers.append(output_activation())
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, width)."""
+        out: Tensor = self.layers(x)
+        return out
+
+
+class _Block(nn.Module):
+    """Two convolutions, and around them the input, projected where its shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            _convolution(inputs, outputs, 3, stride),
+            norm(outputs),
+            nn.ReLU(inplace=True),
+            _convolution(outputs, outputs, 3),
+            norm(outputs),
+        )
+        self.shortcut = nn.Sequential()
+        if inputs != outputs or stride != 1:
+            self.shortcut.extend([_convolution(inputs, outputs, 1, stride), norm(outputs)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H / stride, W / stride), rounded up."""
+        return relu(self.shortcut(x) + self.residual(x), inplace=True)
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)  # the norm behind has one
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+def _by_sixteen(channels: int) -> nn.GroupNorm:
+    """A norm over groups of 16 channels, or of more where 16 does not go into their number."""
+    return nn.GroupNorm(gcd(channels, max(1, channels // 16)), channels)
