@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import batched, has_rule
-from lightning_vfl.networks.tied import Tied
+from lightning_vfl.networks.tied import Tied, own_memory
 
 # From how many equal bottoms on the batched call is faster than the loop (benchmarks.split_step prints the crossing).
 BATCH_FROM = 8
@@ -52,6 +52,8 @@ class PartyBank(nn.Module):
                 alike.setdefault(_architecture(bottom), []).append(party)
         self.groups = tuple(tuple(group) for group in alike.values() if len(group) >= batch_from)
         self._tied = {group: Tied([bottoms[m] for m in group]) for group in self.groups} if tied else {}
+        for party in (m for group in self._tied for m in group):
+            bottoms[party].register_state_dict_post_hook(own_memory)  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
         return len(self.parties)

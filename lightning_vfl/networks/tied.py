@@ -70,6 +70,14 @@ class _SideBySide(torch.autograd.Function):
         return (None, *(row for gradient in gradients for row in gradient.contiguous().unbind(0)))
 
 
+def own_memory(network: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Hook of ``state_dict``: copies, so that a file of one network does not hold its neighbours' parameters too."""
+    for name, _parameter in network.named_parameters():
+        tensor = state.get(prefix + name)
+        if tensor is not None and not tensor.requires_grad:
+            state[prefix + name] = tensor.clone()
+
+
 def _places(network: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Every parameter as (layer, name in the layer)."""
     for layer in network.modules():

@@ -23,7 +23,7 @@ from lightning_vfl.protocols.replay import Register, ReplayBuffers
 from lightning_vfl.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.schedules import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
-from lightning_vfl.streams import seed_of
+from lightning_vfl.streams import seed_of, seed_torch
 from lightning_vfl.types import Leg, RecordSource, RoundNames, VerticalBatch
 
 Phase = Literal["representation", "replay", "owner"]
@@ -213,13 +213,18 @@ class DecoupledVFL(VFLModule):
                 "DecoupledVFL keeps the hosts' buffers in one process; use devices: 1, or SplitVFL for several"
             )
         first, last = self.guest_epochs + self.replay_epochs, self.trainer.max_epochs
-        if last is not None and 0 <= last <= first:
+        if last is not None and 0 <= last <= first and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
             raise ConfigurationError(
                 f"max_epochs {last} ends before the owner's phase begins, which is after {first} epochs (guest_epochs "
                 f"+ replay_epochs); use trainer.max_epochs {first + 1} or more"
             )
         self._encodings = None
         super().on_fit_start()
+        if self.register_kind == "message" and self.trainer.datamodule.records("train").present is not None:  # type: ignore[attr-defined]  # super has seen it
+            raise ConfigurationError(
+                "register: message puts rows of one guest's records in the place of another's, which means nothing "
+                "where guests have records of their own; use register: record"
+            )
         guests, hosts = self._works()
         rates = self.clock.speeds(self.roster.parties)
         self._guest_seconds = guests / rates
@@ -263,12 +268,15 @@ class DecoupledVFL(VFLModule):
 
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """One iteration of everybody whose phase it is."""
-        names = self.next_round(seed_global=True)
+        names = self.next_round(seed_global=self.phase == "owner")
         self._withheld = []
         if self.phase == "owner":
             loss = self._owner_step(batch)
             self.log_training(loss, batch, batch_idx, {"train/owner_loss": loss.detach()})
             return loss
+        if self.collected:  # a second fit: what was collected is out of date, and its time is over
+            self.collected, self._begun = False, self.clock.seconds
+            self._own_seconds.zero_()
         outcome = self.faults.at(names.round, self.roster)
         alive = outcome.announced & outcome.sends
         spent = torch.zeros_like(self._own_seconds)
@@ -308,6 +316,7 @@ class DecoupledVFL(VFLModule):
         for team in self._guest_teams:
             if not alive[list(team)].any():
                 continue
+            self._seed_alone(team, names, "guests")
             x = torch.stack([batch.features[m] for m in team])
             networks = partial(self.bottoms.together, team), partial(self.guest_partners.together, team)
             own, h = self.guest_objective.losses(*networks, x, None, generator)
@@ -346,12 +355,13 @@ class DecoupledVFL(VFLModule):
         learn = up & known.any(1).cpu()
         if not learn.any():
             return None
-        x = self.replay.read(ids)  # (1 or H, B, Σ D_m)
+        x = self.replay.read(ids).to(next(self.hosts.parameters()).dtype)  # (1 or H, B, Σ D_m)
         generator = partial(self._generator, names, "hosts")
         losses = []
         for team in self._host_teams:
             if not learn[list(team)].any():
                 continue
+            self._seed_alone(team, names, "hosts")
             own = x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
             weight = None if everything else known.to(x.dtype).expand(self.host_count, -1)[list(team)]
             networks = partial(self.hosts.together, team), partial(self.host_partners.together, team)
@@ -366,6 +376,11 @@ class DecoupledVFL(VFLModule):
         """The owner's loss on encodings that were collected."""
         encodings, place = self._encodings or self._collect()
         return self.rank_loss(self.top(encodings.index_select(0, place[batch.record_ids])), batch)
+
+    def _seed_alone(self, team: tuple[int, ...], names: RoundNames, who: str) -> None:
+        """What draws in its forward pass (dropout) is never batched: let it depend on nobody else."""
+        if len(team) == 1:
+            seed_torch(self.device, self.seed, "networks", names.stage, names.round, who, team[0])
 
     def _generator(self, names: RoundNames, who: str) -> torch.Generator:
         seed = seed_of(self.seed, "local objective", names.stage, names.round, who)
@@ -385,10 +400,9 @@ class DecoupledVFL(VFLModule):
         data: RecordSource = self.trainer.datamodule.records("train")  # type: ignore[attr-defined]  # on_fit_start has seen it
         every = torch.arange(len(data))
         common = every if data.present is None else every[data.present.all(1).cpu()]
+        like = next(self.bottoms.parameters())
         with _evaluating(self):
-            parts = [
-                self._encode(tuple(x.to(self.device) for x in data.rows(ids))) for ids in torch.split(common, _ROWS)
-            ]
+            parts = [self._encode(tuple(x.to(like) for x in data.rows(ids))) for ids in torch.split(common, _ROWS)]
         place = torch.full((len(data),), -1)
         place[common] = torch.arange(len(common))
         self._encodings = torch.cat(parts), place.to(self.device)

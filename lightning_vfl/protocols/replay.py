@@ -21,8 +21,8 @@ class ReplayBuffers(nn.Module):
         (H, B, Σ D_m) afterwards.
     Guarantee: what is read of a record is the last message about it that reached the host. With ``register: message``
         it is what the host's registers held when the record's batch came: fresh, or the guest's last message.
-    Not guaranteed: a use for ``register: message`` where guests have records of their own (refused): rows of a message
-        then have nothing in common with those of another guest.
+    Not guaranteed: a meaning of ``register: message`` where guests have records of their own: rows of a message then
+        have nothing in common with those of another guest.
 
     Args:
         records: N.
@@ -91,11 +91,6 @@ class ReplayBuffers(nn.Module):
     def _write(self, number: int, ids: Tensor, embeddings: Sequence[Tensor], arrived: list[bool]) -> None:
         table, known, registers = self._all()[number], self._known[number], self._registers[number]
         literal = self.register_kind == "message"
-        if literal and ids.dim() > 1:
-            raise ConfigurationError(
-                "register: message puts rows of one guest's records in the place of another's, which means nothing "
-                "where guests have records of their own; use register: record"
-            )
         if all(arrived) and ids.dim() == 1:
             table.write_all(ids, embeddings)
             known[ids] = True
@@ -148,6 +143,8 @@ class ReplayBuffers(nn.Module):
             )
         if len(state["rows"]) > len(self.tables):
             self._tell_apart()
+        elif len(state["rows"]) < len(self.tables):  # of a time when all hosts knew the same
+            del self.tables[1:]
         for table, rows in zip(self._all(), state["rows"], strict=True):
             table.load_state({"rows": rows})
         device = self._known[0].device
