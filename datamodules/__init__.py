@@ -3,16 +3,19 @@
 from .adult import Adult
 from .bank_marketing import BankMarketing
 from .base import VerticalDataModule
+from .caltech7 import Caltech7
 from .cifar10 import CIFAR10
 from .credit_default import CreditDefault
 from .csv_tables import CSVTables
 from .groups import Groups
+from .handwritten import Handwritten
 from .human_activity import HumanActivity
 from .idx_images import MNIST, FashionMNIST
 from .model_net_views import ModelNet10Views
-from .multi_view import Handwritten
+from .multi_view import MultiView
 from .normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from .overlap import LimitedOverlap
+from .parkinson import Parkinson
 from .partition import ContiguousColumns, Grid, Layout, NamedColumns, Part, Partitioner, RandomColumns, RowStrips, Views
 from .phishing import Phishing
 from .records import Split, VerticalRecords
@@ -25,6 +28,7 @@ __all__ = [
     "BankMarketing",
     "BreastCancer",
     "CSVTables",
+    "Caltech7",
     "ContiguousColumns",
     "CreditDefault",
     "Digits",
@@ -36,8 +40,10 @@ __all__ = [
     "Layout",
     "LimitedOverlap",
     "ModelNet10Views",
+    "MultiView",
     "NamedColumns",
     "Normaliser",
+    "Parkinson",
     "Part",
     "Partitioner",
     "Phishing",

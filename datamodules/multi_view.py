@@ -1,14 +1,16 @@
-"""Records seen in several views, one a party: MATLAB files with a cell array of views, or a file of text a view."""
+"""Records seen in several views, one a party: MATLAB files, NumPy files, or a file of text a view."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 
@@ -21,7 +23,8 @@ from .split import check_shares, split_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_NUMERALS = {"fac": 216, "fou": 76, "kar": 64, "mor": 6, "pix": 240, "zer": 47}
+_ENDINGS = (".mat", ".npz")
+_LABELS = ("Y", "y", "gt", "label", "labels")
 
 
 @dataclass(frozen=True)
@@ -53,21 +56,30 @@ def read_mat(path: Path) -> "tuple[list[NDArray[np.float64]], NDArray[np.int64]]
     Raises:
         ConfigurationError: if the file cannot be read or holds something else.
     """
-    views, labels = _mat_variables(path)
-    if views.dtype != object or max(views.shape, default=0) != views.size:
+    names = ("Y", "y", "gt")
+    content = _mat_variables(path, ("X", *names))
+    found = [name for name in names if name in content]
+    if "X" not in content or len(found) != 1:
         raise ConfigurationError(
-            f"X of {path} is no list of views but {_what(views)}; save a cell array with one matrix a view"
+            f"{path} holds {'an' if 'X' in content else 'no'} X and {' and '.join(found) or 'no Y'}; save the views as "
+            "the cell array X and their labels as Y"
         )
-    values = _labels(path, labels)
-    matrices = []
-    for position, view in enumerate(views.ravel()):
-        if not _is_real(view) or view.ndim != 2 or len(view) != len(values):
-            raise ConfigurationError(
-                f"view {position} of {path} is {_what(view)}; save a full real matrix with a row for each of the "
-                f"{len(values)} labels"
-            )
-        matrices.append(view.astype(np.float64))
-    return matrices, values
+    cells, labels = _cells(path, "X", content["X"]), _labels(path, content[found[0]])
+    return [_matrix(path, str(position), cell, len(labels)) for position, cell in enumerate(cells)], labels
+
+
+def read_known_mat(path: Path, widths: Mapping[str, int], classes: int, what: str) -> ViewData:
+    """As ``read_mat``, of a file that is known to have views of these widths and so many classes.
+
+    Raises:
+        ConfigurationError: also for other views or classes; ``what`` says which file is wanted.
+    """
+    matrices, labels = read_mat(path)
+    if (found := int(labels.max()) + 1) != classes:
+        raise ConfigurationError(
+            f"the labels of {path} are of {found} classes instead of {classes}; use the file of {what}"
+        )
+    return ViewData(named_by_width(path, matrices, widths), labels)
 
 
 def read_text(path: Path, records: int, width: int) -> "NDArray[np.float64]":
@@ -108,15 +120,8 @@ def named_by_width(
     return tuple((names[matrix.shape[1]], matrix) for matrix in matrices)
 
 
-class Handwritten(VerticalDataModule):
-    """Multiple Features: 2,000 handwritten numerals in six views of 649 columns in all, ten classes, a view a party.
-
-    The folder holds ``Handwritten.mat``, a cell array of the views with labels from 1 (or 0), or the six text files
-    of UCI, ``mfeat-fac`` to ``mfeat-zer``, whose records are 200 of each numeral in order; the MATLAB file goes
-    first. Views are told by their widths: fac 216 (profile correlations), fou 76 (Fourier coefficients), kar 64
-    (Karhunen-Loève coefficients), mor 6 (morphological features), pix 240 (pixel averages), zer 47 (Zernike
-    moments). Party m has view m of the MATLAB file; of text files, view m in the order above. A label is the
-    numeral, a record's id its position in the files, and column i of a view is called ``view.i``.
+class ViewFiles(VerticalDataModule, ABC):
+    """Records in several views, usually one a party; a subclass says what the files are and how to read them.
 
     Args:
         partitioner: who gets which columns; None: one view a party.
@@ -126,49 +131,47 @@ class Handwritten(VerticalDataModule):
         drop_last: leave out the last, smaller batch of every training epoch.
         num_workers: worker processes; 0 is fastest for data in memory.
         pin_memory: for a faster way to a GPU.
-        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/handwritten``, else ``data/handwritten``.
+        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
         val_share: share of all records for validation, taken from those for training; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
 
-    Guarantee: the splits are stratified by class.
-    Not guaranteed: that the files are the published ones; only their form is checked.
+    Guarantee: the splits are stratified by class. A record's id is its position in the files, and column i of a view is
+        called ``view.i``.
 
     Raises:
         ConfigurationError: if the files are not there, cannot be read, or do not hold these views.
-
-    References:
-        Duin, "Multiple Features", UCI Machine Learning Repository, 1998, https://doi.org/10.24432/C5HC70. 60 % for
-        training and 40 % for testing: Li, Yao and Liu, "FedVS", ICML 2023, appendix C.
     """
 
-    data_settings = ("val_share", "test_share")
+    data_settings: ClassVar[tuple[str, ...]] = ("val_share", "test_share")
+    folder: ClassVar[str]
+    """Subfolder of the data folder."""
 
     def __init__(
         self,
-        partitioner: Partitioner | None = None,
-        normaliser: Normaliser | None = None,
-        batch_size: int = 64,
-        seed: int = 0,
-        drop_last: bool = False,
-        num_workers: int = 0,
-        pin_memory: bool = False,
-        data_dir: str | Path | None = None,
-        val_share: float = 0.1,
-        test_share: float = 0.4,
+        partitioner: Partitioner | None,
+        normaliser: Normaliser | None,
+        batch_size: int,
+        seed: int,
+        drop_last: bool,
+        num_workers: int,
+        pin_memory: bool,
+        data_dir: str | Path | None,
+        val_share: float,
+        test_share: float,
     ) -> None:
         super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
         check_shares(val_share, test_share)
-        self.data_dir = data_folder(data_dir, "handwritten")
+        self.data_dir = data_folder(data_dir, self.folder)
         self.val_share = val_share
         self.test_share = test_share
+
+    @abstractmethod
+    def read(self) -> ViewData:
+        """All records of the files."""
 
     @property
     def layout(self) -> Layout:
         return self._data.layout
-
-    @property
-    def num_classes(self) -> int:
-        return 10
 
     def default_partitioner(self) -> Partitioner:
         return Views()
@@ -184,37 +187,159 @@ class Handwritten(VerticalDataModule):
 
     @cached_property
     def _data(self) -> ViewData:
-        mat = self.data_dir / "Handwritten.mat"
-        texts = {name: self.data_dir / f"mfeat-{name}" for name in _NUMERALS}
-        if mat.is_file():
-            matrices, labels = read_mat(mat)
-            if (classes := int(labels.max()) + 1) != self.num_classes:
-                raise ConfigurationError(
-                    f"the labels of {mat} are of {classes} classes instead of {self.num_classes}; use the file of the "
-                    "handwritten numerals"
-                )
-            return ViewData(named_by_width(mat, matrices, _NUMERALS), labels)
-        if absent := [path.name for path in texts.values() if not path.is_file()]:
+        data = self.read()
+        sizes = np.bincount(data.labels)
+        rank_zero_info(
+            f"{type(self).__name__}: {len(data.labels)} records in {len(data.views)} views "
+            f"({', '.join(name for name, _ in data.views)}), {len(sizes)} classes of {sizes.min()} to {sizes.max()}"
+        )
+        return data
+
+
+class MultiView(ViewFiles):
+    """Records of your own in several views, one a party: a MATLAB or NumPy file of matrices and labels.
+
+    The folder holds one ``.mat`` file (up to version 7) or one ``.npz`` file; of several, ``file`` names the one. A
+    view is a matrix (N, width) with a row for each record, the labels are one number a record: classes from 1, or from
+    0, without a gap.
+
+    Args:
+        partitioner: who gets which columns; None: one view a party, in the order of ``views``.
+        normaliser: how each party scales its features; None: every column to mean 0 and deviation 1.
+        batch_size: rows of a batch in each process.
+        seed: names the split and the order of the training records.
+        drop_last: leave out the last, smaller batch of every training epoch.
+        num_workers: worker processes; 0 is fastest for data in memory.
+        pin_memory: for a faster way to a GPU.
+        data_dir: folder of the file; None: ``$LIGHTNING_VFL_DATA/multi_view``, else ``data/multi_view``.
+        file: its name; None: the only ``.mat`` or ``.npz`` file there.
+        views: names of the variables that are views, in the order of the parties; a MATLAB cell array stands for all
+            its matrices. None: the cell array ``X`` if there is one, else every matrix of the file with a row for each
+            label, in its order.
+        labels: name of the labels' variable; None: whichever of ``Y``, ``y``, ``gt``, ``label``, ``labels`` is there.
+        val_share: share of all records for validation, taken from those for training; 0: none.
+        test_share: share of the records for testing (and prediction); 0: none.
+
+    Guarantee: the splits are stratified by class. Nothing of the file is executed: pickled objects are refused. A view
+        is called after its variable, one of a cell array ``X0``, ``X1`` and so on; column i of a view ``view.i``. A
+        record's id is its position in the file.
+
+    Raises:
+        ConfigurationError: if there is no such file, or one that cannot be read or has no such views and labels.
+
+    Example:
+        >>> MultiView(file="mine.npz", views=["voice", "face"], labels="person").default_partitioner()
+        Views()
+    """
+
+    data_settings = ("views", "labels", "val_share", "test_share")
+    folder = "multi_view"
+
+    def __init__(
+        self,
+        partitioner: Partitioner | None = None,
+        normaliser: Normaliser | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        data_dir: str | Path | None = None,
+        file: str | None = None,
+        views: Sequence[str] | None = None,
+        labels: str | None = None,
+        val_share: float = 0.1,
+        test_share: float = 0.2,
+    ) -> None:
+        super().__init__(
+            partitioner,
+            normaliser,
+            batch_size,
+            seed,
+            drop_last,
+            num_workers,
+            pin_memory,
+            data_dir,
+            val_share,
+            test_share,
+        )
+        if isinstance(views, str):
+            raise ConfigurationError(f"views is '{views}' where a list of names is wanted; write [{views}]")
+        if views is not None and (not views or len({*views, labels}) <= len(views)):
             raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds neither Handwritten.mat nor {', '.join(absent)}; put the six text "
-                f"files {', '.join(path.name for path in texts.values())} from "
-                "https://archive.ics.uci.edu/dataset/72/multiple+features there, or name another folder with data_dir "
-                "or LIGHTNING_VFL_DATA"
+                f"views {', '.join(views) or '[]'} and labels {labels} do not name each variable once; name every view "
+                "once, and the labels apart"
             )
-        views = tuple((name, read_text(texts[name], 2000, width)) for name, width in _NUMERALS.items())
-        return ViewData(views, np.repeat(np.arange(self.num_classes), 200))
+        self.file = file
+        self.views = None if views is None else tuple(views)
+        self.labels = labels
+
+    @property
+    def num_classes(self) -> int:
+        return int(self._data.labels.max()) + 1
+
+    def read(self) -> ViewData:
+        path = self._path()
+        content = _npz_variables(path) if path.suffix == ".npz" else _mat_variables(path)
+        named = [*(self.views or ()), *([] if self.labels is None else [self.labels])]
+        if absent := [name for name in named if name not in content]:
+            raise ConfigurationError(
+                f"{path} holds no {' and no '.join(absent)}; name variables that it has: {', '.join(content) or 'none'}"
+            )
+        label = self.labels or _label_in(path, content)
+        labels = _labels(path, content[label])
+        matrices: dict[str, Any] = {}
+        for name in self._views_in(content, label, len(labels)):
+            cells = _cells(path, name, content[name]) if _is_cells(content[name]) else None
+            found = {name: content[name]} if cells is None else {f"{name}{i}": cell for i, cell in enumerate(cells)}
+            if twice := matrices.keys() & found.keys():
+                raise ConfigurationError(f"two views of {path} are called {min(twice)}; give the variables other names")
+            matrices |= found
+        if not matrices:
+            raise ConfigurationError(
+                f"{path} holds no matrix with a row for each of the {len(labels)} labels; save one a view"
+            )
+        views = ((name, _matrix(path, f"'{name}'", matrix, len(labels))) for name, matrix in matrices.items())
+        return ViewData(tuple(views), labels)
+
+    # ---- inside
+
+    def _path(self) -> Path:
+        if self.file is not None:
+            found = [self.data_dir / self.file] if (self.data_dir / self.file).is_file() else []
+            if found and found[0].suffix not in _ENDINGS:
+                raise ConfigurationError(f"{found[0]} is neither a .mat nor a .npz file; save it as one of them")
+        else:
+            found = sorted(p for p in self.data_dir.glob("[!.]*") if p.suffix in _ENDINGS and p.is_file())
+        if not found:
+            raise ConfigurationError(
+                f"{self.data_dir.absolute()} holds no {self.file or '.mat or .npz file'}; put your file there, or name "
+                "another folder with data_dir or LIGHTNING_VFL_DATA"
+            )
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{self.data_dir.absolute()} holds {', '.join(path.name for path in found)}; name one of them with file"
+            )
+        return found[0]
+
+    def _views_in(self, content: "Mapping[str, NDArray[Any]]", label: str, records: int) -> Sequence[str]:
+        """The names of the variables that are views or cell arrays of views."""
+        if self.views is not None:
+            return self.views
+        if _is_cells(content.get("X")):
+            return ("X",)
+        return [n for n, a in content.items() if n != label and _is_real(a) and a.ndim == 2 and len(a) == records]
 
 
-def _mat_variables(path: Path) -> "tuple[NDArray[Any], NDArray[Any]]":
-    """The arrays X and Y (or its other names)."""
+def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str, NDArray[Any]]":
+    """The variables with these names, as far as the MATLAB file has them; None: all."""
     from scipy.io import loadmat  # 0.1 s, where it is used
     from scipy.io.matlab import MatReadWarning
 
-    labels = ("Y", "y", "gt")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", MatReadWarning)  # of a variable twice or unreadable
-            content = loadmat(path, appendmat=False, variable_names=("X", *labels))
+            content = loadmat(path, appendmat=False, variable_names=names)
     except NotImplementedError as error:
         raise ConfigurationError(
             f"{path} is a MATLAB file of version 7.3, which is not read; load it in MATLAB and save it with '-v7'"
@@ -223,13 +348,51 @@ def _mat_variables(path: Path) -> "tuple[NDArray[Any], NDArray[Any]]":
         raise ConfigurationError(
             f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}); replace it"
         ) from error
-    found = [name for name in labels if name in content]
-    if "X" not in content or len(found) != 1:
+    return {name: value for name, value in content.items() if not name.startswith("__")}
+
+
+def _npz_variables(path: Path) -> "dict[str, NDArray[Any]]":
+    """All variables of the NumPy file."""
+    try:
+        with path.open("rb") as file:  # of a damaged file that numpy opens itself, it leaves the handle open
+            content = np.load(file, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise ValueError("one array without a name")
+            with content:
+                return {name: content[name] for name in content.files}
+    except Exception as error:  # a damaged file trips up numpy and zipfile in any of a dozen ways
         raise ConfigurationError(
-            f"{path} holds {'an' if 'X' in content else 'no'} X and {' and '.join(found) or 'no Y'}; save the views as "
-            "the cell array X and their labels as Y"
+            f"{path} cannot be read as a NumPy file ({type(error).__name__}: {error}); save matrices of numbers with "
+            "numpy.savez"
+        ) from error
+
+
+def _label_in(path: Path, content: Mapping[str, Any]) -> str:
+    """The name of the labels among the variables of a file."""
+    found = [name for name in _LABELS if name in content]
+    if len(found) != 1:
+        held = " and ".join(found) or f"none of {', '.join(_LABELS)} but {', '.join(content) or 'nothing'}"
+        raise ConfigurationError(f"{path} holds {held}; say with labels which variable the labels are")
+    return found[0]
+
+
+def _cells(path: Path, name: str, variable: Any) -> "list[Any]":
+    """What the cells of a list hold."""
+    if not _is_cells(variable) or max(variable.shape, default=0) != variable.size:
+        raise ConfigurationError(
+            f"{name} of {path} is no list of views but {_what(variable)}; save a cell array with one matrix a view"
         )
-    return content["X"], content[found[0]]
+    return list(variable.ravel())
+
+
+def _matrix(path: Path, view: str, matrix: Any, records: int) -> "NDArray[np.float64]":
+    if not _is_real(matrix) or matrix.ndim != 2 or len(matrix) != records:
+        raise ConfigurationError(
+            f"view {view} of {path} is {_what(matrix)}; save a full real matrix with a row for each of the {records} "
+            "labels"
+        )
+    numbers: NDArray[np.float64] = matrix.astype(np.float64)
+    return numbers
 
 
 def _labels(path: Path, labels: Any) -> "NDArray[np.int64]":
@@ -240,6 +403,10 @@ def _labels(path: Path, labels: Any) -> "NDArray[np.int64]":
         shown = ", ".join(f"{value:g}" for value in values[:12]) + (", ..." if len(values) > 12 else "")
         raise ConfigurationError(f"the labels of {path} are {shown}; number the classes from 1 without a gap")
     return numbered.astype(np.int64)
+
+
+def _is_cells(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype == object
 
 
 def _is_real(array: Any) -> bool:

@@ -1,6 +1,6 @@
 """A small convolutional bottom for images and strips of images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -18,6 +18,7 @@ class ConvNet(nn.Module):
         shape: (C, H, W) of a party's part of an image.
         width: D, width of the embedding.
         channels: output channels of each block.
+        output_activation: makes a last activation, e.g. ``torch.nn.Tanh``; default: none.
 
     Raises:
         ConfigurationError: if the features are not images.
@@ -28,7 +29,13 @@ class ConvNet(nn.Module):
         torch.Size([2, 64])
     """
 
-    def __init__(self, shape: tuple[int, ...], width: int, channels: Sequence[int] = (16, 32)) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        width: int,
+        channels: Sequence[int] = (16, 32),
+        output_activation: Callable[[], nn.Module] | None = None,
+    ) -> None:
         super().__init__()
         if len(shape) != 3:
             raise ConfigurationError(
@@ -43,6 +50,8 @@ class ConvNet(nn.Module):
             layers.append(nn.MaxPool2d(window))
             depth, height, length = wide, height // window[0], length // window[1]
         layers += [nn.Flatten(), nn.Linear(depth * height * length, width)]
+        if output_activation is not None:
+            layers.append(output_activation())
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:

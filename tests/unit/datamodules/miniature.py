@@ -1,12 +1,15 @@
 """Tiny files in the raw formats of the file-based data sets, and tiny data held in memory."""
 
 import gzip
+import tarfile
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy.io import savemat
 
 from lightning_vfl.datamodules import ContiguousColumns, Layout, Partitioner, Split, VerticalDataModule
@@ -180,10 +183,12 @@ def write_phishing(folder: Path, columns: Mapping[str, Any] | None = None) -> Pa
     return path
 
 
-def views(records: int, names: Sequence[str] = tuple(WIDTHS)) -> dict[str, np.ndarray]:
+def views(
+    records: int, names: Sequence[str] = tuple(WIDTHS), widths: Mapping[str, int] = WIDTHS
+) -> dict[str, np.ndarray]:
     """Views of handwritten numerals, every number a digit."""
     draw = np.random.Generator(np.random.PCG64(3))
-    return {name: draw.integers(0, 10, (records, WIDTHS[name]), dtype=np.uint8) for name in names}
+    return {name: draw.integers(0, 10, (records, widths[name]), dtype=np.uint8) for name in names}
 
 
 def cell_array(values: Sequence[Any]) -> np.ndarray:
@@ -210,6 +215,164 @@ def write_mfeat(folder: Path) -> dict[str, np.ndarray]:
         text[:, ::2] = array + ord("0")
         text[:, -1] = ord("\n")
         (folder / f"mfeat-{name}").write_bytes(text.tobytes())
+    return arrays
+
+
+CALTECH = {"gabor": 48, "moments": 40, "centrist": 254, "hog": 1984, "gist": 512, "lbp": 928}
+OBJECTS = np.repeat(np.arange(7), [20, 20, 6, 6, 6, 6, 6])
+
+
+def write_caltech(folder: Path, names: Sequence[str] = tuple(CALTECH), **variables: Any) -> Path:
+    """``Caltech101-7.mat`` with 70 pictures: a cell array in a row, doubles, classes from 1 in a column."""
+    cells = cell_array([view.astype(float) for view in views(70, names, CALTECH).values()]).T
+    return write_mat(folder / "Caltech101-7.mat", **{"X": cells, "y": None, "Y": OBJECTS[:, None] + 1} | variables)
+
+
+def write_npz(folder: Path, **variables: Any) -> Path:
+    """``mine.npz`` with 60 records of three classes in two views, a code for every record, and what a test wants."""
+    draw = np.random.Generator(np.random.PCG64(12))
+    usual = {"voice": draw.normal(size=(60, 5)), "code": np.arange(60), "face": draw.integers(0, 256, (60, 3))}
+    content = usual | {"labels": np.arange(60) % 3 + 1} | variables
+    np.savez(folder / "mine.npz", **{name: value for name, value in content.items() if value is not None})
+    return folder / "mine.npz"
+
+
+SPEECH = {
+    "Baseline Features": 21,
+    "Intensity Parameters": 3,
+    "Formant Frequencies": 4,
+    "Bandwidth Parameters": 4,
+    "Vocal Fold": 22,
+    "MFCC": 84,
+    "Wavelet Features": 182,
+    "TQWT Features": 432,
+}
+
+
+def parkinson(people: int = 20) -> dict[str, list[Any]]:
+    """Three recordings of every person one after the other, three people in four with the disease."""
+    draw = np.random.Generator(np.random.PCG64(13))
+    person = np.arange(3 * people) // 3
+    features = (draw.integers(-999_999, 1_000_000, (752, 3 * people)) / 1000).tolist()
+    return (
+        {"id": person.tolist(), "gender": (person // 2 % 2).tolist()}
+        | {f"feature_{i}": column for i, column in enumerate(features)}
+        | {"class": [int(i % 4 > 0) for i in person]}
+    )
+
+
+def write_parkinson(folder: Path, columns: Mapping[str, Any] | None = None, groups: bool = True) -> Path:
+    """``pd_speech_features.csv`` as published: a group's name stands above its first column."""
+    path = write_csv(folder / "pd_speech_features.csv", parkinson() if columns is None else columns)
+    if groups:
+        cells = ["", "", *(cell for name, width in SPEECH.items() for cell in (name, *[""] * (width - 1))), ""]
+        path.write_text(",".join(cells) + "\n" + path.read_text())
+    return path
+
+
+ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
+FEATURES = [*(f"feature()-{i},X" for i in range(555)), *["bandsEnergy()-1,8"] * 3, *(f"angle({a})" for a in "XYZ")]
+
+
+def activity(records: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Recordings of people: 561 values of thousandths in [-1, 1], and their activities from 1."""
+    draw = np.random.Generator(np.random.PCG64(seed))
+    return draw.integers(-1000, 1001, (records, 561)), draw.permutation(np.arange(records) % 6 + 1)
+
+
+def write_activity(folder: Path, train: int = 60, test: int = 24) -> None:
+    """The text files of UCI: numbers with exponents of three digits."""
+    texts = [f"{i / 1000: .7e}".replace("e-", "e-0").replace("e+", "e+0") for i in range(-1000, 1001)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "features.txt").write_text("".join(f"{i} {name}\n" for i, name in enumerate(FEATURES, 1)))
+    for part, (values, labels) in {"train": activity(train, 8), "test": activity(test, 9)}.items():
+        (folder / part).mkdir()
+        rows = ["  ".join(texts[value + 1000] for value in row) for row in values.tolist()]
+        (folder / part / f"X_{part}.txt").write_text("".join(f" {row}\n" for row in rows))
+        (folder / part / f"y_{part}.txt").write_text("".join(f"{label}\n" for label in labels))
+
+
+def activity_csv(values: np.ndarray, labels: Sequence[Any]) -> str:
+    """A file of Kaggle: names with commas in quotes, a person, and the activity as text."""
+    head = ",".join(f'"{name}"' for name in (*FEATURES, "subject", "Activity"))
+    rows = [
+        ",".join(str(value / 1000) for value in row) + f",{i % 30 + 1},{label}"
+        for i, (row, label) in enumerate(zip(values.tolist(), labels, strict=True))
+    ]
+    return "\n".join([head, *rows]) + "\n"
+
+
+def write_activity_csv(folder: Path, train: int = 60, test: int = 24) -> None:
+    """The two CSV files of Kaggle with the records of ``write_activity``."""
+    for part, (values, labels) in {"train": activity(train, 8), "test": activity(test, 9)}.items():
+        (folder / f"{part}.csv").write_text(activity_csv(values, [ACTIVITIES[label - 1] for label in labels]))
+
+
+CIFAR = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+
+def cifar(records: int = 20) -> dict[str, tuple[np.ndarray, list[int]]]:
+    """Rows of bytes and labels of the six files."""
+    draw = np.random.Generator(np.random.PCG64(10))
+    return {
+        file: (draw.integers(0, 256, (records, 3072), dtype=np.uint8), (draw.permutation(records) % 10).tolist())
+        for file in CIFAR
+    }
+
+
+def pickle_of_python_2(data: np.ndarray, labels: Sequence[int]) -> bytes:
+    """What Python 2 and its numpy have written: texts that are bytes, opcode by opcode."""
+
+    def short(value: int) -> bytes:
+        return b"M" + value.to_bytes(2, "little")
+
+    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85U\x01b\x87Rq\t(K\x01"
+    array += b"".join(map(short, data.shape)) + {1: b"\x85", 2: b"\x86"}[data.ndim]
+    array += b"cnumpy\ndtype\nq\nU\x02" + data.dtype.str[1:].encode() + b"K\x00K\x01\x87Rq\x0b(K\x03U\x01|NNNJ"
+    array += b"\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb" + (b"\x88" if np.isfortran(data) else b"\x89")
+    array += b"T" + data.nbytes.to_bytes(4, "little") + data.tobytes("A") + b"tb"
+    numbers = b"(" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+    head = b"\x80\x02}q\x01(U\x0bbatch_labelq\x02U\x15training batch 1 of 5q\x03U\x06labelsq\x04]q\x05"
+    return head + numbers + b"U\x04dataq\x06" + array + b"U\tfilenamesq\x0c]q\ru."
+
+
+def binary_of_cifar(data: np.ndarray, labels: Sequence[int]) -> bytes:
+    """The binary version: a byte for the label in front of every image."""
+    return np.hstack([np.array(labels, dtype=np.uint8)[:, None], data]).tobytes()
+
+
+def write_cifar(folder: Path) -> None:
+    """The six files of the Python version with 20 images each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, (data, labels) in cifar().items():
+        (folder / file).write_bytes(pickle_of_python_2(data, labels))
+
+
+def write_archive(path: Path, members: Mapping[str, bytes]) -> None:
+    """A gzipped archive of these members."""
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, BytesIO(content))
+
+
+FURNITURE = ("bathtub", "bed", "chair", "desk", "dresser", "monitor", "night_stand", "sofa", "table", "toilet")
+
+
+def write_views(folder: Path, train: int = 2, test: int = 1, ending: str = "png") -> dict[str, np.ndarray]:
+    """Twelve pictures of 8 x 8 of every object, so many objects a class; returns the pixels (12, 8, 8) by name."""
+    draw = np.random.Generator(np.random.PCG64(11))
+    arrays = {}
+    for kind in FURNITURE:
+        for part, objects in (("train", range(1, train + 1)), ("test", range(train + 1, train + test + 1))):
+            place = folder / kind / part
+            place.mkdir(parents=True)
+            for number in objects:
+                name = f"{kind}_{number:04}"
+                arrays[name] = draw.integers(0, 256, (12, 8, 8), dtype=np.uint8)
+                for view, pixels in enumerate(arrays[name], 1):
+                    Image.fromarray(pixels).save(place / f"{name}_{view:03}.{ending}")
     return arrays
 
 

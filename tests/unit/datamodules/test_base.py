@@ -12,12 +12,15 @@ from lightning_vfl.datamodules import (
     MNIST,
     Adult,
     BankMarketing,
+    Caltech7,
     ContiguousColumns,
     CreditDefault,
     CSVTables,
     Digits,
     Handwritten,
+    MultiView,
     NamedColumns,
+    Parkinson,
     RowStrips,
     Split,
     Unchanged,
@@ -194,6 +197,11 @@ SETTINGS = [
     (CreditDefault, {}, {"test_share": 0.3}),
     (Handwritten, {}, {"val_share": 0.3}),
     (Handwritten, {}, {"test_share": 0.3}),
+    (Caltech7, {}, {"test_share": 0.3}),
+    (MultiView, {}, {"views": ("voice", "face")}),
+    (MultiView, {}, {"labels": "class"}),
+    (Parkinson, {}, {"split": "rows"}),
+    (Parkinson, {}, {"test_share": 0.2}),
     (BankMarketing, {}, {"val_share": 0.3}),
     (BankMarketing, {}, {"test_share": 0.3}),
     (BankMarketing, {}, {"categorical": ("job", "month")}),
@@ -232,7 +240,7 @@ def test_a_checkpoint_from_before_the_shares_were_kept_is_accepted():
     CreditDefault(val_share=0.3).load_state_dict(state)
 
 
-@pytest.mark.parametrize("kind", [MNIST, CreditDefault, Handwritten, BankMarketing, Adult])
+@pytest.mark.parametrize("kind", [MNIST, CreditDefault, Handwritten, Parkinson, BankMarketing, Adult])
 def test_batches_and_folders_are_not_part_of_a_checkpoint(kind, tmp_path):
     kind(data_dir=tmp_path, batch_size=7, drop_last=True).load_state_dict(kind().state_dict())
 
