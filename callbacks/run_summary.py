@@ -64,6 +64,9 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     ):
         for kind in module.meter.kinds(direction):
             yield f"{words}: {kind}", per_party(module.meter.total(direction, kind))
+    if (hosts := module.host_meter) is not None:
+        for kind in hosts.kinds("up"):
+            yield f"sent per host: {kind}", per_party(hosts.total("up", kind))
     uploads = -(-rounds // max(module.epoch_batches, 1))  # a record is uploaded once in an epoch
     if uploads and (protection := module.aggregator.protection(uploads)):
         yield "protection", protection

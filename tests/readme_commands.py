@@ -10,7 +10,7 @@ from itertools import dropwhile, groupby
 from pathlib import Path
 from unittest.mock import patch
 
-from lightning_vfl import cli
+from lightning_vfl import cli, privacy_command
 from lightning_vfl.study import command
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +47,8 @@ def parse(arguments: list[str]) -> None:
         with redirect_stdout(StringIO()), redirect_stderr(said), halt:
             if arguments[:1] in (["study"], ["plot"]):
                 command.parse(arguments)
+            elif arguments[:1] == ["privacy"]:
+                cli.run(["fit", *privacy_command.parse(arguments[1:])[1]])
             else:
                 cli.run(arguments)
     except SystemExit as end:

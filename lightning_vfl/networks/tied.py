@@ -51,7 +51,7 @@ class Tied:
             begin, step = flat.data_ptr(), flat.stride(0) * flat.element_size()
             if all(p.data_ptr() == begin + i * step for i, p in enumerate(parameters)):
                 return flat
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # parameters that inference made could not be trained
             flat = self._flat[number] = torch.stack([p.detach() for p in parameters])
             for p, row in zip(parameters, flat, strict=True):
                 p.data = row

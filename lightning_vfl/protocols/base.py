@@ -101,6 +101,7 @@ class VFLModule(LightningModule, ABC):
     top: nn.Module
     roster: Roster
     meter: CommunicationMeter
+    host_meter: CommunicationMeter | None = None  # where joiners are no parties, what they send
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from lightning_vfl.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.schedules import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_of, seed_torch
-from lightning_vfl.types import Leg, RecordSource, RoundNames, VerticalBatch
+from lightning_vfl.types import Leg, RecordSource, Roll, RoundNames, VerticalBatch
 
 Phase = Literal["representation", "replay", "owner"]
 _ROWS = 1024  # of the final collection, at a time
@@ -89,6 +89,7 @@ class DecoupledVFL(VFLModule):
         Partitioned Data" (DVFL), section 4, appendices C (communication, replay) and D (networks, faults).
     """
 
+    host_meter: CommunicationMeter
     phases: tuple[Phase, ...] = ("representation", "replay", "owner")
 
     def __init__(
@@ -136,6 +137,7 @@ class DecoupledVFL(VFLModule):
         self.register_kind = register
         self.table_dtype = table_dtype
         self.limit_bytes = limit_bytes
+        self.iterations = 0  # of guests and hosts
         self.communications = 0  # rounds in which guests were to send
         self.collected = False
         self._withheld: list[nn.Module] = []
@@ -229,6 +231,10 @@ class DecoupledVFL(VFLModule):
         rates = self.clock.speeds(self.roster.parties)
         self._guest_seconds = guests / rates
         self._host_seconds = hosts / self.clock.server_speed
+        self._owner_seconds = (
+            sum(work_of(self.top, (self.top_width(),), input_gradient=False)) / self.clock.server_speed
+        )
+        self.replay.refuse_above_limit(bool(self.faults.models))
 
     def _works(self) -> tuple[Tensor, float]:
         """FLOPs for one record: (M,) of an iteration of every guest, and of one host."""
@@ -254,7 +260,6 @@ class DecoupledVFL(VFLModule):
             self.register_kind,
             self.table_dtype,
             self.limit_bytes,
-            may_differ=bool(self.faults.models),
         ).to(self.device)
         rank_zero_info(f"the hosts' buffers of {records:,} records take {self.replay.nbytes / 1e6:,.1f} MB")
 
@@ -277,7 +282,8 @@ class DecoupledVFL(VFLModule):
         if self.collected:  # a second fit: what was collected is out of date, and its time is over
             self.collected, self._begun = False, self.clock.seconds
             self._own_seconds.zero_()
-        outcome = self.faults.at(names.round, self.roster)
+        number, self.iterations = self.iterations, self.iterations + 1
+        outcome = self.faults.at(number, self.roster)
         alive = outcome.announced & outcome.sends
         spent = torch.zeros_like(self._own_seconds)
         ids, losses, notes = batch.record_ids, [], {}
@@ -291,7 +297,7 @@ class DecoupledVFL(VFLModule):
             if alive.any():
                 losses.append(learning[alive.to(learning.device)])
                 notes["train/guest_loss"] = losses[-1].detach().mean()
-        if names.round % self.host_every == 0:
+        if number % self.host_every == 0:
             joining = self._hosts_step(ids if ids.dim() == 1 else ids[:, -1], names, outcome.hosts)
             if joining is not None:
                 losses.append(joining)
@@ -375,6 +381,7 @@ class DecoupledVFL(VFLModule):
     def _owner_step(self, batch: VerticalBatch) -> Tensor:
         """The owner's loss on encodings that were collected."""
         encodings, place = self._encodings or self._collect()
+        self.clock.advance(len(batch.record_ids) * self._owner_seconds)
         return self.rank_loss(self.top(encodings.index_select(0, place[batch.record_ids])), batch)
 
     def _seed_alone(self, team: tuple[int, ...], names: RoundNames, who: str) -> None:
@@ -420,13 +427,13 @@ class DecoupledVFL(VFLModule):
         self.host_meter.add(on)
         self.clock.advance(float(self.clock.transfer(up).max()) + float(self.clock.transfer(on).max()))
 
-    def _encode(self, features: tuple[Tensor, ...]) -> Tensor:
-        """(B, H W_h), the hosts' encodings."""
-        joined = torch.cat(self.bottoms(features), dim=1)
+    def _encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
+        """(B, H W_h), the hosts' encodings; zeros stand for what a guest does not hold."""
+        joined = self.aggregator.plain(self.bottoms(features), Roll.everyone(self.roster.parties), present)
         return torch.cat(self.hosts((joined,) * self.host_count), dim=1)
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        output: Tensor = self.top(self._encode(batch.features))
+        output: Tensor = self.top(self._encode(batch.features, batch.present))
         return output
 
     # ---- books
@@ -438,7 +445,7 @@ class DecoupledVFL(VFLModule):
 
     def requests_made(self) -> int:
         """One a guest, host or connection and iteration."""
-        return self.rounds.get("fit", 0)
+        return self.iterations
 
     def owners(self) -> Iterator[nn.Module]:
         """Each guest's networks, each host's, and the owner's."""
@@ -459,6 +466,7 @@ class DecoupledVFL(VFLModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint[BOOKS]["decoupled"] = {
+            "iterations": self.iterations,
             "communications": self.communications,
             "collected": self.collected,
             "host_meter": self.host_meter.state_dict(),
@@ -471,7 +479,8 @@ class DecoupledVFL(VFLModule):
         books = checkpoint.get(BOOKS, {}).get("decoupled")
         if books is None:
             return
-        self.communications, self.collected = books["communications"], books["collected"]
+        self.iterations, self.communications = books["iterations"], books["communications"]
+        self.collected = books["collected"]
         self.host_meter.load_state_dict(books["host_meter"])
         self._own_seconds, self._begun = books["own_seconds"].clone(), books["begun"]
 

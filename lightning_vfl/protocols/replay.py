@@ -31,7 +31,6 @@ class ReplayBuffers(nn.Module):
         register: what stands in for a lost message.
         dtype: ``float16`` halves the memory.
         limit_bytes: the most that all tables may take.
-        may_differ: whether there can be faults; room for H tables is then asked for.
 
     Raises:
         ConfigurationError: for buffers above the limit, and a register that is not known.
@@ -48,21 +47,13 @@ class ReplayBuffers(nn.Module):
         register: Register = "record",
         dtype: TableDtype = "float32",
         limit_bytes: float = float("inf"),
-        may_differ: bool = True,
     ) -> None:
         super().__init__()
         if register not in get_args(Register):
             raise ConfigurationError(f"register {register!r} is not known; use 'record' or 'message'")
-        tables = hosts if may_differ else 1
-        needed = tables * table_bytes(records, widths, dtype)
-        if needed > limit_bytes:
-            raise ConfigurationError(
-                f"the buffers of {tables} hosts, {records:,} records with {sum(widths)} numbers each, take "
-                f"{needed / 1e6:,.0f} MB, more than limit_bytes = {limit_bytes:.0f}; raise the limit, lower width, or "
-                "use table_dtype float16"
-            )
         self.records, self.widths, self.hosts = records, tuple(widths), hosts
-        self.register_kind, self.dtype = register, dtype
+        self.register_kind, self.dtype, self.limit_bytes = register, dtype, limit_bytes
+        self.refuse_above_limit(may_differ=False)
         self.tables = nn.ModuleList([self._table()])
         self._known = [torch.zeros(records, dtype=torch.bool)]
         self._registers: list[list[Tensor | None]] = [[None] * len(self.widths)]  # by table, by guest
@@ -72,6 +63,17 @@ class ReplayBuffers(nn.Module):
         """Memory of the tables."""
         return sum(int(table.rows.nbytes) for table in self._all())
 
+    def refuse_above_limit(self, may_differ: bool) -> None:
+        """Refuse buffers that are too large: one for all hosts, or, where faults may tell them apart, one each."""
+        tables = self.hosts if may_differ else 1
+        needed = tables * table_bytes(self.records, self.widths, self.dtype)
+        if needed > self.limit_bytes:
+            raise ConfigurationError(
+                f"the buffers of {tables} hosts, {self.records:,} records with {sum(self.widths)} numbers each, take "
+                f"{needed / 1e6:,.0f} MB, more than limit_bytes = {self.limit_bytes:.0f}; raise the limit, lower "
+                "width, or use table_dtype float16"
+            )
+
     def write(self, ids: Tensor, embeddings: Sequence[Tensor], sent: Tensor, hosts: Tensor) -> None:
         """One communication round.
 
@@ -79,14 +81,18 @@ class ReplayBuffers(nn.Module):
             ids: the records, (B,), or (B, M or more), where column m has those of guest m.
             embeddings: (B, D_m) of every guest.
             sent: (M, H) bool, which messages get through.
-            hosts: (H,) bool, which hosts are up; of the others nothing changes.
+            hosts: (H,) bool, which hosts are up; the buffers of the others stay as they are. Their registers do not:
+                a register is written by the guest.
         """
-        arrived = sent & hosts
-        if len(self.tables) == 1 and bool((arrived != arrived[:, :1]).any() | (hosts != hosts[0]).any()):
+        if len(self.tables) == 1 and bool((sent != sent[:, :1]).any() | (hosts != hosts[0]).any()):
             self._tell_apart()
-        for number in range(len(self.tables)):
+        for number, registers in enumerate(self._registers):
+            through = sent[:, number].tolist()
             if hosts[number]:
-                self._write(number, ids, embeddings, arrived[:, number].tolist())
+                self._write(number, ids, embeddings, through)
+            if self.register_kind == "message":
+                for m, there in enumerate(through):
+                    registers[m] = embeddings[m].detach() if there else registers[m]
 
     def _write(self, number: int, ids: Tensor, embeddings: Sequence[Tensor], arrived: list[bool]) -> None:
         table, known, registers = self._all()[number], self._known[number], self._registers[number]
@@ -106,12 +112,8 @@ class ReplayBuffers(nn.Module):
                     if last is not None:
                         rows = min(len(last), len(stale))
                         stale[:rows] = last[:rows]
-                        known[own] = True
+                        known[own[:rows]] = True
                     table.write(own, m, stale)
-        if literal:
-            for m, there in enumerate(arrived):
-                if there:
-                    registers[m] = embeddings[m].detach()
 
     def known(self, ids: Tensor) -> tuple[Tensor, bool]:
         """(1 or H, B) bool, of which records a host has been told anything; and whether it is all of them."""
@@ -173,4 +175,7 @@ class ReplayBuffers(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = self._all()[0].rows.device
         self._known = [known.to(device) for known in self._known]
+        self._registers = [
+            [None if last is None else last.to(device) for last in registers] for registers in self._registers
+        ]
         return self
