@@ -60,6 +60,7 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.faults
 	$(BIN)/python -m benchmarks.field
 	$(BIN)/python -m benchmarks.fedvs_step
+	$(BIN)/python -m benchmarks.dvfl_step
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.secure_layer
 

@@ -88,7 +88,15 @@ def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path, capsy
 )
 def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, bottom, tmp_path):
     bounded = ["--model.bottom", *bottom, "--model.bottom.output_activation", "torch.nn.Tanh"]
-    arguments = [*of(name, tmp_path), "--config", "protocol/pbm", *bounded, *SHORT, "--trainer.limit_train_batches", "2"]
+    arguments = [
+        *of(name, tmp_path),
+        "--config",
+        "protocol/pbm",
+        *bounded,
+        *SHORT,
+        "--trainer.limit_train_batches",
+        "2",
+    ]
     assert run(["fit", *arguments]).model.privacy.epsilon() > 0
 
 
