@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -244,6 +244,32 @@ class DecoupledVFL(VFLModule):
         )
         self.replay.refuse_above_limit(bool(self.faults.models))
 
+    def on_train_start(self) -> None:
+        """How many steps an epoch has is known now."""
+        super().on_train_start()
+        first, steps = (self.guest_epochs + self.replay_epochs) * self.epoch_batches, self.trainer.max_steps
+        if 0 < steps <= first and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            raise ConfigurationError(
+                f"max_steps {steps} ends before the owner's phase begins, which is after {first} steps; use "
+                f"trainer.max_steps {first + 1} or more, or fewer guest_epochs"
+            )
+
+    def on_train_epoch_start(self) -> None:
+        """Losses of a phase that is over are no values of this epoch."""
+        super().on_train_epoch_start()
+        over = {"owner": ("guest", "host"), "replay": ("guest",), "representation": ("owner",)}[self.phase]
+        for who in over:
+            self.trainer.callback_metrics.pop(f"train/{who}_loss", None)
+
+    def on_train_end(self) -> None:
+        """A fit that was ended early may have left the owner without a single step."""
+        super().on_train_end()
+        if not self.collected and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            rank_zero_warn(
+                "the training ended before the owner's phase: its classifier has learnt nothing; go on from the "
+                "checkpoint, or let it end later"
+            )
+
     def _works(self) -> tuple[Tensor, float]:
         """FLOPs for one record: (M,) of an iteration of every guest, and of one host."""
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
@@ -428,7 +454,10 @@ class DecoupledVFL(VFLModule):
         if self.standardise:
             exact = encodings.double()
             self.encoding_mean.copy_(exact.mean(0))
-            self.encoding_scale.copy_(exact.std(0, correction=0).clamp_min(1e-6))  # what never varies stays as it is
+            deviation = exact.std(0, correction=0)
+            self.encoding_scale.copy_(
+                torch.where(deviation > 1e-6, deviation, 1.0)
+            )  # what never varies is not blown up
         if not self.collected:
             self._enter_collection(len(common))
         return self._encodings
@@ -476,14 +505,16 @@ class DecoupledVFL(VFLModule):
         yield self.top
 
     def _parts(self) -> dict[str, str]:
-        return super()._parts() | {
-            "host": str(self.hosts.parties[0]),
-            "hosts": str(self.host_count),
-            "guest_objective": repr(self.guest_objective),
-            "host_objective": repr(self.host_objective),
-            "register": self.register_kind,
-            "standardise": str(self.standardise),
-        }
+        return (
+            {"hosts": str(self.host_count), "host": str(self.hosts.parties[0])}
+            | super()._parts()
+            | {
+                "guest_objective": repr(self.guest_objective),
+                "host_objective": repr(self.host_objective),
+                "register": self.register_kind,
+                "standardise": str(self.standardise),
+            }
+        )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)

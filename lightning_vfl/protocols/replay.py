@@ -84,7 +84,8 @@ class ReplayBuffers(nn.Module):
             hosts: (H,) bool, which hosts are up; the buffers of the others stay as they are. Their registers do not:
                 a register is written by the guest.
         """
-        if len(self.tables) == 1 and bool((sent != sent[:, :1]).any() | (hosts != hosts[0]).any()):
+        told = torch.cat([sent, hosts[None]]) if self.register_kind == "message" else sent & hosts
+        if len(self.tables) == 1 and bool((told != told[:, :1]).any()):
             self._tell_apart()
         for number, registers in enumerate(self._registers):
             through = sent[:, number].tolist()
