@@ -28,7 +28,9 @@ class TrainMetrics(Callback):
     Guarantee: the training is the same to the bit without it, books, modes of the networks and random numbers included.
         A value stands in ``callback_metrics`` in its own epoch only: a monitor of it has to have the same
         ``every_n_epochs``.
-    Not guaranteed: that anybody could measure this outside of a simulation: nothing is sent, and no privacy is spent.
+    Not guaranteed: a meaning for records that only some parties hold: they are measured too, with nothing for the
+        others' part, and with labels that nobody may have. That anybody could measure this outside of a simulation:
+        nothing is sent, and no privacy is spent.
 
     Args:
         every_n_epochs: 1 measures every epoch, 2 every second one; the others cost nothing.

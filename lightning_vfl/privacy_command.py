@@ -66,6 +66,10 @@ def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> 
     event = module.aggregator.event(everybody, module.embedding_widths, module.roster)
     batches = -(-records // data.batch_size)
     epochs = trainer.max_epochs if trainer.max_steps < 0 else ceil(trainer.max_steps / batches)
+    if epochs is None or epochs < 0:
+        raise ConfigurationError(
+            "a training without end has no price; give --trainer.max_epochs or --trainer.max_steps"
+        )
     _print(event, epochs, records, own.delta)
     if own.solve is not None:
         print(_solved(event, epochs, records, own))

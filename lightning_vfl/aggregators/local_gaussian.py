@@ -131,7 +131,8 @@ class LocalGaussian(Aggregator):
             total = gaussian_epsilon(1.0, signal, noise.delta, uploads)
             more = f"; ε = {total:.4g} for the {uploads:,} of a record" if uploads > 1 else ""
             return f"ε = {noise.epsilon:g} for one upload{more}, δ = {noise.delta:g}"
-        return f"noise of {self.noise} in every {self.bounds} clipped to ±{self.clip:g}"
+        clipped = f"values clipped to ±{self.clip:g}" if self.bounds == "value" else f"a norm clipped to {self.clip:g}"
+        return f"noise of {self.noise}, {clipped}"
 
     def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
         """The uploads of these parties."""

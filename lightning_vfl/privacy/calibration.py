@@ -40,10 +40,13 @@ class Sigma(Noise):
     def __init__(self, sigma: float) -> None:
         if not 0 < sigma < inf:
             raise ConfigurationError(f"sigma {sigma} is no noise; use a number above 0")
-        self.value = sigma
+        self._sigma = sigma
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:
-        return self.value
+        return self._sigma
+
+    def __repr__(self) -> str:
+        return f"Sigma(sigma={self._sigma!r})"
 
 
 class Budget(Noise):
@@ -76,8 +79,9 @@ class Budget(Noise):
 class PublishedPBM(Noise):
     r"""What PBM-VFL's experiments give the local baseline: :math:`\sigma^2 = C^2 \, 2 M / (b \beta^2)`.
 
-    Not guaranteed: the privacy of the mechanism that it is compared with. One value of an upload is about 8 times MORE
-        private than one of the sum, in Rényi ε: see ``MatchedPBM``.
+    Not guaranteed: the privacy of the mechanism that it is compared with. One value of an upload is 8 times MORE
+        private than one of the sum in Rényi ε, for small β and many parties, and up to 13 times at β = 1/4: see
+        ``MatchedPBM``.
 
     Args:
         levels: b, trials of a draw.
@@ -107,6 +111,9 @@ class MatchedPBM(PublishedPBM):
 
     A value in [-C, C] with this noise has the Rényi ε of order α that one coordinate of the sum has, exactly computed;
     for small β and many parties that is a variance of :math:`C^2 M / (4 b \beta^2)`, an eighth of the published one.
+
+    Not guaranteed: the same (ε, δ) after a training: the best order for that may be another one, and at β = 1/4 the two
+        then differ by some ten percent, at β = 0.1 by one.
 
     Args:
         levels: b, trials of a draw.

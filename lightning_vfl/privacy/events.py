@@ -26,7 +26,7 @@ from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve
-from lightning_vfl.privacy.rdp import ORDERS, compose_rdp
+from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, up
 
 UNITS = ("party-record", "record", "record (paper)", "party", "party (paper)")
 _ULP = 2.0**-53
@@ -163,15 +163,15 @@ class GaussianEvent(PrivacyEvent):
         if once == 0:
             return (0.0,) * len(ORDERS)
         if unit == "record (paper)":
-            return tuple(_up(_up(chained(order, self.parties) * once) / 2) for order in ORDERS)
+            return tuple(up(up(chained(order, self.parties) * once) / 2) for order in ORDERS)
         uploads = self.parties if unit == "record" else 1
-        return compose_rdp([([_up(order * once) / 2 for order in ORDERS], uploads)])
+        return compose_rdp([([up(order * once) / 2 for order in ORDERS], uploads)])
 
     def signal(self, unit: str = "party-record") -> float | None:
         unit = unit_of_one_release(unit)
         if unit == "record (paper)":
             return None  # a theorem about curves
-        return _up(self._signal() * self.parties) if unit == "record" else self._signal()
+        return up(self._signal() * self.parties) if unit == "record" else self._signal()
 
     def _signal(self) -> float:
         """(Δ / σ)² of one upload, rounded up; infinite without noise."""
@@ -273,8 +273,3 @@ def _count(**counts: float) -> None:
     for name, count in counts.items():
         if not 1 <= count < inf or count != int(count):
             raise ConfigurationError(f"{name} {count} is no count; use 1, 2, 3, ...")
-
-
-def _up(number: float) -> float:
-    """The next float, as the result of one rounded operation; 0 is exact here, and so is ∞."""
-    return nextafter(number, inf) if number else 0.0

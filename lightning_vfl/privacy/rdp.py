@@ -57,7 +57,7 @@ def compose_rdp(releases: Sequence[tuple[Sequence[float], float]]) -> tuple[floa
             raise ConfigurationError(f"count {count} is no number of releases; use 0, 1, 2, ...")
     some = [(curve, count) for curve, count in releases if count]
     orders = range(len(releases[0][0]))
-    return tuple(_up(fsum(_up(curve[i] * count) for curve, count in some)) for i in orders)
+    return tuple(up(fsum(up(curve[i] * count) for curve, count in some)) for i in orders)
 
 
 def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -> Converted:
@@ -113,7 +113,7 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
     return Converted(float(epsilon), float(order)) if epsilon <= pure else Converted(pure, inf)
 
 
-def _up(number: float) -> float:
+def up(number: float) -> float:
     """The next float, as the result of one rounded operation; 0 is exact here, and so is ∞."""
     return nextafter(number, inf) if number else 0.0
 

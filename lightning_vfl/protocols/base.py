@@ -718,10 +718,10 @@ class VFLModule(LightningModule, ABC):
         """Answers about training records would cost privacy; those of validation and test records are not protected."""
         several = loaders if isinstance(loaders, list | tuple) else [loaders]
         schedules = [getattr(loader, "schedule", None) for loader in several]
-        if self.aggregator.accounts and not all(isinstance(order, InOrder | None) for order in schedules):
+        if self.aggregator.accounts and not all(isinstance(order, InOrder) for order in schedules):
             raise ConfigurationError(
-                "these are training records, and answers about them through the protocol would cost privacy that "
-                "nobody counts; use evaluate: plain"
+                "nobody knows whether these are training records, answers about which cost privacy that nobody counts "
+                "here; evaluate a VerticalDataModule, or use evaluate: plain"
             )
 
     def on_validation_end(self) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -79,7 +80,7 @@ class DecoupledVFL(VFLModule):
         register: what stands in for a lost message: the latest of that ``record``, or, as the paper's register has it,
             the guest's last ``message``, whatever records it was of.
         table_dtype: ``float16`` halves the memory of the buffers.
-        limit_bytes: the largest buffers that are built, in all.
+        limit_bytes: the largest buffers that are built, in all; the owner's N × H W_h encodings come on top.
         settings: those of ``VFLModule``.
 
     Raises:
@@ -124,6 +125,11 @@ class DecoupledVFL(VFLModule):
                 f"communicate_every {communicate_every} of guest_epochs {guest_epochs}: the guests would never send; "
                 "use at least 1 and at most guest_epochs"
             )
+        if register not in get_args(Register) or table_dtype not in get_args(TableDtype):
+            raise ConfigurationError(
+                f"register {register!r} with table_dtype {table_dtype!r} is not known; use 'record' or 'message', and "
+                "'float32' or 'float16'"
+            )
         if replay_epochs < 0:
             raise ConfigurationError(f"replay_epochs {replay_epochs} is no number of epochs; use 0 or more")
         if self.protected_evaluation:
@@ -144,6 +150,7 @@ class DecoupledVFL(VFLModule):
         self.iterations = 0  # of guests and hosts
         self.communications = 0  # rounds in which guests were to send
         self.collected = False
+        self._resumed_settings: dict[str, int | str] = {}
         self._withheld: list[nn.Module] = []
         self._encodings: tuple[Tensor, Tensor] | None = None  # of the owner's records, and where each stands
 
@@ -229,6 +236,12 @@ class DecoupledVFL(VFLModule):
                 f"+ replay_epochs); use trainer.max_epochs {first + 1} or more"
             )
         self._encodings = None
+        if self.trainer.ckpt_path is not None:
+            for name, there in self._resumed_settings.items():
+                if there != (here := getattr(self, name)):
+                    raise ConfigurationError(
+                        f"the checkpoint was trained with {name} {there}, this model has {here}; resume with the same"
+                    )
         super().on_fit_start()
         if self.register_kind == "message" and self.trainer.datamodule.records("train").present is not None:  # type: ignore[attr-defined]  # super has seen it
             raise ConfigurationError(
@@ -242,17 +255,29 @@ class DecoupledVFL(VFLModule):
         self._owner_seconds = (
             sum(work_of(self.top, (self.top_width(),), input_gradient=False)) / self.clock.server_speed
         )
-        self.replay.refuse_above_limit(bool(self.faults.models))
+        tables = self.host_count if self.faults.tell_hosts_apart else 1
+        self.replay.refuse_above_limit(tables)
+        buffers, encodings = tables * self.replay.table_bytes, self.replay.records * self.top_width() * 4
+        rank_zero_info(
+            f"the hosts' buffers of {self.replay.records:,} records take {buffers / 1e6:,.1f} MB, the owner's "
+            f"encodings up to {encodings / 1e6:,.1f} MB"
+        )
 
     def on_train_start(self) -> None:
         """How many steps an epoch has is known now."""
         super().on_train_start()
-        first, steps = (self.guest_epochs + self.replay_epochs) * self.epoch_batches, self.trainer.max_steps
+        epoch = int(self.trainer.num_training_batches)
+        first, steps = (self.guest_epochs + self.replay_epochs) * epoch, self.trainer.max_steps
         if 0 < steps <= first and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
             raise ConfigurationError(
                 f"max_steps {steps} ends before the owner's phase begins, which is after {first} steps; use "
                 f"trainer.max_steps {first + 1} or more, or fewer guest_epochs"
             )
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """A schedule that watches ``val/loss`` watches the owner's; before its phase that is of an untrained one."""
+        if metric is None or self.phase == "owner":
+            super().lr_scheduler_step(scheduler, metric)
 
     def on_train_epoch_start(self) -> None:
         """Losses of a phase that is over are no values of this epoch."""
@@ -270,13 +295,21 @@ class DecoupledVFL(VFLModule):
                 "checkpoint, or let it end later"
             )
 
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if stage == "fit" and any(type(callback) is EarlyStopping for callback in self.trainer.callbacks):  # type: ignore[attr-defined]  # set in Trainer.__init__
+            raise ConfigurationError(
+                "EarlyStopping would count the epochs in which the owner learns nothing; wrap it: class_path "
+                "DuringPhase, init_args: {phase: owner, callback: {class_path: EarlyStopping, ...}}"
+            )
+
     def _works(self) -> tuple[Tensor, float]:
         """FLOPs for one record: (M,) of an iteration of every guest, and of one host."""
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         guests = [
-            _iteration(self.bottoms.parties[m], self.guest_partners.parties[m], shape, width) * objective.passes
+            _iteration(self.bottoms.parties[m], self.guest_partners.parties[m], shape, width)
+            * self.guest_objective.passes
             for m, (shape, width) in enumerate(zip(shapes, self.embedding_widths, strict=True))
-            for objective in (self.guest_objective,)
         ]
         joined = (sum(self.embedding_widths),)
         host = _iteration(self.hosts.parties[0], self.host_partners.parties[0], joined, self.host_width)
@@ -295,13 +328,17 @@ class DecoupledVFL(VFLModule):
             self.table_dtype,
             self.limit_bytes,
         ).to(self.device)
-        rank_zero_info(f"the hosts' buffers of {records:,} records take {self.replay.nbytes / 1e6:,.1f} MB")
 
     def memory_state(self) -> dict[str, Any]:
         return self.replay.state() if hasattr(self, "replay") else {}
 
     def load_memory(self, state: dict[str, Any]) -> None:
         self.replay.load_state(state)
+
+    def _phases_and_buffers(self) -> dict[str, int | str]:
+        """What a fit that goes on has to have in common with the one that it continues."""
+        names = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")
+        return {name: getattr(self, name) for name in names}
 
     # ---- training
 
@@ -336,7 +373,7 @@ class DecoupledVFL(VFLModule):
             if joining is not None:
                 losses.append(joining)
                 notes["train/host_loss"] = joining.detach().mean()
-                spent[self.roster.parties :] = len(ids) * self._host_seconds * outcome.hosts
+                spent[self.roster.parties :] = len(ids) * self._host_seconds * self._learning_hosts
         self._own_seconds += spent
         self.clock.advance_to(self._begun + float(self._own_seconds.max()))
         if not losses:
@@ -394,7 +431,7 @@ class DecoupledVFL(VFLModule):
     def _hosts_step(self, ids: Tensor, names: RoundNames, up: Tensor) -> Tensor | None:
         """Losses of the hosts that learn; None: nobody does. Those who are down are withheld."""
         known, everything = self.replay.known(ids)
-        learn = up & known.any(1).cpu()
+        learn = self._learning_hosts = up & known.any(1).cpu()
         if not learn.any():
             return None
         x = self.replay.read(ids).to(next(self.hosts.parameters()).dtype)  # (1 or H, B, Σ D_m)
@@ -452,9 +489,8 @@ class DecoupledVFL(VFLModule):
         encodings = torch.cat(parts)
         self._encodings = encodings, place.to(self.device)
         if self.standardise:
-            exact = encodings.double()
-            self.encoding_mean.copy_(exact.mean(0))
-            deviation = exact.std(0, correction=0)
+            self.encoding_mean.copy_(encodings.mean(0, dtype=torch.float64))
+            deviation = encodings.std(0, correction=0)
             self.encoding_scale.copy_(
                 torch.where(deviation > 1e-6, deviation, 1.0)
             )  # what never varies is not blown up
@@ -519,6 +555,7 @@ class DecoupledVFL(VFLModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint[BOOKS]["decoupled"] = {
+            "settings": self._phases_and_buffers(),
             "iterations": self.iterations,
             "communications": self.communications,
             "collected": self.collected,
@@ -532,6 +569,7 @@ class DecoupledVFL(VFLModule):
         books = checkpoint.get(BOOKS, {}).get("decoupled")
         if books is None:
             return
+        self._resumed_settings = books["settings"]
         self.iterations, self.communications = books["iterations"], books["communications"]
         self.collected = books["collected"]
         self.host_meter.load_state_dict(books["host_meter"])

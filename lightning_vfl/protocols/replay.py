@@ -53,20 +53,19 @@ class ReplayBuffers(nn.Module):
             raise ConfigurationError(f"register {register!r} is not known; use 'record' or 'message'")
         self.records, self.widths, self.hosts = records, tuple(widths), hosts
         self.register_kind, self.dtype, self.limit_bytes = register, dtype, limit_bytes
-        self.refuse_above_limit(may_differ=False)
+        self.refuse_above_limit(1)
         self.tables = nn.ModuleList([self._table()])
         self._known = [torch.zeros(records, dtype=torch.bool)]
         self._registers: list[list[Tensor | None]] = [[None] * len(self.widths)]  # by table, by guest
 
     @property
-    def nbytes(self) -> int:
-        """Memory of the tables."""
-        return sum(int(table.rows.nbytes) for table in self._all())
+    def table_bytes(self) -> int:
+        """Memory of one table."""
+        return table_bytes(self.records, self.widths, self.dtype)
 
-    def refuse_above_limit(self, may_differ: bool) -> None:
+    def refuse_above_limit(self, tables: int) -> None:
         """Refuse buffers that are too large: one for all hosts, or, where faults may tell them apart, one each."""
-        tables = self.hosts if may_differ else 1
-        needed = tables * table_bytes(self.records, self.widths, self.dtype)
+        needed = tables * self.table_bytes
         if needed > self.limit_bytes:
             raise ConfigurationError(
                 f"the buffers of {tables} hosts, {self.records:,} records with {sum(self.widths)} numbers each, take "

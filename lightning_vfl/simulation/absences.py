@@ -47,6 +47,10 @@ class RandomAbsence(FaultModel):
     def silent(self) -> bool:
         return not self.announced and self.probability > 0
 
+    @property
+    def tells_hosts_apart(self) -> bool:
+        return False
+
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         number = request // 2
         nothing = RoundOutcome.nothing(roster)

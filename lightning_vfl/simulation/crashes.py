@@ -64,6 +64,10 @@ class CrashChain(FaultModel):
     def silent(self) -> bool:
         return self.down > 0 and self.what != "hosts"  # of a host that is down no message is waited for
 
+    @property
+    def tells_hosts_apart(self) -> bool:
+        return self.down > 0 and self.what != "guests"
+
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         nothing = RoundOutcome.nothing(roster)
         if self.what == "guests":

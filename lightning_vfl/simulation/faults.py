@@ -99,7 +99,8 @@ class FaultModel(ABC):
     1. ``sample`` is pure: the same (request, roster, seed) gives the same bits, in any order of calls.
     2. outcomes have the shapes, units and ranges of ``RoundOutcome``.
     3. the seed matters, unless the model draws nothing.
-    4. ``silent`` is what the outcomes do: False if ``sends``, ``links`` and ``receives`` always hold.
+    4. ``silent`` is what the outcomes do: False if ``sends``, ``links`` and ``receives`` always hold; so is
+       ``tells_hosts_apart``: False if ``hosts`` and ``links`` always do.
     """
 
     @abstractmethod
@@ -114,6 +115,11 @@ class FaultModel(ABC):
     def silent(self) -> bool:
         """Whether messages may be lost without notice: somebody who waits for them needs a timeout."""
         return False
+
+    @property
+    def tells_hosts_apart(self) -> bool:
+        """Whether hosts, or the connections to them, may be up for one and down for another; default: they may."""
+        return True
 
     def stragglers(self, roster: Roster, seed: int) -> Tensor:
         """(M,) bool, who is known to be slow for the whole run: whom ``Ignore`` leaves out. Default: nobody."""
@@ -189,6 +195,11 @@ class Faults:
     def silent(self) -> bool:
         """Whether messages may be lost without notice."""
         return any(model.silent for model in self.models)
+
+    @property
+    def tell_hosts_apart(self) -> bool:
+        """Whether one host may be reached by what another is not."""
+        return any(model.tells_hosts_apart for model in self.models)
 
     def _hold(self, models: tuple[FaultModel, ...]) -> None:
         met: Counter[str] = Counter()

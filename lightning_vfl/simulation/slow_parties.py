@@ -71,6 +71,10 @@ class SlowParties(FaultModel):
         self.delay_of = dict(delay_of or {})
         self._blocks: dict[tuple[int, int, int], tuple[Tensor, Tensor, Tensor]] = {}  # of a pure function
 
+    @property
+    def tells_hosts_apart(self) -> bool:
+        return False
+
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         block, row = divmod(request, BLOCK)
         key = (block, roster.parties, seed)
