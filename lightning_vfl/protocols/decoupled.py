@@ -489,8 +489,10 @@ class DecoupledVFL(VFLModule):
         encodings = torch.cat(parts)
         self._encodings = encodings, place.to(self.device)
         if self.standardise:
-            self.encoding_mean.copy_(encodings.mean(0, dtype=torch.float64))
-            deviation = encodings.std(0, correction=0)
+            mean = encodings.mean(0, dtype=torch.float64)
+            squares = sum(((part - mean) ** 2).sum(0) for part in parts)  # float64, a part at a time
+            deviation = (torch.as_tensor(squares) / len(encodings)).sqrt()
+            self.encoding_mean.copy_(mean)
             self.encoding_scale.copy_(
                 torch.where(deviation > 1e-6, deviation, 1.0)
             )  # what never varies is not blown up
