@@ -78,7 +78,9 @@ def test_training_records_are_not_evaluated_through_the_protocol(tmp_path):
     spent = module.privacy.epsilon()
     fit.validate(module, datamodule=data, verbose=False)
     assert module.privacy.epsilon() == spent
-    with pytest.raises(ConfigurationError, match="privacy that nobody counts here; evaluate a VerticalDataModule, or use"):
+    with pytest.raises(
+        ConfigurationError, match="privacy that nobody counts here; evaluate a VerticalDataModule, or use"
+    ):
         trainer(tmp_path).validate(module, dataloaders=data.train_dataloader(), verbose=False)
 
 
