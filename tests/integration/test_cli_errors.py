@@ -64,6 +64,12 @@ def test_incomplete_commands(arguments, message, capsys):
     assert message in line
 
 
+def test_a_recipe_may_have_a_section_for_each_subcommand(tmp_path, capsys):
+    (tmp_path / "all.yaml").write_text("fit: {trainer: {max_epochs: three}}")
+    for arguments in (["--config", "all.yaml"], ["--config", "all.yaml", "fit"]):
+        assert complaint(arguments, capsys) == (2, "trainer.max_epochs: three is none of int, null")
+
+
 @pytest.mark.parametrize("command", ["test", "predict", "validate"])
 def test_an_untrained_model_is_not_evaluated_silently(command, capsys):
     code, line = complaint([command, *GOOD], capsys)

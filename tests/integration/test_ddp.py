@@ -1,29 +1,36 @@
 """Two processes that share every batch are one process with the joint batch."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pandas as pd
 import pytest
 import torch
 
-CODE = """
-import sys, torch
-from functools import partial
-from pathlib import Path
-from lightning_vfl.callbacks import Crashes, PartyDropout, PredictionWriter, Stragglers
 from lightning_vfl.aggregators import Max, Mean, Sum
+from lightning_vfl.callbacks import Crashes, PartyDropout, PredictionWriter, Stragglers
 from lightning_vfl.missing import Exclude, Skip, Zeros
 from lightning_vfl.waiting import Deadline
+from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, split, trainer
 
-def one_case(folder, devices, aggregator, missing, records, faulty):
+# aggregator, missing, records in all, faults
+CASES = {
+    "uneven rows": (Mean, Zeros, 92, False),
+    "a batch of one row": (Max, Exclude, 95, False),
+    "faults and zeros": (Mean, Zeros, 92, True),
+    "faults and skipped rounds": (Sum, Skip, 95, True),
+}
+
+
+def train(folder, devices, aggregator, missing, records, faulty):
     Blobs.records_in_all = records
     Blobs.partly_held = records == 92
-    module = split(aggregator(), optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-                   waiting=Deadline(0.3), missing=missing())
+    module = split(
+        aggregator(),
+        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        waiting=Deadline(0.3),
+        missing=missing(),
+    )
     faults = [Stragglers(), PartyDropout(0.3, 0.3), Crashes("hosts", 0.1, 0.9), Crashes("guests", 0.1, 0.9)]
     callbacks = [PredictionWriter(str(folder / "p.csv")), *(faults if faulty else [])]
     strategy = "ddp" if devices > 1 else "auto"
@@ -34,43 +41,34 @@ def one_case(folder, devices, aggregator, missing, records, faulty):
     tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
     t.predict(module, datamodule=data)
     if t.is_global_zero:
-        state = {"weights": module.state_dict(), "fit": fitted, "test": tested, "rounds": module.rounds,
-                 "bytes": module.meter.state_dict(), "steps": t.global_step, "given up": module.given_up,
-                 "standing": module.standing()}
+        state = {
+            "weights": module.state_dict(),
+            "fit": fitted,
+            "test": tested,
+            "rounds": module.rounds,
+            "bytes": module.meter.state_dict(),
+            "steps": t.global_step,
+            "given up": module.given_up,
+            "standing": module.standing(),
+        }
         torch.save(state, folder / "state.pt")
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    home, devices = Path(sys.argv[1]), int(sys.argv[2])
-    for name, aggregator, missing, records, faulty in (
-        ("uneven rows", Mean, Zeros, 92, False),
-        ("a batch of one row", Max, Exclude, 95, False),
-        ("faults and zeros", Mean, Zeros, 92, True),
-        ("faults and skipped rounds", Sum, Skip, 95, True),
-    ):
-        (home / name).mkdir(exist_ok=True)
-        one_case(home / name, devices, aggregator, missing, records, faulty)
-"""
+
+def train_all(folder, devices):
+    for name, settings in CASES.items():
+        (folder / name).mkdir(exist_ok=True)
+        train(folder / name, devices, *settings)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """All cases in one process, and again in two: starting processes is what takes the time."""
-    made = []
-    for devices in (1, 2):
-        folder = tmp_path_factory.mktemp(f"devices{devices}")
-        script = folder / "script.py"
-        script.write_text(CODE)
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        arguments = [sys.executable, str(script), str(folder), str(devices)]
-        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        made.append(folder)
+    made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
+    in_one_and_in_two(train_all, *made)
     return made
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", ["uneven rows", "a batch of one row", "faults and zeros", "faults and skipped rounds"])
+@pytest.mark.parametrize("case", CASES)
 def test_two_processes_are_one_with_the_joint_batch(folders, case):
     """Batches of 8 in each of two processes against 16 in one; the last batch is smaller, with odd rows or just one."""
     one, two = (torch.load(folder / case / "state.pt", weights_only=True) for folder in folders)

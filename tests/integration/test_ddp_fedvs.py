@@ -1,53 +1,18 @@
 """FedVS in two processes that share every batch against one process with the joint batch."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 
-CODE = """
-import sys, torch
-from functools import partial
-from pathlib import Path
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import LagrangeCoded
 from lightning_vfl.callbacks import PartyDropout, Stragglers
 from lightning_vfl.datamodules import ContiguousColumns
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.waiting import Threshold
+from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, trainer
-
-def one_case(folder, devices, records, blocks, steps, execution, faulty):
-    Blobs.records_in_all = records
-    torch.manual_seed(0)
-    aggregator = LagrangeCoded(blocks=blocks, privacy=1, execution=execution)
-    module = SplitVFL(aggregator, partial(PolynomialNetwork, degree=2), width=5, seed=0, waiting=Threshold(timeout=9.0),
-                      optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9), evaluate="protocol")
-    callbacks = [Stragglers(), PartyDropout(0.5, 0.3)] if faulty else []
-    t = trainer(folder, devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=10, max_steps=steps,
-                callbacks=callbacks)
-    data = Blobs(ContiguousColumns(7), batch_size=10 // devices)
-    t.fit(module, datamodule=data)
-    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
-    if t.is_global_zero:
-        torch.save({"weights": module.state_dict(), "test": tested, "bytes": module.meter.state_dict(),
-                    "rounds": module.rounds, "standing": module.standing(), "given up": module.given_up,
-                    "agreed": module.preparation.state(), "steps": t.global_step}, folder / "state.pt")
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    home, devices = Path(sys.argv[1]), int(sys.argv[2])
-    for case in sys.argv[3:]:
-        name, *settings = case.split("|")
-        (home / name).mkdir(exist_ok=True)
-        records, blocks, steps, execution, faulty = settings
-        one_case(home / name, devices, int(records), int(blocks), int(steps), execution, faulty == "True")
-    if devices > 1:
-        torch.distributed.destroy_process_group()
-"""
 
 # name: records in all (three fifths train), K, steps, execution, faults
 # batches of 10 records; with K = 2 these are 5 coded rows, the third of them half in one process, half in the other
@@ -61,15 +26,42 @@ CASES = {
 }
 
 
-def run(folder, devices, cases):
-    script = folder / "script.py"
-    script.write_text(CODE)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    listed = ["|".join(map(str, (name, *settings))) for name, settings in cases.items()]
-    arguments = [sys.executable, str(script), str(folder), str(devices), *listed]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
+def train(folder, devices, records, blocks, steps, execution, faulty):
+    Blobs.records_in_all = records
+    torch.manual_seed(0)
+    module = SplitVFL(
+        LagrangeCoded(blocks=blocks, privacy=1, execution=execution),
+        partial(PolynomialNetwork, degree=2),
+        width=5,
+        seed=0,
+        waiting=Threshold(timeout=9.0),
+        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        evaluate="protocol",
+    )
+    callbacks = [Stragglers(), PartyDropout(0.5, 0.3)] if faulty else []
+    strategy = "ddp" if devices > 1 else "auto"
+    t = trainer(folder, devices=devices, strategy=strategy, max_epochs=10, max_steps=steps, callbacks=callbacks)
+    data = Blobs(ContiguousColumns(7), batch_size=10 // devices)
+    t.fit(module, datamodule=data)
+    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
+    if t.is_global_zero:
+        state = {
+            "weights": module.state_dict(),
+            "test": tested,
+            "bytes": module.meter.state_dict(),
+            "rounds": module.rounds,
+            "standing": module.standing(),
+            "given up": module.given_up,
+            "agreed": module.preparation.state(),
+            "steps": t.global_step,
+        }
+        torch.save(state, folder / "state.pt")
+
+
+def train_all(folder, devices):
+    for name, settings in CASES.items():
+        (folder / name).mkdir(exist_ok=True)
+        train(folder / name, devices, *settings)
 
 
 def compare(folders, case):
@@ -91,8 +83,9 @@ def compare(folders, case):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """All cases in one process, and again in two: starting processes is what takes the time."""
-    return [run(tmp_path_factory.mktemp(f"devices{devices}"), devices, CASES) for devices in (1, 2)]
+    made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
+    in_one_and_in_two(train_all, *made)
+    return made
 
 
 @pytest.mark.processes

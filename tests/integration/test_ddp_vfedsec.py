@@ -1,60 +1,20 @@
 """vFedSec in two processes that share every batch against one process with the joint batch; all keystreams together."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from lightning_vfl.crypto import Use, reused
-
-CODE = """
-import json, sys, torch
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.callbacks import PartyDropout
+from lightning_vfl.crypto import Use, reused
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.waiting import WaitForAll
+from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, trainer
-
-def one_case(folder, devices, settings):
-    Blobs.records_in_all = settings.pop("records")
-    steps, silent = settings.pop("steps"), settings.pop("silent")
-    members = settings.pop("members")
-    torch.manual_seed(0)
-    aggregator = MaskedSum(**settings)
-    uses = []
-    aggregator._layer = replace(aggregator._layer, ledger=uses.append)
-    module = SplitVFL(aggregator, width=5, seed=0, active=0, waiting=WaitForAll(timeout=9.0),
-                      optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9), evaluate="protocol")
-    faults = [] if silent is None else [PartyDropout(0.6, 0.3, announced=not silent)]
-    t = trainer(folder, devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=10, max_steps=steps,
-                callbacks=faults, num_sanity_val_steps=0)
-    cut = Groups(ContiguousColumns(len(members)), members=members)
-    data = Blobs(cut, batch_size=10 // devices)
-    t.fit(module, datamodule=data)
-    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
-    (folder / f"uses{t.global_rank}.json").write_text(json.dumps(uses))
-    if t.is_global_zero:
-        torch.save({"weights": module.state_dict(), "test": tested, "bytes": module.meter.state_dict(),
-                    "rounds": module.rounds, "standing": module.standing(), "given up": module.given_up,
-                    "steps": t.global_step}, folder / "state.pt")
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    home, devices, cases = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    for name, settings in cases.items():
-        (home / name).mkdir(exist_ok=True)
-        one_case(home / name, devices, settings)
-    if devices > 1:
-        torch.distributed.destroy_process_group()
-"""
 
 # three fifths of the records train, in batches of 10
 PLAIN = {"records": 90, "steps": 5, "silent": None, "members": [1, 1, 1]}
@@ -73,20 +33,59 @@ CASES = {
 }  # fmt: skip
 
 
-def run(folder, devices):
-    script = folder / "script.py"
-    script.write_text(CODE)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    arguments = [sys.executable, str(script), str(folder), str(devices), json.dumps(CASES)]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
+def train(folder, devices, records, steps, silent, members, **settings):
+    Blobs.records_in_all = records
+    torch.manual_seed(0)
+    aggregator = MaskedSum(**settings)
+    uses = []
+    aggregator._layer = replace(aggregator._layer, ledger=uses.append)
+    module = SplitVFL(
+        aggregator,
+        width=5,
+        seed=0,
+        active=0,
+        waiting=WaitForAll(timeout=9.0),
+        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        evaluate="protocol",
+    )
+    t = trainer(
+        folder,
+        devices=devices,
+        strategy="ddp" if devices > 1 else "auto",
+        max_epochs=10,
+        max_steps=steps,
+        callbacks=[] if silent is None else [PartyDropout(0.6, 0.3, announced=not silent)],
+        num_sanity_val_steps=0,
+    )
+    cut = Groups(ContiguousColumns(len(members)), members=members)
+    data = Blobs(cut, batch_size=10 // devices)
+    t.fit(module, datamodule=data)
+    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
+    (folder / f"uses{t.global_rank}.json").write_text(json.dumps(uses))
+    if t.is_global_zero:
+        state = {
+            "weights": module.state_dict(),
+            "test": tested,
+            "bytes": module.meter.state_dict(),
+            "rounds": module.rounds,
+            "standing": module.standing(),
+            "given up": module.given_up,
+            "steps": t.global_step,
+        }
+        torch.save(state, folder / "state.pt")
+
+
+def train_all(folder, devices):
+    for name, settings in CASES.items():
+        (folder / name).mkdir(exist_ok=True)
+        train(folder / name, devices, **settings)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """All cases in one process, and again in two: starting processes is what takes the time."""
-    return [run(tmp_path_factory.mktemp(f"devices{devices}"), devices) for devices in (1, 2)]
+    made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
+    in_one_and_in_two(train_all, *made)
+    return made
 
 
 def uses_of(folder, case):

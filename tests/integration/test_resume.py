@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # the saver is left out on purpose
 
 EPOCHS, STEPS = 3, 6  # 54 training records in batches of 10
+KILLS = (1, 2, 3, 5, 6, 7, 9, 11, 12, 13, 17)  # about the first and last steps of every epoch, and within
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 RATE = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
 
@@ -83,7 +84,7 @@ def whole(tmp_path_factory):
     return folder, everything(*fit(folder))
 
 
-@pytest.mark.parametrize("step", range(1, EPOCHS * STEPS))
+@pytest.mark.parametrize("step", KILLS)
 def test_a_run_killed_after_any_step_resumes_to_the_same_bits(whole, tmp_path, step):
     folder, expected = whole
     resumed = everything(*fit(tmp_path, ckpt_path=folder / f"step={step}.ckpt"))

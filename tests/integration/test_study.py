@@ -234,16 +234,21 @@ def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(capsys):
     assert not Path("out").exists()
 
 
+def without_numbers(argument):
+    """``--seeds=[25, 0.5]`` as ``--seeds=[0, 0.0]``; names keep their digits."""
+    return argument if argument.startswith("--config=") else re.sub(r"(?<!\w)\d+", "0", argument)
+
+
 @pytest.mark.parametrize("name", [*(name for name in packaged() if name.startswith("studies/")), "docs"])
 def test_what_is_packaged_and_what_the_docs_show_can_be_run(name, tmp_path):
     if name == "docs":
         printed = (Path(__file__).parents[2] / "docs/studies.md").read_text(encoding="utf-8")
         Path("docs.yaml").write_text(re.search(r"```yaml\n(.*?)```", printed, re.DOTALL)[1])
         name = "docs.yaml"
-    runs = list(grid(read_study(find_study(name)), tmp_path))
-    for axis in ("recipe", "override"):  # every line of the file once; all pairs of them would take 40 s
-        for run in {getattr(run, axis): run for run in reversed(runs)}.values():
-            check(run.arguments)
+    # a parser looks at types: of the cells that differ in numbers alone, one will do; all of them would take a minute
+    kinds = {tuple(map(without_numbers, run.arguments)): run for run in grid(read_study(find_study(name)), tmp_path)}
+    for run in kinds.values():
+        check(run.arguments)
 
 
 def test_two_studies_do_not_share_a_folder(capsys):

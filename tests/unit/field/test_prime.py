@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import galois
 import numpy as np
 import pytest
@@ -194,9 +191,3 @@ def test_words_that_are_no_element_are_thrown_away():
             return np.array(row, np.uint32).view(np.uint64) if halves else np.array(row, np.uint64)
 
         assert field.random((4,), words).tolist() == [p - 1, 5, 7, 2]
-
-
-def test_numba_and_galois_are_not_loaded_by_the_import():
-    code = "import sys, lightning_vfl.field; print([m for m in ('numba', 'galois') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

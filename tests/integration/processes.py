@@ -1,0 +1,46 @@
+"""Work that is done by one process, and again by two that share every batch.
+
+They are forked from a server that has imported everything once: imports take longer than all that the tests train.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from torch.multiprocessing import start_processes
+
+# a child of a fork may not use threads that its parent has had: the server has imported, and computed nothing
+multiprocessing.set_forkserver_preload(["tests.subjects", "lightning_vfl.field.kernels", "pandas", "pytest"])
+
+Work = Callable[[Path, int], None]
+
+
+def in_one_and_in_two(work: Work, one: Path, two: Path, seconds: float = 300.0) -> None:
+    """Let one process do the work in one folder, and two together in the other; ``work`` is a module's function.
+
+    Raises:
+        torch.multiprocessing.ProcessRaisedException: with the traceback of the process that has failed.
+        TimeoutError: if they wait for each other.
+    """
+    end = time.monotonic() + seconds
+    for folder, devices in ((one, 1), (two, 2)):
+        given = (devices, find_free_network_port(), work, folder)
+        processes = start_processes(_enter, given, devices, join=False, daemon=True, start_method="forkserver")
+        while not processes.join(end - time.monotonic()):
+            if time.monotonic() >= end:
+                for process in processes.processes:
+                    process.kill()
+                raise TimeoutError(f"{devices} processes have not come to an end within {seconds} s")
+
+
+def _enter(rank: int, devices: int, port: int, work: Work, folder: Path) -> None:
+    torch.set_num_threads(1)
+    if devices > 1:  # as a launcher outside would tell Lightning, which then starts no processes of its own
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
+    work(folder, devices)
+    if devices > 1:
+        torch.distributed.destroy_process_group()
