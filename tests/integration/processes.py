@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
-from torch.multiprocessing import start_processes
+from torch.multiprocessing.spawn import start_processes
 
 # a child of a fork may not use threads that its parent has had: the server has imported, and computed nothing
 multiprocessing.set_forkserver_preload(["tests.subjects", "lightning_vfl.field.kernels", "pandas", "pytest"])

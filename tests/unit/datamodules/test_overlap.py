@@ -15,13 +15,20 @@ from lightning_vfl.datamodules import (
     Standardise,
     Unchanged,
 )
+from lightning_vfl.datamodules.base import SplitName
+from lightning_vfl.datamodules.records import Split
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import own_classes
 from lightning_vfl.streams import permutation
 
 from .miniature import InMemory, table
 
-SPLITS = {"train": table(23, 5, 0), "val": table(9, 5, 1), "test": table(8, 5, 2), "predict": table(7, 5, 3)}
+SPLITS: dict[SplitName, Split] = {
+    "train": table(23, 5, 0),
+    "val": table(9, 5, 1),
+    "test": table(8, 5, 2),
+    "predict": table(7, 5, 3),
+}
 
 
 def opened(partitioner: Partitioner, normaliser=None) -> InMemory:
