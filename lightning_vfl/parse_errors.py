@@ -76,6 +76,15 @@ def _unknown_class(name: str) -> str:
     return f"'{name}' is not a known class; {hint}"
 
 
+_NO_PLACE = {  # settings of other protocols that users try, and why they mean nothing here
+    "AsyncVFL": (("waiting", "missing"), "it waits for nobody; leave the policy recipe out"),
+    "DecoupledVFL": (
+        ("waiting", "missing", "aggregator"),
+        "its hosts join the latest embeddings, and nobody waits; leave the policy or the aggregator out",
+    ),
+}
+
+
 def _settings(kind: type) -> dict[str, None]:
     """The settings of a class, those that it hands on to its base among them."""
     names: dict[str, None] = {}
@@ -84,7 +93,7 @@ def _settings(kind: type) -> dict[str, None]:
         names |= {p.name: None for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
-    return names
+    return {name: None for name in names if name not in _NO_PLACE.get(kind.__name__, ((), ""))[0]}
 
 
 def _unknown_option(option: str, class_path: str | None) -> str:
@@ -94,6 +103,7 @@ def _unknown_option(option: str, class_path: str | None) -> str:
         settings = list(_settings(getattr(import_module(module), name)))
         near = difflib.get_close_matches(option, settings, n=2, cutoff=0.6)
         owner, hint = f" of {name}", f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(settings)}"
-        if name == "AsyncVFL" and option.split(".")[0] in ("waiting", "missing"):
-            hint = "it waits for nobody; leave the policy recipe out"
+        strangers, why = _NO_PLACE.get(name, ((), ""))
+        if option.split(".")[0] in strangers:
+            hint = why
     return f"'{option}' is not a setting{owner}; {hint}"

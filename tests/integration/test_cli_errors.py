@@ -51,6 +51,22 @@ def test_one_line_names_the_fix(more, status, message, capsys):
 
 
 @pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--config", "policy/stale"], "nobody waits; leave the policy or the aggregator out"),
+        (["--model.aggregator", "Mean"], "nobody waits; leave the policy or the aggregator out"),
+        (["--model.register", "letter"], "model.register"),
+        (["--trainer.max_epochs", "30"], "use trainer.max_epochs 31 or more"),
+        (["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/loss"], "DuringPhase"),
+        (["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"], "nothing to count with"),
+    ],
+)
+def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
+    recipes = ["--config", "data/digits", "--config", "protocol/dvfl", "--trainer.accelerator", "cpu"]
+    assert message in complaint(["fit", *recipes, *more], capsys)[1]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["fitt"], "invalid choice: 'fitt'"),
