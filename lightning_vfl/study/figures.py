@@ -42,7 +42,7 @@ _LABEL = {
 }
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
-_SHARES = ("accuracy", "precision", "recall", "f1", "auroc")  # metrics between 0 and 1, shown in %
+_SHARES = ("accuracy", "average_precision", "precision", "recall", "f1", "auroc")  # metrics between 0 and 1, shown in %
 _STYLE: Any = {
     "font.size": 8,
     "axes.labelsize": 8,
@@ -132,7 +132,7 @@ def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figur
 
 def _panels(study: Study) -> dict[str, dict[str, str]]:
     """Title -> name of a line -> its run: a panel for each override, or one panel if there is one of either."""
-    recipes, overrides = study.recipes, study.overrides
+    recipes, overrides = study.figure.only or tuple(study.recipes), study.overrides
     if len(recipes) > 1 and len(overrides) > 1:
         return {o: {r: line_name(r, o) for r in recipes} for o in overrides}
     names = [line_name(r, o) for r, o in product(recipes, overrides)]

@@ -27,12 +27,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Look:
-    """What the figures show: one metric against each of these; the range of its axis; the width in inches."""
+    """What the figures show: one metric against each of these; its axis' range; the width in inches; which recipes."""
 
     metric: str | None = None
     against: tuple[Axis, ...] = ("rounds", "passes", "virtual_seconds", "bytes")
     range: tuple[float, float] | None = None
     width: float = 3.5
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _study(said: Any, name: str) -> Study:
         _choice(found["baseline"], (*found["recipes"], *found.get("overrides", ())), "baseline")
     if "metrics" in given:
         found["metrics"] = _words(given["metrics"], "metrics")
-    found["figure"] = _figure(given.get("figure"))
+    found["figure"] = _figure(given.get("figure"), tuple(found["recipes"]))
     targets = _mapping(given.get("targets") or {}, "targets")
     found["targets"] = {str(metric): _target(str(metric), value) for metric, value in targets.items()}
     return Study(**found)
@@ -151,7 +152,7 @@ def _entry(said: Any, where: str) -> Entry:
     return Entry(_words(said, where), settings)
 
 
-def _figure(said: Any) -> Look:
+def _figure(said: Any, recipes: tuple[str, ...]) -> Look:
     given = _keys(said or {}, Look, "figure")
     style = Look()
     metric, width = given.get("metric"), given.get("width", style.width)
@@ -164,7 +165,8 @@ def _figure(said: Any) -> Look:
     ends = given.get("range")
     if ends is not None and not _is_range(ends):
         raise ConfigurationError(f"figure.range: {ends!r} is no range; write [lowest, highest], such as [90, 100]")
-    return Look(metric, axes, ends and (float(ends[0]), float(ends[1])), float(width))
+    only = tuple(_choice(name, recipes, "figure.only") for name in _words(given.get("only", []), "figure.only"))
+    return Look(metric, axes, ends and (float(ends[0]), float(ends[1])), float(width), only)
 
 
 def _target(metric: str, said: Any) -> Target:

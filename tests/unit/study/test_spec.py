@@ -29,6 +29,7 @@ def read(text, tmp_path):
         (GOOD + "figure: {range: [3, 1]}", "figure.range"),
         (GOOD + "figure: {metric: [x]}", "figure.metric"),
         (GOOD + "figure: {against: [round]}", "did you mean rounds?"),
+        (GOOD + "figure: {only: [nobody]}", "figure.only"),
         (GOOD + "targets: [val/accuracy]", "targets: ['val/accuracy'] is no mapping"),
         (GOOD + "targets: {val/accuracy: high}", "targets.val/accuracy: 'high' is no target; write a number such as"),
         (GOOD + "targets: {val/accuracy: true}", "targets.val/accuracy: True is no target"),
