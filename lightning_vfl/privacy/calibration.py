@@ -122,7 +122,7 @@ class MatchedPBM(PublishedPBM):
 
     Example:
         >>> f"{MatchedPBM(levels=16, beta=0.25).sigma(clip=1.0, sensitivity=2.0, parties=8):.3f}"
-        '1.158'
+        '1.133'
     """
 
     def __init__(self, levels: int, beta: float, order: float = 2.0) -> None:

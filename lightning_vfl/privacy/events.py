@@ -93,7 +93,7 @@ class PoissonBinomialEvent(PrivacyEvent):
 
     Example:
         >>> event = PoissonBinomialEvent(levels=4, beta=0.25, parties=3, coordinates=16)
-        >>> f"{event.curve()[48 + 6]:.2f} at order {ORDERS[48 + 6]:.0f}"
+        >>> f"{event.curve()[ORDERS.index(3.0)]:.2f} at order 3"
         '45.12 at order 3'
 
     References:
@@ -138,7 +138,7 @@ class GaussianEvent(PrivacyEvent):
 
     Example:
         >>> event = GaussianEvent(sigma=2.0, sensitivity=2.0, parties=4)
-        >>> [f"{event.curve(unit)[48]:.3f}" for unit in ("party-record", "record", "record (paper)")]
+        >>> [f"{event.curve(unit)[ORDERS.index(2.0)]:.3f}" for unit in ("party-record", "record", "record (paper)")]
         ['1.000', '4.000', '16.875']
 
     References:
