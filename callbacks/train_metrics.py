@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.books import is_due
 from lightning_vfl.types import RoundNames, VerticalBatch
@@ -101,12 +102,9 @@ def _batches(records: Any) -> Iterator[VerticalBatch]:
 @contextmanager
 def _evaluating(module: VFLModule) -> Iterator[None]:
     """In evaluation mode and in the clear; what was in which mode before is afterwards."""
-    protected, modes = module.protected_evaluation, [(part, part.training) for part in module.modules()]
-    module.protected_evaluation = False
-    module.eval()
+    protected, module.protected_evaluation = module.protected_evaluation, False
     try:
-        yield
+        with evaluating(module):
+            yield
     finally:
         module.protected_evaluation = protected
-        for part, training in modes:
-            part.training = training

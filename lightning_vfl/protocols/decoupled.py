@@ -1,7 +1,6 @@
 """DecoupledVFL: guests, hosts and the owner learn one after the other, and no gradient leaves anybody (DVFL)."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -18,6 +17,7 @@ from lightning_vfl.local_objectives import LocalObjective, Reconstruction
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
 from lightning_vfl.protocols.replay import Register, ReplayBuffers
@@ -482,7 +482,7 @@ class DecoupledVFL(VFLModule):
         every = torch.arange(len(data))
         common = every if data.present is None else every[data.present.all(1).cpu()]
         like = next(self.bottoms.parameters())
-        with _evaluating(self):
+        with evaluating(self):
             parts = [self._encode(tuple(x.to(like) for x in data.rows(ids))) for ids in torch.split(common, _ROWS)]
         place = torch.full((len(data),), -1)
         place[common] = torch.arange(len(common))
@@ -590,15 +590,3 @@ def _teams(bank: PartyBank, beside: PartyBank, shapes: Sequence[tuple[int, ...]]
 def _iteration(encoder: nn.Module, beside: nn.Module, shape: tuple[int, ...], width: int) -> float:
     """FLOPs of an iteration with one record, forward and backward."""
     return float(sum(work_of(encoder, shape, input_gradient=False)) + sum(work_of(beside, (width,), True)))
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Everything in evaluation mode, and each module in its own again afterwards."""
-    modes = [(inner, inner.training) for inner in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for inner, mode in modes:
-            inner.training = mode
