@@ -263,17 +263,6 @@ class DecoupledVFL(VFLModule):
             f"encodings up to {encodings / 1e6:,.1f} MB"
         )
 
-    def on_train_start(self) -> None:
-        """How many steps an epoch has is known now."""
-        super().on_train_start()
-        epoch = int(self.trainer.num_training_batches)
-        first, steps = (self.guest_epochs + self.replay_epochs) * epoch, self.trainer.max_steps
-        if 0 < steps <= first and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
-            raise ConfigurationError(
-                f"max_steps {steps} ends before the owner's phase begins, which is after {first} steps; use "
-                f"trainer.max_steps {first + 1} or more, or fewer guest_epochs"
-            )
-
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """A schedule that watches ``val/loss`` watches the owner's; before its phase that is of an untrained one."""
         if metric is None or self.phase == "owner":

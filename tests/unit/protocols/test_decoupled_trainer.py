@@ -240,7 +240,6 @@ REFUSED_BEFORE_TRAINING = {
     "no owner": ({"guest_epochs": 3, "replay_epochs": 1}, {"max_epochs": 4}, "use trainer.max_epochs 5 or more"),
     "limit": ({"limit_bytes": 100.0}, {}, "more than limit_bytes = 100"),
     "patience": ({}, {"callbacks": [EarlyStopping("val/accuracy")]}, "DuringPhase"),
-    "no step of the owner": ({}, {"max_steps": 2 * STEPS}, f"use trainer.max_steps {2 * STEPS + 1} or more"),
     "accumulation": ({}, {"accumulate_grad_batches": 2}, "raise batch_size"),
 }
 
