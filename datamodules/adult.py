@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightning_vfl.errors import ConfigurationError
-
-from .base import data_folder
+from .base import absent, data_folder
 from .cells import as_table, read_rows
 from .mixed_table import MixedRecords, MixedTable
 from .normalise import Normaliser
@@ -113,12 +111,9 @@ class Adult(MixedTable):
         self.expected_records = expected_records
 
     def read(self) -> MixedRecords:
-        if absent := [file for file in _FILES if not (self.data_dir / file).is_file()]:
-            raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds no {' and no '.join(absent)} of {type(self).__name__}; put "
-                f"'{_FILES[0]}' and '{_FILES[1]}' from {self.source} there, or name another folder with data_dir or "
-                "LIGHTNING_VFL_DATA"
-            )
+        if missing := [file for file in _FILES if not (self.data_dir / file).is_file()]:
+            what = f"{' and no '.join(missing)} of {type(self).__name__}"
+            raise absent(self.data_dir, what, f"'{_FILES[0]}' and '{_FILES[1]}' from {self.source}")
         expected = self.expected_records or (None, None)
         data, test = (self._file(file, number) for file, number in zip(_FILES, expected, strict=True))
         columns = {name: np.concatenate([column, test[0][name]]) for name, column in data[0].items()}

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .base import data_folder
+from .base import absent, data_folder
 from .cells import as_table, read_rows
 from .mixed_table import MixedRecords, MixedTable
 from .normalise import Normaliser
@@ -116,10 +116,7 @@ class BankMarketing(MixedTable):
         path = self.data_dir / _FILE
         if not path.is_file():
             other = f" but {_OTHER}, whose columns are others" if (self.data_dir / _OTHER).is_file() else ""
-            raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds no data of {type(self).__name__}{other}; put '{_FILE}' from "
-                f"{self.source} there, or name another folder with data_dir or LIGHTNING_VFL_DATA"
-            )
+            raise absent(self.data_dir, f"data of {type(self).__name__}{other}", f"'{_FILE}' from {self.source}")
         rows = read_rows(path, _SEPARATOR, self.source)
         names = rows[0][1] if rows else []
         self._check_names(path, names)

@@ -286,3 +286,17 @@ def data_folder(data_dir: str | Path | None, name: str) -> Path:
     if data_dir is not None:
         return Path(data_dir)
     return Path(os.environ.get("LIGHTNING_VFL_DATA", "data")) / name
+
+
+def absent(folder: Path, what: str, put: str) -> ConfigurationError:
+    """What to raise where the files of a data set are missing.
+
+    Args:
+        folder: where they should be.
+        what: is missing, of which data set.
+        put: the files, and where they come from.
+    """
+    return ConfigurationError(
+        f"{folder.absolute()} holds no {what}; put {put} there, or name another folder with data_dir or "
+        "LIGHTNING_VFL_DATA"
+    )

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lightning_vfl.errors import ConfigurationError
-
-from .multi_view import ViewData, ViewFiles, read_known_mat
+from .base import absent
+from .multi_view import ViewFiles
 from .normalise import Normaliser
 from .partition import Partitioner
+from .view_files import ViewData, read_known_mat
 
 _FILE = "Caltech101-7.mat"
 _SOURCE = "https://github.com/yeqinglee/mvdata"
@@ -83,8 +83,5 @@ class Caltech7(ViewFiles):
     def read(self) -> ViewData:
         path = self.data_dir / _FILE
         if not path.is_file():
-            raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds no data of {type(self).__name__}; put '{_FILE}', which {_SOURCE} "
-                "links to, there, or name another folder with data_dir or LIGHTNING_VFL_DATA"
-            )
+            raise absent(self.data_dir, f"data of {type(self).__name__}", f"'{_FILE}', which {_SOURCE} links to,")
         return read_known_mat(path, _FEATURES, self.num_classes, "Caltech101-7")

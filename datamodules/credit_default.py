@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 
-from .base import SplitName, VerticalDataModule, data_folder
+from .base import SplitName, VerticalDataModule, absent, data_folder
 from .cells import check_classes, check_count, refuse
 from .divided import Divided
 from .normalise import Normaliser
@@ -134,10 +134,7 @@ class CreditDefault(VerticalDataModule):
         path = next((self.data_dir / file for file in _FILES if (self.data_dir / file).is_file()), None)
         if path is None:
             named = " or ".join(f"'{file}'" for file in _FILES)
-            raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds no data of {type(self).__name__}; put {named} from {_SOURCE} there, "
-                "or name another folder with data_dir or LIGHTNING_VFL_DATA"
-            )
+            raise absent(self.data_dir, f"data of {type(self).__name__}", f"{named} from {_SOURCE}")
         numbers = _numbers(path, _cells(path), self.expected_records)
         labels = numbers[_LABEL].to_numpy().astype(np.int64)
         rows = split_rows(np.arange(len(labels)), self.seed, self.val_share, self.test_share, labels)

@@ -6,9 +6,10 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .multi_view import ViewData, ViewFiles, read_known_mat, read_text
+from .multi_view import ViewFiles
 from .normalise import Normaliser
 from .partition import Partitioner
+from .view_files import ViewData, read_known_mat, read_text
 
 _NUMERALS = {"fac": 216, "fou": 76, "kar": 64, "mor": 6, "pix": 240, "zer": 47}
 

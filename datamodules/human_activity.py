@@ -15,11 +15,11 @@ from lightning_vfl.errors import ConfigurationError
 
 from .base import SplitName, VerticalDataModule, data_folder
 from .cells import as_table, check_count, numbers, read_rows, refuse
-from .multi_view import read_text
 from .normalise import Normaliser, Unchanged
 from .partition import ContiguousColumns, Layout, Partitioner
 from .records import Split
 from .split import check_shares, split_rows
+from .view_files import read_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .base import SplitName, VerticalDataModule, data_folder
+from .base import SplitName, VerticalDataModule, absent, data_folder
 from .idx_images import image_split
 from .normalise import Normaliser, StandardiseParty
 from .partition import Layout, Partitioner, Views
@@ -148,11 +148,9 @@ class ModelNet10Views(VerticalDataModule):
 
     def _read(self, part: str) -> _Objects:
         folders = {name: self.data_dir / name / part for name in _CLASSES}
-        if absent := [f"{name}/{part}" for name, folder in folders.items() if not folder.is_dir()]:
-            raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds no {' and no '.join(absent)} of {type(self).__name__}; put the "
-                f"rendered views there, such as {_EXAMPLE}, or name another folder with data_dir or LIGHTNING_VFL_DATA"
-            )
+        if missing := [f"{name}/{part}" for name, folder in folders.items() if not folder.is_dir()]:
+            what = f"{' and no '.join(missing)} of {type(self).__name__}"
+            raise absent(self.data_dir, what, f"the rendered views, such as {_EXAMPLE},")
         found = [
             (label, name, views)
             for label, folder in enumerate(folders.values())

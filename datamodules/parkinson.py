@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 
-from .base import SplitName, VerticalDataModule, data_folder
+from .base import SplitName, VerticalDataModule, absent, data_folder
 from .cells import Row, as_table, check_classes, numbers, read_rows, refuse
 from .divided import Divided
 from .normalise import Normaliser
@@ -141,10 +141,7 @@ class Parkinson(VerticalDataModule):
         """The names of the columns, and the records."""
         path = self.data_dir / _FILE
         if not path.is_file():
-            raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds no data of {type(self).__name__}; put '{_FILE}' from {_SOURCE} "
-                "there, or name another folder with data_dir or LIGHTNING_VFL_DATA"
-            )
+            raise absent(self.data_dir, f"data of {type(self).__name__}", f"'{_FILE}' from {_SOURCE}")
         rows = read_rows(path, ",", _SOURCE)
         names, heads = _head(path, rows[:2])
         cells = as_table(path, rows[heads:], names, self.expected_records, _SOURCE)

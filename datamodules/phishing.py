@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 
-from .base import SplitName, VerticalDataModule, data_folder
+from .base import SplitName, VerticalDataModule, absent, data_folder
 from .cells import as_table, check_classes, refuse
 from .divided import Divided
 from .normalise import Normaliser, Unchanged
@@ -140,10 +140,7 @@ class Phishing(VerticalDataModule):
     def _table(self) -> Divided:
         path = self.data_dir / _FILE
         if not path.is_file():
-            raise ConfigurationError(
-                f"{self.data_dir.absolute()} holds no data of {type(self).__name__}; put '{_FILE}' from {_SOURCE} "
-                "there, or name another folder with data_dir or LIGHTNING_VFL_DATA"
-            )
+            raise absent(self.data_dir, f"data of {type(self).__name__}", f"'{_FILE}' from {_SOURCE}")
         cells = _cells(path, self.expected_records)
         for name in _COLUMNS:
             values = cells[name]

@@ -254,8 +254,8 @@ def test_no_folders(tmp_path):
     with pytest.raises(ConfigurationError) as error:
         ModelNet10Views(data_dir=tmp_path).setup("fit")
     assert str(error.value) == (
-        f"{tmp_path} holds no table/train and no toilet/train of ModelNet10Views; put the rendered views there, such "
-        f"as {FIRST}, or name another folder with data_dir or LIGHTNING_VFL_DATA"
+        f"{tmp_path} holds no table/train and no toilet/train of ModelNet10Views; put the rendered views, such "
+        f"as {FIRST}, there, or name another folder with data_dir or LIGHTNING_VFL_DATA"
     )
 
 

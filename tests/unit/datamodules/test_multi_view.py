@@ -10,7 +10,7 @@ import torch
 from scipy.io import savemat
 
 from lightning_vfl.datamodules import ContiguousColumns, MultiView, Unchanged
-from lightning_vfl.datamodules.multi_view import named_by_width, read_mat
+from lightning_vfl.datamodules.view_files import named_by_width, read_mat
 from lightning_vfl.errors import ConfigurationError
 
 from .miniature import cell_array, write_npz
