@@ -11,6 +11,7 @@ from .groups import Groups
 from .handwritten import Handwritten
 from .human_activity import HumanActivity
 from .idx_images import MNIST, FashionMNIST
+from .label_partition import LabelPartition
 from .model_net_views import ModelNet10Views
 from .multi_view import MultiView
 from .normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
@@ -37,6 +38,7 @@ __all__ = [
     "Groups",
     "Handwritten",
     "HumanActivity",
+    "LabelPartition",
     "Layout",
     "LimitedOverlap",
     "ModelNet10Views",

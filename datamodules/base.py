@@ -154,7 +154,10 @@ class VerticalDataModule(LightningDataModule, ABC):
                 features = cut[name].sub_(shift).div_(scale)
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
-                records = VerticalRecords(features.float(), self.party_shapes, split.labels, split.ids, present[name])
+                holders = self._label_holders(split) if name == "train" else None
+                records = VerticalRecords(
+                    features.float(), self.party_shapes, split.labels, split.ids, present[name], holders
+                )
                 kept = self.partitioner.kept(name, len(records))
                 self._records[name] = records if kept is None else records.only(kept)
 
@@ -228,6 +231,13 @@ class VerticalDataModule(LightningDataModule, ABC):
 
     def _loader(self, records: VerticalRecords, schedule: Schedule, rank: int, world: int) -> ScheduledLoader:
         return ScheduledLoader(records, schedule, rank, world, self.num_workers, self.pin_memory)
+
+    def _label_holders(self, train: Split) -> Tensor | None:
+        """(N,) int64, which party holds the label of each training record; None: nobody has said."""
+        if train.labels is None:
+            return None
+        holders = self.partitioner.label_holders(train.labels.numpy(), train.ids, len(self._cut()))
+        return None if holders is None else torch.from_numpy(holders)
 
     def _fit_scaling(self, train: Tensor, present: Tensor | None, widths: list[int]) -> tuple[Tensor, Tensor]:
         fitted = []

@@ -10,6 +10,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
+from .over import PartitionerOver
 from .partition import Layout, Part, Partitioner
 from .records import Split
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Groups(Partitioner):
+class Groups(PartitionerOver):
     """The parts of another partitioner, each for a group of parties that share the records out among themselves.
 
     Part g goes to ``members[g]`` parties. Party numbers run through the groups in order: members [1, 2, 2] are the
@@ -52,22 +53,17 @@ class Groups(Partitioner):
         https://arxiv.org/abs/2305.16794, section 3.1.
     """
 
-    covering = False  # a part goes to all parties of its group; the wrapped partitioner keeps its own promise
-
     def __init__(self, partitioner: Partitioner | None, members: Sequence[int], seed: int = 0) -> None:
         if not members:
             raise ConfigurationError("members is empty; give one number of parties for each part")
         if few := [g for g, parties in enumerate(members) if parties < 1]:
             raise ConfigurationError(f"members gives group {few[0]} to {members[few[0]]} parties; use 1 or more")
-        self.partitioner = partitioner
+        super().__init__(partitioner)
         self.members = tuple(members)
         self.seed = seed
 
-    def with_default(self, usual: Partitioner) -> Partitioner:
-        return self if self.partitioner is not None else Groups(usual, self.members, self.seed)
-
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        inner = self._inner()
+        inner = self.inner
         parts = inner.split(layout)
         if len(parts) != len(self.members):
             raise ConfigurationError(
@@ -92,7 +88,7 @@ class Groups(Partitioner):
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
         groups = self.groups(parties)
-        own = self._inner().held(split, records, len(groups))  # (N, G): what a group lacks, none of its parties holds
+        own = self.inner.held(split, records, len(groups))  # (N, G): what a group lacks, none of its parties holds
         if max(self.members) == 1:
             return own
         held = np.zeros((records, parties), dtype=bool)
@@ -101,17 +97,6 @@ class Groups(Partitioner):
             for party, share in zip(group, shares, strict=True):
                 held[share, party] = True
         return held if own is None else held & np.repeat(own, self.members, axis=1)
-
-    def kept(self, split: str, records: int) -> "NDArray[np.int64] | None":
-        return self._inner().kept(split, records)
-
-    def _inner(self) -> Partitioner:
-        if self.partitioner is None:
-            raise ConfigurationError(
-                "Groups has no cut of its own; give it a partitioner, or hand it to a datamodule, which fills in its "
-                "usual one"
-            )
-        return self.partitioner
 
 
 def who_holds(name: str, split: Split, partitioner: Partitioner, groups: Sequence[Sequence[int]]) -> Tensor | None:

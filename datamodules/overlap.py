@@ -7,13 +7,14 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
+from .over import PartitionerOver
 from .partition import Layout, Part, Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class LimitedOverlap(Partitioner):
+class LimitedOverlap(PartitionerOver):
     """The parts of another partitioner, for parties that hold few training records in common.
 
     ``aligned`` training records are held by every party. The others are shuffled and shared out evenly, each to one
@@ -48,8 +49,6 @@ class LimitedOverlap(Partitioner):
         shuffled and distributed evenly across all four guests."
     """
 
-    covering = False  # the wrapped partitioner keeps its own promise
-
     def __init__(
         self,
         partitioner: Partitioner | None = None,
@@ -59,18 +58,13 @@ class LimitedOverlap(Partitioner):
     ) -> None:
         if aligned < 1:
             raise ConfigurationError(f"aligned {aligned} leaves the parties no record in common; use 1 or more")
-        self.partitioner = partitioner
+        super().__init__(partitioner)
         self.aligned = aligned
         self.seed = seed
         self.only_aligned = only_aligned
 
-    def with_default(self, usual: Partitioner) -> Partitioner:
-        return (
-            self if self.partitioner is not None else LimitedOverlap(usual, self.aligned, self.seed, self.only_aligned)
-        )
-
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        inner = self._inner()
+        inner = self.inner
         parts = inner.split(layout)
         if any(len(group) > 1 for group in inner.groups(len(parts))):
             raise ConfigurationError(
@@ -80,7 +74,7 @@ class LimitedOverlap(Partitioner):
         return parts
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
-        inner = self._inner()
+        inner = self.inner
         if inner.held(split, records, parties) is not None:
             raise ConfigurationError(
                 f"{type(inner).__name__} says already who holds the {split} records; give LimitedOverlap one that cuts "
@@ -107,11 +101,3 @@ class LimitedOverlap(Partitioner):
                 f"aligned {self.aligned} exceeds the {records} training records; lower it to at most {records}"
             )
         return permutation(records, self.seed, "overlap")
-
-    def _inner(self) -> Partitioner:
-        if self.partitioner is None:
-            raise ConfigurationError(
-                "LimitedOverlap has no cut of its own; give it a partitioner, or hand it to a datamodule, which fills "
-                "in its usual one"
-            )
-        return self.partitioner

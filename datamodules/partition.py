@@ -19,6 +19,8 @@ from lightning_vfl.types import Roster
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Shares = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -99,6 +101,16 @@ class Partitioner(ABC):
         """Sorted positions of those of the N records of a split that are used at all; None: all are.
 
         The others are left out when parties have scaled their features with whatever they hold.
+        """
+        return None
+
+    def label_holders(self, labels: "NDArray[np.generic]", ids: "NDArray[np.generic]", parties: int) -> "Shares | None":
+        """(N,) int64, the party that holds the label of each training record, -1: nobody; None: nobody has said.
+
+        Args:
+            labels: (N,) of the training records; nothing else of a record is shown.
+            ids: (N,) the user's own record ids.
+            parties: M.
         """
         return None
 

@@ -50,6 +50,7 @@ class VerticalRecords(Dataset[VerticalBatch]):
         labels: (N,) or None.
         ids: (N,) the user's own record ids.
         present: (N, M) bool or None.
+        label_holders: (N,) int64, the party that holds a record's label, -1: nobody; None: it is not said.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class VerticalRecords(Dataset[VerticalBatch]):
         labels: Tensor | None,
         ids: "NDArray[np.generic]",
         present: Tensor | None = None,
+        label_holders: Tensor | None = None,
     ) -> None:
         self.features = features.contiguous()
         self.shapes = tuple(shapes)
@@ -66,6 +68,7 @@ class VerticalRecords(Dataset[VerticalBatch]):
         self.labels = labels
         self.ids = ids
         self.present = present
+        self.label_holders = label_holders
 
     def __len__(self) -> int:
         return len(self.features)
@@ -92,6 +95,7 @@ class VerticalRecords(Dataset[VerticalBatch]):
             None if self.labels is None else self.labels.index_select(0, rows),
             self.ids[positions],
             None if present is None or present.all() else present,
+            None if self.label_holders is None else self.label_holders.index_select(0, rows),
         )
 
     def __getitem__(self, request: Request) -> VerticalBatch:

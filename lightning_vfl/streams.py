@@ -87,3 +87,16 @@ def seed_torch(device: torch.device, seed: int, *names: Name) -> None:
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.manual_seed(value)
+
+
+def even_shares(n: int, sharers: int, seed: int, *names: Name) -> "NDArray[np.int64]":
+    """(n,) the number of the sharer of each of n things: a random order, cut into even runs, the first the larger.
+
+    Example:
+        >>> np.bincount(even_shares(7, 3, 0, "labels")).tolist()
+        [3, 2, 2]
+    """
+    who = np.empty(n, dtype=np.int64)
+    for sharer, run in enumerate(np.array_split(permutation(n, seed, *names), sharers)):
+        who[run] = sharer
+    return who

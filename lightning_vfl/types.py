@@ -65,6 +65,7 @@ class RecordSource(Protocol):
     """What a protocol may ask about the records of a stage; the datamodule's records satisfy it."""
 
     present: Tensor | None
+    label_holders: Tensor | None  # (N,) int64, the party that holds a record's label, -1: nobody; None: it is not said
 
     def __len__(self) -> int:
         """N, the number of records."""
