@@ -4,9 +4,10 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_vfl import SplitVFL, VerticalBatch
+from lightning_vfl import VerticalBatch
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import unit_of_one_release
+from lightning_vfl.protocols import RoundVFL
 
 
 class PrivacyBudget(Callback):
@@ -43,17 +44,18 @@ class PrivacyBudget(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        if not isinstance(pl_module, SplitVFL) or not pl_module.aggregator.accounts:
+        if not isinstance(pl_module, RoundVFL) or not pl_module.aggregator.accounts:
             what = type(getattr(pl_module, "aggregator", pl_module)).__name__
             raise ConfigurationError(
-                f"PrivacyBudget has nothing to count with {what}; use SplitVFL with PoissonBinomial or LocalGaussian"
+                f"PrivacyBudget has nothing to count with {what}; use SplitVFL or CascadeVFL with PoissonBinomial or "
+                "LocalGaussian"
             )
         pl_module.privacy.delta, pl_module.privacy.unit = self.delta, self.unit
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: VerticalBatch, batch_idx: int
     ) -> Any:
-        module = _split(pl_module)
+        module = _of_rounds(pl_module)
         worst = self._reserved(module, batch)
         if worst <= self.target_epsilon:
             return
@@ -65,7 +67,7 @@ class PrivacyBudget(Callback):
             )
         module.end_before_round = True
 
-    def _reserved(self, module: SplitVFL, batch: VerticalBatch) -> float:
+    def _reserved(self, module: RoundVFL, batch: VerticalBatch) -> float:
         accountant = module.privacy.accountant
         if accountant is None:
             return 0.0
@@ -74,7 +76,7 @@ class PrivacyBudget(Callback):
         return max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)
 
 
-def _split(module: LightningModule) -> SplitVFL:
-    if not isinstance(module, SplitVFL):
-        raise TypeError(f"{type(module).__name__} is no SplitVFL")  # setup has seen that it is
+def _of_rounds(module: LightningModule) -> RoundVFL:
+    if not isinstance(module, RoundVFL):
+        raise TypeError(f"{type(module).__name__} is no RoundVFL")  # setup has seen that it is
     return module

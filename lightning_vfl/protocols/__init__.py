@@ -3,6 +3,7 @@
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.base import Predictions, VFLModule
 from lightning_vfl.protocols.decoupled import DecoupledVFL
+from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.split import SplitVFL
 
-__all__ = ["AsyncVFL", "DecoupledVFL", "Predictions", "SplitVFL", "VFLModule"]
+__all__ = ["AsyncVFL", "DecoupledVFL", "Predictions", "RoundVFL", "SplitVFL", "VFLModule"]

@@ -203,7 +203,7 @@ def test_every_pair_gives_gradients_with_every_plain_aggregator(aggregator, rule
         plan = module.plan_round(batch, number)
         if not plan.skipped:
             module.zero_grad()
-            module._through_protocol(batch, RoundNames(0, "fit", number), plan.roll).square().sum().backward()
+            module._through_round(batch, RoundNames(0, "fit", number), plan.roll).square().sum().backward()
             moved = [any(p.grad is not None for p in party.parameters()) for party in module.bottoms.parties]
             assert moved == plan.roll.included.tolist()
             assert all(p.grad is None or torch.isfinite(p.grad).all() for p in module.parameters())

@@ -1,0 +1,255 @@
+"""Protocols in which all parties are called at once, and a rule says when to go on without those who are late."""
+
+import warnings
+from abc import ABC
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.planning import RoundCosts, RoundPlan, check_pair, plan_round
+from lightning_vfl.privacy.events import PrivacyEvent
+from lightning_vfl.protocols.base import BOOKS, VFLModule
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
+from lightning_vfl.protocols.preparation import of
+from lightning_vfl.rounds import Exchange, contribute, contribute_some
+from lightning_vfl.simulation.faults import RoundOutcome
+from lightning_vfl.types import Contribution, Leg, PartyView, Roll, Roster, RoundNames, ServerView, VerticalBatch
+from lightning_vfl.waiting import Ignore, WaitForAll, WaitingRule
+
+
+class RoundVFL(VFLModule, ABC):
+    """What synchronous rounds and cascade events have in common: calling, waiting, standing in, and the exchange.
+
+    Args:
+        aggregator: how the embeddings of the parties become one tensor.
+        waiting: when whoever joins the embeddings stops waiting; None: ``WaitForAll()``.
+        missing: what happens about the missing; None: ``Exclude()``.
+        settings: those of ``VFLModule``.
+
+    Raises:
+        ConfigurationError: before training, for a waiting rule and a policy that cannot train together, under these
+            faults or with this aggregator.
+    """
+
+    _notes: Mapping[str, float] = MappingProxyType({})
+    _possible: tuple[PrivacyEvent, ...] | None = None
+    left_out: tuple[int, ...] = ()  # the parties that training never calls
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        waiting: WaitingRule | None = None,
+        missing: MissingPolicy | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(aggregator, bottom, top, width, **settings)
+        self.waiting = waiting or WaitForAll()
+        self.missing = missing or Exclude()
+        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # by rows: a fit knows two batch sizes at most
+        self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
+
+    # ---- before training
+
+    def on_fit_start(self) -> None:
+        """Refuse what cannot train, then make room for what is remembered."""
+        needed = self.aggregator.min_responses(self.roster.parties)
+        slow = self.faults.stragglers(self.roster)
+        first = self.aggregator.legs(1, self.embedding_widths, self.basis_widths(), self.roster)[0]
+        quiet = self.aggregator.loses_quietly
+        check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
+        policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
+        if (self.missing.needs_visible or self.missing.fills) and not self.aggregator.visible:
+            raise ConfigurationError(
+                f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
+                "use Exclude, PadAfterNorm or Skip"
+            )
+        if self.missing.remembers and self._joint:
+            raise ConfigurationError(
+                f"missing: {policy} would remember in each process only the records that this process has seen; "
+                "train in one process, or use Exclude, Zeros or Skip"
+            )
+        if isinstance(self.waiting, Ignore) and not slow.any():
+            warnings.warn("Ignore leaves nobody out: no fault model names a straggler", stacklevel=1)
+        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        called = self.waiting.calls(everybody, slow)
+        if not self.aggregator.takes_part(called, called, self.roster).any():
+            raise ConfigurationError(
+                f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, from whom {aggregator} can make "
+                "nothing; use WaitForAll, or fewer stragglers"
+            )
+        self.left_out = tuple((~called).nonzero().flatten().tolist())
+        self._faultless.clear()
+        self._possible = None
+        super().on_fit_start()
+
+    @property
+    def remembers(self) -> bool:
+        return self.missing.remembers
+
+    def prepare_memory(self, records: int) -> None:
+        self.missing.prepare(records, self.embedding_widths, self.device)
+
+    def memory_state(self) -> dict[str, Any]:
+        return self.missing.state()
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        self.missing.load_state(state)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[BOOKS]["left_out"] = list(self.left_out)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.left_out = tuple(checkpoint.get(BOOKS, {}).get("left_out", ()))
+
+    # ---- a round
+
+    def planned(
+        self,
+        costs: RoundCosts,
+        held: Tensor,
+        forward: RoundOutcome,
+        backward: RoundOutcome,
+        takes_part: Callable[[Tensor, Tensor], Tensor],
+    ) -> RoundPlan:
+        """What happens in a round of these costs, records held and outcomes, under this protocol's rules."""
+        return plan_round(
+            costs,
+            self.waiting,
+            self.missing,
+            held,
+            forward,
+            backward,
+            self.faults.stragglers(self.roster),
+            self.aggregator.min_responses(self.roster.parties),
+            takes_part,
+            self.roster,
+        )
+
+    def brought(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
+        """What the parties bring into a round: of an aggregate in the clear, only those that count compute."""
+        aggregator = self.aggregator
+        if aggregator.in_the_clear and not (roll.complete or self._joint_training):
+            return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
+        hidden = None if aggregator.in_the_clear else batch.present
+        return contribute(aggregator.form, bottoms, batch.features, hidden)
+
+    def exchanged(
+        self,
+        batch: VerticalBatch,
+        contribution: Contribution,
+        names: RoundNames,
+        roll: Roll,
+        policy: MissingPolicy,
+        roster: Roster | None = None,
+    ) -> tuple[Tensor, Exchange]:
+        """The aggregate (B, D_out) of a round, connected to the contribution's leaves, and how it came about.
+
+        ``roster``: who joins the embeddings, where that is one of the parties.
+        """
+        aggregator, rows, roster = self.aggregator, self.rows_of(batch), roster or self.roster
+        if getattr(self._trainer, "datamodule", None) is None:  # ``prepare`` has looked at its records
+            aggregator.refuse_partly_held(batch.present, roster)
+            refuse_overlap(roster, batch.present)
+        prepared, stage = self.preparation, of(names.stage)
+        records, agreed = prepared.count(stage), prepared.agreed
+        everyone = tuple(range(roster.parties))
+        parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
+        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties))
+        self._notes = parties.notes
+        seen = batch.present if aggregator.visible else None
+        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
+        exchange = Exchange(aggregator, contribution, parties, server, policy)
+        value = exchange.run()
+        self.enter_corrected(exchange.aggregate.corrected)
+        return value, exchange
+
+    def aggregator_notes(self) -> dict[str, float]:
+        """What the parties' side of the aggregator has to say about this round, by the name it is logged under."""
+        return {f"aggregator/{name}": value for name, value in self._notes.items()}
+
+    def possible_events(self) -> tuple[PrivacyEvent, ...]:
+        """What a round may release: with everybody in it, and, where parties may be missing, with as many as there are.
+
+        Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
+        """
+        if self._possible is None:
+            parties, active = range(self.roster.parties), self.active
+            missing = self.faults.models or self.waiting.leaves_out or self.left_out
+            order = sorted(
+                parties, key=lambda m: m != active
+            )  # who is with whom does not matter, but for the active one
+            subsets = [tuple(sorted(order[:n])) for n in (parties if missing else ()) if self._usable(order[:n])]
+            subsets.append(tuple(parties))
+            events = (self.aggregator.event(subset, self.embedding_widths, self.roster) for subset in subsets)
+            self._possible = tuple(dict.fromkeys(event for event in events if event is not None))
+        return self._possible
+
+    def _usable(self, parties: list[int]) -> bool:
+        """Whether an aggregate can be of exactly these."""
+        there = torch.zeros(self.roster.parties, dtype=torch.bool)
+        there[parties] = True
+        return bool(parties) and torch.equal(self.aggregator.takes_part(there, there, self.roster), there)
+
+    def _held(self, batch: VerticalBatch) -> Tensor | None:
+        """(M,) bool, the parties that hold at least one row of the joint batch; None: all do, or nobody may tell."""
+        if self.aggregator.everybody_called:
+            return None
+        if batch.joint is None:
+            return None if batch.present is None else batch.present.any(0).cpu()
+        if batch.joint.held is None:
+            return None
+        held = torch.zeros(self.roster.parties, dtype=torch.bool)
+        held[list(batch.joint.held)] = True
+        return held
+
+    # ---- evaluation
+
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The top's output, in the clear or through the aggregator's messages."""
+        roll = self._evaluation_roll()
+        if not self.protected_evaluation:
+            return self.output_in_the_clear(batch, roll)
+        self._enter_evaluation(self.coded_rows(batch), names.stage, roll)
+        self.enter_opening(self.rows_of(batch).total, names, roll.called)
+        contribution = self.brought(self.bottoms, batch, roll)
+        value, exchange = self.exchanged(batch, contribution, names, roll, Exclude())
+        return self.head(value, exchange.aggregate.columns)
+
+    def _evaluation_roll(self) -> Roll:
+        """Everybody but those whom the training has never called: their bottoms have learnt nothing."""
+        if not self.left_out:
+            return Roll.everyone(self.roster.parties)
+        called = torch.tensor([party not in self.left_out for party in range(self.roster.parties)])
+        return Roll.of(self.aggregator.takes_part(called, called, self.roster))
+
+    def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The server's output for an aggregate; a policy that pads has zeros where columns are absent."""
+        return super().head(self.joined(value, columns))
+
+    def joined(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+        """What the top is given of an aggregate."""
+        if columns is None or not self.missing.pads:
+            return value
+        return self.missing.after(value, columns)
+
+    def _enter_evaluation(self, rows: int, stage: str, roll: Roll) -> None:
+        """Evaluation stands in the books under kinds of its own."""
+        if (rows, stage) not in self._evaluation_legs:
+            legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
+            self._evaluation_legs[rows, stage] = tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
+        for leg in self._evaluation_legs[rows, stage]:
+            self.meter.add(leg, roll.called)
