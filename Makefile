@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo check fix test test-slow coverage bench clean
+.PHONY: help install demo check fix test test-slow coverage bench results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,13 +24,14 @@ demo: $(INSTALLED)  ## train and test a split model on handwritten digits, 4 par
 	$(BIN)/lightning-vfl test --config data/digits --config protocol/mean --trainer.accelerator cpu \
 		--trainer.logger false --ckpt_path runs/demo/best.ckpt
 
-check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contracts, spelling, command-line smoke
+check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contracts, spelling, page of results, command-line smoke
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
-	MYPYPATH=.lint $(BIN)/mypy tests benchmarks
+	MYPYPATH=.lint $(BIN)/mypy tests benchmarks docs/results/make_page.py
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/codespell
+	$(BIN)/python docs/results/make_page.py --check
 	$(BIN)/lightning-vfl --version
 	$(BIN)/python -m lightning_vfl fit --help > /dev/null
 	$(BIN)/python -m tests.readme_commands
@@ -62,8 +63,12 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.field
 	$(BIN)/python -m benchmarks.fedvs_step
 	$(BIN)/python -m benchmarks.dvfl_step
+	$(BIN)/python -m benchmarks.cvfl_step
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.secure_layer
+
+results: $(INSTALLED)  ## docs/results/README.md from page.yaml and tables/
+	$(BIN)/python docs/results/make_page.py
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

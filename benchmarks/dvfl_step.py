@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import Goal, Pairs, arguments, report
-from benchmarks.steps import STEPS, WARM, RandomFloats, take_steps
+from benchmarks.steps import STEPS, WARM, RandomFloats, in_turn, take_steps
 from lightning_vfl import DecoupledVFL, SplitVFL
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.allocator import keep_freed_memory
@@ -106,7 +106,7 @@ def floor(data: RandomFloats, inputs_first: bool = False) -> float:
     guests = Stacked(data.parties, GUESTS[data.parties], torch.relu, torch.sigmoid, inputs_first)
     hosts = Stacked(HOSTS, (JOINED, HOST_HIDDEN, ENCODING), nn.functional.leaky_relu, torch.relu, inputs_first)
     adam = torch.optim.Adam([*guests.parameters(), *hosts.parameters()], lr=1e-3, fused=True)
-    x = data.records("train").features[: STEPS * ROWS]
+    x = torch.cat(data.records("train").rows(torch.arange(STEPS * ROWS)), dim=1)
     strips = x.view(STEPS, ROWS, data.parties, -1).transpose(1, 2).contiguous()
     times = []
     for own in strips:
@@ -118,15 +118,6 @@ def floor(data: RandomFloats, inputs_first: bool = False) -> float:
         adam.step()
         times.append(time.perf_counter() - began)
     return median(times[WARM:])
-
-
-def in_turn(kinds: dict[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
-    """Median seconds a step, by kind, turn by turn."""
-    taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(turns):
-        for kind, run in kinds.items():
-            taken[kind].append(run())
-    return taken
 
 
 def rows_of(guests: int, taken: dict[str, list[float]], others: Sequence[str]) -> list[dict[str, object]]:

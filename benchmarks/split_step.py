@@ -63,13 +63,14 @@ def hand_loop(bank: PartyBank, top: nn.Module, join: str, data: RandomFloats, op
     labels = records.labels
     if labels is None:
         raise ValueError("the benchmark's records have labels")
+    features = torch.cat(records.rows(torch.arange(STEPS * BATCH)), dim=1)
     owners = [list(network.parameters()) for network in (*bank.parties, top)]
     groups = owners if optimizers == "one a party" else [[p for owner in owners for p in owner]]
     adams = [torch.optim.Adam(group, lr=1e-3, fused=True) for group in groups]
     loss_of = nn.CrossEntropyLoss()
     while True:
         for start in range(0, STEPS * BATCH, BATCH):
-            columns = records.features[start : start + BATCH].split(records.widths, dim=1)  # type: ignore[no-untyped-call]
+            columns = features[start : start + BATCH].split(records.widths, dim=1)  # type: ignore[no-untyped-call]
             h: tuple[Tensor, ...] = bank(columns)
             z = torch.cat(h, 1) if join == "concat" else torch.stack(h).mean(0)
             loss = loss_of(top(z), labels[start : start + BATCH])

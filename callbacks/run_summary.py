@@ -68,7 +68,7 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
         for kind in hosts.kinds("up"):
             yield f"sent per host: {kind}", per_party(hosts.total("up", kind))
     uploads = -(-rounds // max(module.epoch_batches, 1))  # a record is uploaded once in an epoch
-    if uploads and (protection := module.aggregator.protection(uploads)):
+    if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
     for unit, epsilon in module.privacy.figures().items():
         yield f"privacy ε of a {unit}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}"

@@ -9,14 +9,16 @@ from lightning_vfl.types import VerticalBatch
 if TYPE_CHECKING:
     from lightning_vfl.protocols.asynchronous import AsyncVFL
     from lightning_vfl.protocols.base import VFLModule
+    from lightning_vfl.protocols.cascade import CascadeVFL
     from lightning_vfl.protocols.decoupled import DecoupledVFL
     from lightning_vfl.protocols.split import SplitVFL
 
-__all__ = ["AsyncVFL", "DecoupledVFL", "SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
+__all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
 
 # Protocols pull in `lightning` (3.5 s); aggregators, field and privacy must stay importable without that cost.
 _LAZY = {
     "AsyncVFL": "lightning_vfl.protocols.asynchronous",
+    "CascadeVFL": "lightning_vfl.protocols.cascade",
     "DecoupledVFL": "lightning_vfl.protocols.decoupled",
     "SplitVFL": "lightning_vfl.protocols.split",
     "VFLModule": "lightning_vfl.protocols.base",

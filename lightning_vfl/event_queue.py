@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,10 @@ import numpy as np
 import torch
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.own_orders import OwnOrders
 from lightning_vfl.planning import RoundCosts
 from lightning_vfl.schedules import Planned, Schedule
 from lightning_vfl.simulation.faults import Faults
-from lightning_vfl.streams import permutation
 from lightning_vfl.types import Event, RecordSource, Roster
 
 if TYPE_CHECKING:
@@ -95,15 +94,13 @@ class FirstComeFirstServed(Schedule):
         self.roster = roster
         self.faults = faults
         self.seed = seed
-        self._held = [_held_by(party, records) for party in range(roster.parties)]
-        self._sizes = [min(batch_size, len(held)) for held in self._held]
-        self.steps = sum(len(held) // size for held, size in zip(self._held, self._sizes, strict=True))
+        self._orders = OwnOrders([_held_by(party, records) for party in range(roster.parties)], batch_size, seed)
+        self.steps = sum(self._orders.batches)
         self._compute = (costs.forward + sum(costs.encoding)).tolist()
         self._upload = torch.stack(costs.sending).sum(0).tolist()
         self._download = costs.answering.tolist()
         self._finish = costs.backward.tolist()
         self._service = costs.server
-        self._order = lru_cache(maxsize=2 * roster.parties)(self._shuffled)
         self._begin = begin, first, number
         self._now: _Queue | None = None
 
@@ -144,7 +141,7 @@ class FirstComeFirstServed(Schedule):
             heappush(turns, self._next(turn, event))
             last = number == queue.number + count - 1
             after = _Queue(number + 1, free, tuple(sorted(turns))) if last else queue
-            yield self._batch(turn.party, turn.request), event, after
+            yield self._orders.batch(turn.party, turn.request), event, after
 
     def _serve(self, turn: _Turn, number: int, free: float) -> tuple[Event, float]:
         """A party's event, and when the server is free again."""
@@ -171,15 +168,6 @@ class FirstComeFirstServed(Schedule):
         computing = self._compute[party] * float(outcome.slowdown[party])
         arrival = start + computing + float(outcome.delay[party]) + self._upload[party]
         return _Turn(arrival, request, party, start)
-
-    def _batch(self, party: int, request: int) -> "NDArray[np.int64]":
-        size = self._sizes[party]
-        turn, place = divmod(request, len(self._held[party]) // size)
-        return self._order(party, turn)[place * size : (place + 1) * size]
-
-    def _shuffled(self, party: int, turn: int) -> "NDArray[np.int64]":
-        held = self._held[party]
-        return held[permutation(len(held), self.seed, "order", "fit", "party", party, turn)]
 
 
 def _held_by(party: int, records: RecordSource) -> "NDArray[np.int64]":

@@ -44,6 +44,10 @@ class MissingPolicy(ABC):
         """What the top is given: z (B, D_out) behind the norm, columns (D_out,) bool, False: absent; default: z."""
         return z
 
+    def arrived_late(self, ids: Tensor, party: int, h: Tensor) -> None:
+        """An embedding (B, D_m) has come after its round was closed; default: nobody remembers it."""
+        return
+
     def state(self) -> dict[str, Any]:
         """State for a checkpoint that a run goes on from."""
         return {}
@@ -160,6 +164,9 @@ class Stale(MissingPolicy):
         latest = [piece.to(like) for piece in self.table.read(ids)]
         pieces = (*message.pieces, *(latest[party] for party in missing))
         return Message(message.kind, message.to, (*message.senders, *missing), pieces)
+
+    def arrived_late(self, ids: Tensor, party: int, h: Tensor) -> None:
+        self.table.write(ids, party, h)
 
     def state(self) -> dict[str, Any]:
         return {} if self._table is None else self._table.state()

@@ -2,8 +2,9 @@
 
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.base import Predictions, VFLModule
+from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.split import SplitVFL
 
-__all__ = ["AsyncVFL", "DecoupledVFL", "Predictions", "RoundVFL", "SplitVFL", "VFLModule"]
+__all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "Predictions", "RoundVFL", "SplitVFL", "VFLModule"]

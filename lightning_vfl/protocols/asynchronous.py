@@ -12,6 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.event_queue import FirstComeFirstServed
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.base import BOOKS, VFLModule
+from lightning_vfl.protocols.books import event_of
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
 from lightning_vfl.streams import seed_of
@@ -142,7 +143,7 @@ class AsyncVFL(VFLModule):
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """One event."""
         names = self.next_round(seed_global=True)
-        event = self._event = _event_of(batch)
+        event = self._event = event_of(batch, self)
         self._learns = self._reached(event)
         self._enter(event)
         if not self._learns[1]:
@@ -203,11 +204,3 @@ class AsyncVFL(VFLModule):
             self.meter.add(leg, alone & outcome.announced & outcome.sends)
         if event.refresh and self._event_costs.downlink is not None:
             self.meter.add(self._event_costs.downlink, alone)
-
-
-def _event_of(batch: VerticalBatch) -> Event:
-    if batch.event is None:
-        raise ConfigurationError(
-            "AsyncVFL trains on the events of its own schedule; let the trainer ask a VerticalDataModule for batches"
-        )
-    return batch.event

@@ -410,6 +410,10 @@ class VFLModule(LightningModule, ABC):
         passes = self.mini_batches / (self.roster.parties * self.pass_batches)
         return {"clock/virtual_seconds": self.clock.seconds, "progress/passes": passes, **sums}
 
+    def protection(self, uploads: int) -> str | None:
+        """What was hidden of a record after so many uploads, in words for the summary; None: nothing is claimed."""
+        return self.aggregator.protection(uploads)
+
     def requests_made(self) -> int:
         """How many requests each party has had in training so far; two a round."""
         return 2 * self.rounds.get("fit", 0)
@@ -484,6 +488,16 @@ class VFLModule(LightningModule, ABC):
 
         ``coded``: how many coded rows these records are in, where the aggregator computes on such.
         """
+        coded = rows if coded is None else coded
+        if (rows, coded) not in self._costs:
+            legs = self.aggregator.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
+            downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
+            legs, updates = (*legs, *self.more_legs(rows)), self.update_legs()
+            self._costs[rows, coded] = RoundCosts.of(legs, downlink, rows, *self.networks_work(), self.clock, updates)
+        return self._costs[rows, coded]
+
+    def networks_work(self) -> tuple[list[Work], Work]:
+        """FLOPs of a record: each party's bottom, and the top."""
         if self._work is None:
             shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
             out_width = self.aggregator.out_width(self.width, self.roster)
@@ -492,13 +506,7 @@ class VFLModule(LightningModule, ABC):
             if self.aggregator.form is LinearForms:  # no party runs its bottom: the products are a leg's work
                 bottoms = [Work(0.0, work.backward) for work in bottoms]
             self._work = bottoms, top
-        coded = rows if coded is None else coded
-        if (rows, coded) not in self._costs:
-            legs = self.aggregator.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
-            downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
-            legs, updates = (*legs, *self.more_legs(rows)), self.update_legs()
-            self._costs[rows, coded] = RoundCosts.of(legs, downlink, rows, *self._work, self.clock, updates)
-        return self._costs[rows, coded]
+        return self._work
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
         """What travels with the parties' last leg besides what the aggregator sends; default: nothing."""
@@ -537,18 +545,25 @@ class VFLModule(LightningModule, ABC):
         else:
             self.mini_batches += int(plan.roll.included.sum())
 
-    def enter_opening(self, rows: int, names: RoundNames, called: Tensor) -> None:
-        """Enter what the parties send each other at the beginning of a round; absences do not hold it up."""
+    def enter_opening(self, rows: int, names: RoundNames, called: Tensor, roster: Roster | None = None) -> float:
+        """Enter what the parties send each other at the beginning of a round; absences do not hold it up.
+
+        ``roster``: who joins the embeddings, where that is one of the parties.
+
+        Returns:
+            the seconds that it takes.
+        """
         last, self.opened[names.stage] = self.opened.get(names.stage, -1), names.round
-        for leg in self.aggregator.opening_legs(rows, self.roster, called, names.round, last):
+        taken = 0.0
+        for leg in self.aggregator.opening_legs(rows, roster or self.roster, called, names.round, last):
             known = self._openings.get((leg, names.stage))
             if known is None:  # few different ones in a run
                 named = leg if names.stage == "fit" else replace(leg, kind=f"{names.stage} {leg.kind}")
                 seconds = float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max())
                 known = self._openings[leg, names.stage] = named, seconds
             self.meter.add(known[0])
-            if names.stage == "fit":  # no virtual time passes in evaluation
-                self.clock.advance(known[1])
+            taken += known[1]
+        return taken
 
     def enter_corrected(self, parties: Sequence[int]) -> None:
         """Enter parties whose wrong answers were corrected in this round, and name each once."""
@@ -614,13 +629,18 @@ class VFLModule(LightningModule, ABC):
             )
         self.privacy.open(len(data.records("train")))
 
-    def spend_privacy(self, plan: RoundPlan, batch: VerticalBatch) -> None:
-        """Charge the records of the joint batch with what the server can read of a round, whatever comes of it."""
+    def spend_privacy(self, plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
+        """Charge the records of the joint batch with what the server can read of a round, whatever comes of it.
+
+        ``reader``: the party that joins the embeddings instead of a server; what it has drawn itself hides nothing from
+        it.
+        """
         if self.privacy.accountant is None:
             return
-        released = self.aggregator.released(plan.roll, plan.sent[0], self.roster)
-        parties = tuple(released.nonzero().flatten().tolist())
-        event = self.aggregator.event(parties, self.embedding_widths, self.roster)
+        roster = self.roster if reader is None else replace(self.roster, active=reader)
+        released = self.aggregator.released(plan.roll, plan.sent[0], roster)
+        parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
+        event = self.aggregator.event(parties, self.embedding_widths, roster)
         if event is not None:
             self.privacy.accountant.spend(event, self.joint_ids(batch))
 

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
 from lightning_vfl.privacy.events import UNITS
+from lightning_vfl.types import Event, VerticalBatch
 
 
 @dataclass
@@ -67,6 +69,20 @@ class PrivacyBooks:
 def is_due(step: int, every: int) -> bool:
     """Whether something done every so many steps is due after this one; 0: never."""
     return every > 0 and step % every == 0
+
+
+def event_of(batch: VerticalBatch, protocol: object) -> Event:
+    """The event that an asynchronous protocol's own schedule has put into a batch.
+
+    Raises:
+        ConfigurationError: if another schedule has made the batch.
+    """
+    if batch.event is None:
+        raise ConfigurationError(
+            f"{type(protocol).__name__} trains on the events of its own schedule; let the trainer ask a "
+            "VerticalDataModule for batches"
+        )
+    return batch.event
 
 
 def plain_sgd_rate(optimizer: Any, parameter: Tensor) -> float | None:

@@ -187,16 +187,21 @@ class RoundVFL(VFLModule, ABC):
         Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
         """
         if self._possible is None:
-            parties, active = range(self.roster.parties), self.active
             missing = self.faults.models or self.waiting.leaves_out or self.left_out
-            order = sorted(
-                parties, key=lambda m: m != active
-            )  # who is with whom does not matter, but for the active one
-            subsets = [tuple(sorted(order[:n])) for n in (parties if missing else ()) if self._usable(order[:n])]
-            subsets.append(tuple(parties))
-            events = (self.aggregator.event(subset, self.embedding_widths, self.roster) for subset in subsets)
-            self._possible = tuple(dict.fromkeys(event for event in events if event is not None))
+            events: dict[PrivacyEvent | None, None] = {}  # each once, in order
+            for reader in self.readers():
+                roster = self.roster if reader is None else replace(self.roster, active=reader)
+                read = [m for m in range(self.roster.parties) if m != reader]
+                order = sorted(read, key=lambda m: m != self.active)  # who it is does not matter, else
+                subsets = [tuple(sorted(order[:n])) for n in range(len(read)) if missing and self._usable(order[:n])]
+                for subset in (*subsets, tuple(read)):
+                    events[self.aggregator.event(subset, self.embedding_widths, roster)] = None
+            self._possible = tuple(event for event in events if event is not None)
         return self._possible
+
+    def readers(self) -> tuple[int | None, ...]:
+        """The parties that join embeddings; None: a server does."""
+        return (None,)
 
     def _usable(self, parties: list[int]) -> bool:
         """Whether an aggregate can be of exactly these."""

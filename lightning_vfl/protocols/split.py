@@ -122,7 +122,7 @@ class SplitVFL(RoundVFL):
         rows = self.rows_of(batch).total, self.coded_rows(batch)
         plan = self._plan = self.plan_round(batch, names.round, rows)
         if plan.roll.called.any():
-            self.enter_opening(rows[0], names, plan.roll.called)
+            self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.enter(plan, self.round_costs(*rows))
         self.spend_privacy(plan, batch)
         if plan.skipped:

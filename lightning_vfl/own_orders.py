@@ -1,0 +1,44 @@
+"""Everybody goes through records of its own, in an order of its own, one mini-batch after the other."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from lightning_vfl.streams import permutation
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class OwnOrders:
+    """Whole mini-batches of the records that each holder has; when they are through, they are shuffled anew.
+
+    Args:
+        held: for each holder, the positions of its records, at least one.
+        batch_size: B; a holder of fewer records has all of them in a batch.
+        seed: names the orders.
+
+    Example:
+        >>> import numpy as np
+        >>> orders = OwnOrders([np.arange(5), np.arange(5, 7)], 2, seed=0)
+        >>> orders.batches, sorted(orders.batch(1, 0).tolist())
+        ((2, 1), [5, 6])
+    """
+
+    def __init__(self, held: "Sequence[NDArray[np.int64]]", batch_size: int, seed: int) -> None:
+        self._held = held
+        self._sizes = [min(batch_size, len(own)) for own in held]
+        self.batches = tuple(len(own) // size for own, size in zip(held, self._sizes, strict=True))
+        self._seed = seed
+        self._order = lru_cache(maxsize=2 * len(held))(self._shuffled)
+
+    def batch(self, holder: int, number: int) -> "NDArray[np.int64]":
+        """A holder's mini-batch of this number, counted from 0 over all its passes."""
+        turn, place = divmod(number, self.batches[holder])
+        size = self._sizes[holder]
+        return self._order(holder, turn)[place * size : (place + 1) * size]
+
+    def _shuffled(self, holder: int, turn: int) -> "NDArray[np.int64]":
+        own = self._held[holder]
+        return own[permutation(len(own), self._seed, "order", "fit", "party", holder, turn)]

@@ -1,0 +1,563 @@
+"""CascadeVFL: several active parties hold the labels, and train asynchronously with replicas of one top (CVFL)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.periods import Periods
+from lightning_vfl.protocols.base import BOOKS
+from lightning_vfl.protocols.books import event_of
+from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.event_plans import EventPlan, EventPlanner, Networks
+from lightning_vfl.protocols.replicas import Replica, Replicas, refuse_above
+from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.surrogate import half_squares, surrogate
+from lightning_vfl.record_table import LIMIT_BYTES
+from lightning_vfl.rounds import contribute, contribute_some
+from lightning_vfl.streams import even_shares, seed_torch
+from lightning_vfl.types import Embeddings, Event, Message, RecordSource, Roster, RoundNames, ServerView, VerticalBatch
+from lightning_vfl.waiting import WaitingRule
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Variant = Literal["async", "sync", "single", "centralized"]
+
+
+@dataclass
+class Staleness:
+    """By how many steps of the collaborator messages were out of date, in one epoch."""
+
+    messages: int = 0
+    total: int = 0
+    most: int = 0
+
+    def add(self, behind: int) -> None:
+        self.messages, self.total, self.most = self.messages + 1, self.total + behind, max(self.most, behind)
+
+    def mean(self) -> float:
+        return self.total / self.messages if self.messages else 0.0
+
+
+class _Late(NamedTuple):
+    """An embedding (B, D_m) that was not in time, and the virtual moment at which it comes."""
+
+    moment: float
+    party: int
+    ids: Tensor
+    h: Tensor
+
+
+class CascadeVFL(RoundVFL):
+    r"""Cascade training with labels that several parties hold: CVFL.
+
+    L **active parties** hold disjoint sets of labels (``LabelPartition``; without one, the M parties share them out
+    evenly); every party has a bottom, a **collaborator** the global top w_0, and every active party a replica of it.
+    Active parties work side by side, each in periods of its own length. At the START of a period it picks a batch of
+    its own labelled records, collects the embeddings of all parties, and takes loss and gradients with the replica that
+    it was last sent. At the END its messages are delivered: the gradient of an embedding to the bottom it came from,
+    which carries it through the Jacobian at its CURRENT parameters, and the top's gradient to the collaborator, which
+    steps and sends w_0 back. Nobody waits for other active parties, so messages are out of date by what others have
+    done in between; ``train/staleness_mean`` and ``train/staleness_max`` say how many steps the collaborator has taken
+    since it sent the replica that a message was taken with.
+
+    An active party minimises F_l = mean loss + λ Σ r(θ_m), r(θ) = ½|θ|², a slow one F_l^q: its message is multiplied by
+    c = max(1, q F_l^(q-1)), logged as ``train/amplification``. Slow are those in ``slower`` and the stragglers among
+    the active parties that fault models name. Where label counts differ, events weigh N_l L / N.
+
+    One END is one mini-batch is one optimiser step. The loss that is stepped on is a surrogate, whose gradient is what
+    the messages say; ``train/loss`` is the mean loss of the batch. An epoch is Σ⌊N_l / B⌋ events.
+
+    Faults: event c makes the requests 2c (collect) and 2c + 1 (deliver) of everybody. The waiting rule closes the
+    collection. Under a policy that remembers (``Stale``), the embeddings of those who were late are used from the time
+    that they come, and they learn from the gradient of what stood in for them. The active party itself reads
+    ``announced`` and ``sends`` of its own (away: an idle period); its connection, and the host, are the collaborator's:
+    while these are down bottoms learn and w_0 does not, and its replica stays.
+
+    Guarantee: what an active party sends depends on the labels of others only through parameters. Who does not learn
+        from an event keeps parameters and optimiser state. Dropout in a bottom is the same at START and END.
+    Not guaranteed: privacy of labels against gradients, which are in the clear; hidden embeddings against the active
+        party's own knowledge (its own part of a sum is no secret to it); several processes (refused). Privacy is
+        charged at the END, so a fit ends with up to L collections under way that nobody has been charged for.
+
+    Args:
+        aggregator: how an active party joins embeddings: any that sends them, hidden or not, to one place.
+        bottom: as in ``VFLModule``.
+        top: as in ``VFLModule``.
+        width: as in ``VFLModule``.
+        variant: ``async``; ``sync``: nobody begins a period before the slowest has ended, with the replicas refreshed
+            together; ``single``: only party ``alone`` has labels; ``centralized``: all features and labels are in one
+            place, nothing is sent, and the same networks are trained by plain mini-batches.
+        alone: the party of ``single``.
+        slower: active party -> s: it is slower by this share in all it does, its period is 1 / (1 - s) as long.
+        q: the exponent of slow active parties, 1 or more.
+        decay: λ.
+        waiting: when an active party stops waiting for embeddings; None: ``WaitForAll()``.
+        missing: what happens about the missing; None: ``Exclude()``.
+        limit_bytes: the largest replicas that are kept, L times all parameters.
+        settings: those of ``VFLModule``; without ``optimizer`` it is Adam, which undoes most of c.
+
+    Raises:
+        ConfigurationError: before training.
+
+    References:
+        Xia, Li, Zhang, Wu, Yuan, "Cascade Vertical Federated Learning Towards Straggler Mitigation and Label Privacy
+        over Distributed Labels" (CVFL): Algorithms 1 to 3, equations 2 and 3, section 5 for the variants. The scan
+        prints the bound below which q does not act as q^(1-q); q F^(q-1) = 1 is at F = q^(1/(1-q)).
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        variant: Variant = "async",
+        alone: int = 0,
+        slower: dict[int, float] | None = None,
+        q: float = 1.0,
+        decay: float = 1e-3,
+        waiting: WaitingRule | None = None,
+        missing: MissingPolicy | None = None,
+        limit_bytes: float = LIMIT_BYTES,
+        **settings: Any,
+    ) -> None:
+        super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
+        if variant not in get_args(Variant):
+            raise ConfigurationError(f"variant '{variant}' is unknown; use {', '.join(get_args(Variant))}")
+        if not q >= 1:
+            raise ConfigurationError(f"q {q} would hold slow parties back; use 1 or more")
+        if not decay >= 0:
+            raise ConfigurationError(f"decay {decay} would make parameters grow; use 0 or more")
+        for party, share in (slower or {}).items():
+            if not 0 <= share < 1:
+                raise ConfigurationError(
+                    f"slower gives party {party} the share {share}, with which it would never end; use 0 to less than 1"
+                )
+        if self.active is not None:
+            raise ConfigurationError(
+                "active names one party with all labels; in CascadeVFL the data say who holds which: leave active out, "
+                "and give the data a LabelPartition"
+            )
+        self._refuse_aggregator(aggregator, type(self.missing))
+        self.variant: Variant = variant
+        self.alone = alone
+        self.slower = dict(slower or {})
+        self.q = q
+        self.decay = decay
+        self.limit_bytes = limit_bytes
+        self.staleness = Staleness()
+        self.version = 0  # steps of the collaborator
+        self.seen: dict[int, int] = {}  # active party -> the version that its replica has
+        self._sent_back: dict[int, bool] = {}  # whether the last step was
+        self._begun = 0  # events
+        self._periods = 0  # of the busiest active party
+        self._weights: dict[int, float] = {}
+        self._plans: dict[int, EventPlan] = {}
+        self._late: dict[int, list[_Late]] = {}  # on the way to each active party
+        self._event: Event | None = None
+        self._learnt = False
+        self._resumed_replicas: dict[int, dict[str, Any]] = {}
+        self.replicas: Replicas | None = None  # before a fit
+        self._resumed_variant: Variant | None = None
+        self.active_parties: tuple[int, ...] = ()
+        self.amplified: frozenset[int] = frozenset()
+
+    @staticmethod
+    def _refuse_aggregator(aggregator: Aggregator, policy: type[MissingPolicy]) -> None:
+        name = type(aggregator).__name__
+        if aggregator.form is not Embeddings:
+            raise ConfigurationError(
+                f"{name} computes on shares of records and models, and gives no party an embedding's gradient to carry "
+                "on; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
+            )
+        somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
+        if not aggregator.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
+            raise ConfigurationError(
+                f"{name}'s sums are made for one active party, and here they take turns; use layout: sum"
+            )
+        if policy.pads:
+            raise ConfigurationError(f"{policy.__name__} pads behind a norm, and CascadeVFL has none; use Exclude")
+        if policy.fills and not aggregator.in_the_clear:
+            raise ConfigurationError(
+                f"missing: {policy.__name__} stands in for single embeddings, which {name} does not send as they are; "
+                "use Exclude or Skip"
+            )
+
+    # ---- before training
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if self.roster.shared:
+            raise ConfigurationError(
+                f"CascadeVFL has no rule for the bottom that parties {list(self.roster.shared[0])} share; use SplitVFL"
+            )
+        if self.variant != "centralized" and any(layer.running_mean is not None for layer in _norms(self.top)):
+            raise ConfigurationError(
+                "the top's batch norm would learn its running statistics with the active parties and never with the "
+                "collaborator; use LayerNorm in the top, or no norm"
+            )
+        legs = self.aggregator.legs(1, self.embedding_widths, (), self.roster)
+        if legs[0].to != "server":
+            raise ConfigurationError(
+                f"the shares of {type(self.aggregator).__name__} hide embeddings from who joins them, but here that is "
+                "a party, and holds shares as well; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
+            )
+        if not self.aggregator.visible and self.roster.parties < 3:
+            raise ConfigurationError(
+                "of a sum of two parties an active party, which knows its own part, would read the other's embedding; "
+                "use at least 3 parties"
+            )
+
+    def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
+        """The ends of everybody's periods; whole batches only, with and without ``drop_last``."""
+        shares = self._shares(records)
+        if batch_size > (most := max(map(len, shares.values()))):
+            raise ConfigurationError(
+                f"batch_size {batch_size} exceeds the {most} labels of the active party that holds most; lower it to "
+                f"at most {most}"
+            )
+        total = sum(map(len, shares.values()))
+        self._weights = {party: len(own) * len(shares) / total for party, own in shares.items()}
+        self._plans.clear()
+        self.active_parties = tuple(sorted(shares))
+        self.planner = self._planner()
+        everywhere = None if self.aggregator.everybody_called else records.present
+
+        def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
+            if self.variant == "centralized":
+                return self._seconds_in_one_place(len(ids))
+            held = None if everywhere is None else everywhere.index_select(0, torch.from_numpy(ids)).any(0)
+            plan = self._plans[number] = self.planner.plan(number, party, len(ids), held)
+            return plan.seconds
+
+        return Periods(
+            shares,
+            batch_size,
+            seed,
+            seconds,
+            self.variant == "sync",
+            self.clock.seconds,  # a second fit goes on where the first has ended
+            self._begun,
+            self._periods,
+        )
+
+    def _planner(self) -> EventPlanner:
+        slow = self.faults.stragglers(self.roster)
+        slowed = {m for m in self.active_parties if self.slower.get(m, 0.0) > 0 or bool(slow[m])}
+        self.amplified = frozenset(slowed if self.q > 1 and self.variant != "centralized" else ())
+        bottoms, top = self.networks_work()
+        size = sum(p.numel() for p in self.top.parameters())
+        return EventPlanner(
+            self.aggregator,
+            self.roster,
+            Networks(bottoms, top, size, self.embedding_widths),
+            self.clock,
+            self.faults,
+            self.planned,
+            self.slower,
+            self.amplified,
+            self.missing.remembers,
+        )
+
+    def _shares(self, records: RecordSource) -> "dict[int, NDArray[np.int64]]":
+        """Active party -> positions of the records whose labels it learns from."""
+        if records.label_holders is None:
+            holders = even_shares(len(records), self.roster.parties, self.seed, "labels")
+        else:
+            holders = records.label_holders.cpu().numpy()
+        shares = {int(party): np.flatnonzero(holders == party) for party in np.unique(holders[holders >= 0])}
+        if self.variant == "centralized":
+            return {0: np.flatnonzero(holders >= 0)}
+        strangers = sorted(party for party in self.slower if party not in shares)
+        if strangers:
+            raise ConfigurationError(
+                f"slower names party {strangers[0]}, but labels are held by parties {sorted(shares)}; name one of these"
+            )
+        if self.variant == "single":
+            if self.alone not in shares:
+                raise ConfigurationError(
+                    f"alone names party {self.alone}, but labels are held by parties {sorted(shares)}; name one of "
+                    "these"
+                )
+            return {self.alone: shares[self.alone]}
+        return shares
+
+    def on_fit_start(self) -> None:
+        """Refuse what cannot train, then make room for the replicas."""
+        if self._joint:
+            raise ConfigurationError("CascadeVFL serves one event at a time in one process; use devices: 1")
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise ConfigurationError("messages are taken before a loss could be scaled; use precision bf16-mixed")
+        if self.trainer.ckpt_path is not None and self._resumed_variant not in (None, self.variant):
+            raise ConfigurationError(
+                f"the checkpoint was trained with variant: {self._resumed_variant}, this model has {self.variant}; "
+                "resume with the same"
+            )
+        if self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            raise ConfigurationError(
+                "reload_dataloaders_every_n_epochs would begin all periods anew while messages are under way; leave it "
+                "at 0"
+            )
+        self._late.clear()
+        self._resumed_replicas = {}
+        super().on_fit_start()
+        if self.variant != "centralized":
+            parties = sorted(self._shares(self.trainer.datamodule.records("train")))  # type: ignore[attr-defined]  # super has seen it
+            size = refuse_above(self.limit_bytes, len(parties), self.bottoms, self.top)
+            rank_zero_info(f"the replicas of {len(parties)} active parties take {size / 1e6:,.1f} MB")
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    def memory_state(self) -> dict[str, Any]:
+        if self.replicas is None:
+            return {}
+        late = {party: [list(message) for message in messages] for party, messages in self._late.items() if messages}
+        return {"missing": super().memory_state(), "late": late, "replicas": self.replicas.state()}
+
+    def load_memory(self, state: dict[str, Any]) -> None:
+        if state["missing"]:
+            super().load_memory(state["missing"])
+        self._late = {party: [_Late(*message) for message in messages] for party, messages in state["late"].items()}
+        self._resumed_replicas = state["replicas"]
+
+    def on_train_start(self) -> None:
+        """Everybody begins with the networks as they are, or as they were when its period began."""
+        super().on_train_start()
+        parties = () if self.variant == "centralized" else self.active_parties
+        self.replicas = Replicas(parties, self.bottoms, self.top)
+        if self._resumed_replicas:
+            self.replicas.load_state(self._resumed_replicas)
+            self._resumed_replicas = {}
+        else:
+            self.seen = dict.fromkeys(parties, self.version)
+            self._sent_back.clear()
+        self.replicas.follow_modes()
+
+    def on_train_end(self) -> None:
+        """A later fit counts its first epoch anew."""
+        super().on_train_end()
+        self.staleness = Staleness()
+
+    def readers(self) -> tuple[int | None, ...]:
+        return self.active_parties
+
+    def _replicas(self) -> Replicas:
+        if self.replicas is None:
+            raise RuntimeError("the replicas are made when the training starts")
+        return self.replicas
+
+    # ---- one event
+
+    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+        """The END of a period."""
+        names = self.next_round(seed_global=True)
+        event = self._event = event_of(batch, self)
+        self._begun = max(self._begun, event.number + 1)
+        self._periods = max(self._periods, event.request + 1)
+        if self.variant == "centralized":
+            return self._step_in_one_place(batch, batch_idx, event)
+        party, rows = event.party, len(batch.record_ids)
+        plan = self._plans.pop(event.number, None) or self.planner.plan(event.number, party, rows, self._held(batch))
+        self._enter(plan, event, rows, names)
+        if plan.there:
+            self.spend_privacy(plan.round, batch, party)
+        learnt = self._learnt = bool(plan.learning) or plan.steps
+        if not learnt:
+            self.given_up += 1
+            if plan.late and self.missing.remembers:  # what comes late is remembered all the same
+                self._collected(self._replicas().of[party], batch, event, plan)
+            self._log_event(None, batch, batch_idx, {})
+            return self.nothing_learnt()
+        values, gradients, scale, loss = self._message(batch, event, names, plan)
+        self._log_event(loss, batch, batch_idx, {"train/amplification": scale} if party in self.amplified else {})
+        learning = [p for m in plan.learning for p in self.bottoms.parties[m].parameters()]
+        return surrogate(values, gradients, learning, self.decay, scale * self._weights[party])
+
+    def _message(
+        self, batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
+    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+        """What the messages are about, the gradients in them, c, and the batch's loss.
+
+        The first half is the active party's, with everything as it was at START; the second is the receivers', now.
+        """
+        replica = self._replicas().of[event.party]
+        leaves, computed = self._collected(replica, batch, event, plan)
+        roster = self.planner.seen_from(event.party)
+        value, exchange = self.exchanged(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
+        loss = self.objective.loss(replica.top(self.joined(value, exchange.aggregate.columns)), self._labels(batch))
+        wanted = [leaves[m] for m in plan.learning] + (_trained(replica.top) if plan.steps else [])
+        gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
+        scale = self._amplification(loss.detach(), replica) if event.party in self.amplified else torch.ones_like(loss)
+
+        seed_torch(
+            self.device, self.seed, "networks", names.stage, names.round, self.global_rank
+        )  # dropout as at START
+        now = self.bottoms.some(batch.features, computed)  # the same ones: their masks are drawn one after the other
+        if batch.present is not None and not self.aggregator.in_the_clear:  # zeros stood for what nobody holds
+            for i, m in enumerate(plan.learning):
+                gradients[i] = gradients[i] * batch.present[:, m, None]
+        values = [now[m] for m in plan.learning] + (_trained(self.top) if plan.steps else [])
+        return values, gradients, scale.detach(), loss.detach()
+
+    def _amplification(self, loss: Tensor, replica: Replica) -> Tensor:
+        """The factor c = max(1, q F^(q-1)), with the parameters that the embeddings came from."""
+        objective = loss + self.decay * half_squares(list(replica.bottoms.parameters()))
+        return (self.q * objective.clamp(min=0.0) ** (self.q - 1)).clamp(min=1.0)
+
+    def _collected(
+        self, replica: Replica, batch: VerticalBatch, event: Event, plan: EventPlan
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """The embeddings (B, D_m) that the active party joins, as leaves to take gradients of, and who computed any."""
+        roll, fills = plan.round.roll, self.missing.fills
+        computed = tuple(range(self.roster.parties))
+        if self.aggregator.in_the_clear:  # what nobody would look at is not computed
+            computed = tuple(sorted({*roll.included_parties, *(plan.late if self.missing.remembers else ())}))
+        with torch.no_grad():
+            if len(computed) < self.roster.parties:
+                h = contribute_some(replica.bottoms, batch.features, computed, self.embedding_widths).leaves
+            else:
+                hidden = None if self.aggregator.in_the_clear else batch.present
+                h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
+        if fills:
+            h = self._stood_in(h, batch, event, plan)
+        return tuple(x.detach().requires_grad_() for x in h), computed
+
+    def _stood_in(
+        self, h: tuple[Tensor, ...], batch: VerticalBatch, event: Event, plan: EventPlan
+    ) -> tuple[Tensor, ...]:
+        """The policy's stand-ins for those who were not in time; what was late is remembered from when it comes."""
+        on_the_way = sorted(self._late.get(event.party, []), key=lambda message: message.moment)
+        come = [message for message in on_the_way if message.moment <= event.start]
+        for message in come:
+            self.missing.arrived_late(message.ids, message.party, message.h)
+        sent = [_Late(event.start + after, m, batch.record_ids, h[m].detach()) for m, after in plan.late.items()]
+        if self.missing.remembers:
+            self._late[event.party] = on_the_way[len(come) :] + sent
+        roll, names = plan.round.roll, RoundNames(self.seed, "fit", event.number)
+        view = ServerView(names, self.roster, self.rows_of(batch), roll, self.embedding_widths)
+        arrived = tuple(h[m] for m in roll.included_parties)
+        filled = self.missing.before(Message("embeddings", "server", roll.included_parties, arrived), view)
+        pieces = dict(zip(filled.senders, filled.pieces, strict=True))
+        return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
+
+    def _step_in_one_place(self, batch: VerticalBatch, batch_idx: int, event: Event) -> Tensor:
+        """A mini-batch where there is nobody to send anything to."""
+        self.clock.advance_to(event.end)
+        self._learnt, parties = True, tuple(range(self.roster.parties))
+        self.mini_batches += len(parties)
+        loss = self.rank_loss(self.output_in_the_clear(batch), batch)
+        self._log_event(loss, batch, batch_idx, {})
+        return loss + self.decay * half_squares(list(self.bottoms.parameters()))
+
+    def _seconds_in_one_place(self, rows: int) -> float:
+        bottoms, top = self.networks_work()
+        return self.clock.serving(sum(map(sum, (*bottoms, top))) * rows)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Who does not learn has no part in the surrogate; where nobody does, its zero leaves no trace."""
+        if not self._learnt:
+            self.withhold_everything()
+
+    def optimizer_step(self, *arguments: Any, **settings: Any) -> None:
+        """After the step, whoever begins a period takes note of everybody's parameters."""
+        super().optimizer_step(*arguments, **settings)
+        for party in self._event.refresh if self._event is not None and self.variant != "centralized" else ():
+            returned = self._sent_back.pop(party, False)
+            self._replicas().refresh(party, returned)
+            if returned:
+                self.seen[party] = self.version
+
+    # ---- books
+
+    def _enter(self, plan: EventPlan, event: Event, rows: int, names: RoundNames) -> None:
+        """Enter what the period has sent and when it ends in the books."""
+        self.clock.advance_to(event.end)
+        self._sent_back[event.party] = plan.returns
+        if not plan.there:
+            return
+        party, round, costs = event.party, plan.round, self.planner.costs(event.party, rows)
+        opened = self.aggregator.opens
+        if round.roll.called.any():
+            self.enter_opening(rows, names, round.roll.called, self.planner.seen_from(party))
+        if not opened:
+            self.meter.add(self.planner.ids(party, rows))
+        called = int(round.roll.called.sum())
+        for leg, senders in zip(costs.legs, round.sent, strict=True):
+            self.meter.add(leg.among(called), senders)
+        if round.skipped:
+            return
+        self.mini_batches += int(round.roll.included.sum())
+        answered = round.answered.clone()
+        answered[list(plan.late) if self.missing.remembers else []] = True
+        if costs.downlink is not None:
+            self.meter.add(costs.downlink, answered)
+        up, down = self.planner.top_legs(party)
+        self.meter.add(up)
+        if plan.steps:
+            self.meter.add(down)
+            self.staleness.add(self.version - self.seen[party])
+            self.version += 1
+
+    def _log_event(
+        self, loss: Tensor | None, batch: VerticalBatch, batch_idx: int, notes: Mapping[str, Tensor]
+    ) -> None:
+        """The event's loss; with the last of an epoch, how stale the messages were."""
+        self.log_training(loss, batch, batch_idx, {**self.aggregator_notes(), **notes})
+        if self.trainer.is_last_batch and self.variant != "centralized":
+            mean, most = self.staleness.mean(), float(self.staleness.most)
+            figures = {"train/staleness_mean": mean, "train/staleness_max": most}
+            self.log_dict(figures, on_step=False, on_epoch=True, batch_size=1)
+            self.staleness = Staleness()
+
+    def protection(self, uploads: int) -> str | None:
+        if self.aggregator.visible or self.variant == "centralized":
+            return super().protection(uploads)
+        others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
+        return f"of the other parties' sum, as who joins it knows its own part: {others.protection(uploads)}"
+
+    def requests_made(self) -> int:
+        """Two for each event that has begun."""
+        return 2 * (self._begun + len(self.active_parties))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[BOOKS]["cascade"] = {
+            "variant": self.variant,
+            "version": self.version,
+            "seen": dict(self.seen),
+            "sent_back": dict(self._sent_back),
+            "begun": self._begun,
+            "periods": self._periods,
+            "staleness": asdict(self.staleness),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        books = checkpoint.get(BOOKS, {}).get("cascade")
+        if books is None:
+            return
+        self._resumed_variant = books["variant"]
+        self.version, self.seen, self._sent_back = books["version"], dict(books["seen"]), dict(books["sent_back"])
+        self._begun, self._periods = books["begun"], books["periods"]
+        self.staleness = Staleness(**books["staleness"])
+
+
+def _trained(network: nn.Module) -> list[Tensor]:
+    return [p for p in network.parameters() if p.requires_grad]
+
+
+def _norms(network: nn.Module) -> Iterator[nn.modules.batchnorm._NormBase]:
+    return (layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._NormBase))

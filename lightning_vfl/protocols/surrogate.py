@@ -1,0 +1,69 @@
+"""Gradients that came by message, as the gradient of one scalar: what automatic optimisation can step on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def surrogate(
+    values: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    parameters: Sequence[nn.Parameter],
+    decay: float,
+    scale: Tensor,
+) -> Tensor:
+    """The scalar scale · (Σ <gradients, values> + decay / 2 · Σ |parameters|²), of which only these are differentiated.
+
+    Its gradient carries each message through the Jacobian of its value, and adds decay · θ: the update of Algorithm 2.
+
+    Args:
+        values: what messages are about: embeddings (B, D_m), parameters of the top.
+        gradients: of the same shapes, constants.
+        parameters: those that are regularised.
+        decay: λ.
+        scale: c, a scalar, constant.
+
+    Example:
+        >>> w = nn.Parameter(torch.tensor([3.0]))
+        >>> surrogate([2 * w], [torch.tensor([5.0])], [w], 0.1, torch.tensor(4.0)).backward()
+        >>> w.grad
+        tensor([41.2000])
+
+    References:
+        CVFL, Algorithms 2 and 3.
+    """
+    scalar: Tensor = _Surrogate.apply(decay, scale, tuple(gradients), len(values), *values, *parameters)  # type: ignore[no-untyped-call]  # torch's
+    return scalar
+
+
+def half_squares(parameters: Sequence[Tensor]) -> Tensor:
+    """Σ r(θ) with r(θ) = ½|θ|², a scalar; at least one parameter."""
+    return 0.5 * torch.stack(torch._foreach_norm(list(parameters))).square().sum()
+
+
+class _Surrogate(torch.autograd.Function):
+    """One node for all of it: as sums of products it would be several for every tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, decay: float, scale: Tensor, gradients: tuple[Tensor, ...], count: int, *of: Tensor
+    ) -> Tensor:
+        values, parameters = of[:count], of[count:]
+        ctx.decay, ctx.scale, ctx.gradients = decay, scale, gradients
+        ctx.save_for_backward(*parameters)
+        total = sum((torch.dot(g.flatten(), v.flatten()) for g, v in zip(gradients, values, strict=True)), 0.0 * scale)
+        if decay and parameters:
+            total = total + decay * half_squares(parameters)
+        return scale * total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        scale = grads[0] * ctx.scale
+        carried = torch._foreach_mul(list(ctx.gradients), scale) if ctx.gradients else ()
+        parameters = ctx.saved_tensors
+        decayed: Sequence[Tensor | None] = [None] * len(parameters)
+        if ctx.decay and parameters:
+            decayed = torch._foreach_mul(parameters, scale * ctx.decay)
+        return None, None, None, None, *carried, *decayed
