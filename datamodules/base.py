@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,10 +16,11 @@ from lightning_vfl.schedules import InOrder, Schedule, Shuffled
 from lightning_vfl.types import VerticalBatch
 
 from .groups import who_holds
+from .informed import fingerprint
 from .loader import ScheduledLoader
 from .normalise import Normaliser, Standardise
 from .partition import Layout, Part, Partitioner
-from .records import Split, VerticalRecords
+from .records import Records, Split, VerticalRecords
 
 SplitName = Literal["train", "val", "test", "predict"]
 _NEEDED: dict[str, tuple[SplitName, ...]] = {
@@ -79,7 +80,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         self.num_workers = num_workers
         self.pin_memory = pin_memory
         self._parts: tuple[Part, ...] | None = None
-        self._records: dict[SplitName, VerticalRecords] = {}
+        self._records: dict[SplitName, Records] = {}
 
     # ---- what a data set says about itself
 
@@ -108,16 +109,21 @@ class VerticalDataModule(LightningDataModule, ABC):
     # ---- what everybody else asks
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """Which columns each party holds; may load the training records, where the partitioner goes by them."""
+        return self._cut()
+
+    @property
     def party_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Per-record shape of each party's features."""
-        return tuple(part.shape for part in self._cut())
+        return tuple(part.shape for part in self.parts)
 
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
         """Party numbers, group by group: the parties of a group hold the same columns for different records."""
-        return self.partitioner.groups(len(self._cut()))
+        return self.partitioner.groups(len(self.parts))
 
-    def records(self, split: SplitName) -> VerticalRecords:
+    def records(self, split: SplitName) -> Records:
         """The records of a split, after ``setup``.
 
         Raises:
@@ -131,12 +137,11 @@ class VerticalDataModule(LightningDataModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Load, cut, check and scale what the stage needs; the training rows are always read, to fit the scaling."""
-        wanted = _NEEDED.get(stage, ("train", "val", "test"))
-        missing = [name for name in wanted if name not in self._records]
+        missing = self._missing(stage)
         if not missing:
             return
         splits = self.load(tuple(dict.fromkeys(("train", *missing))))
-        parts = self._cut()
+        parts = self._cut(lambda: splits["train"])
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
         widths = [len(part.positions) for part in parts]
         cut = {name: split.features.flatten(1).index_select(1, positions) for name, split in splits.items()}
@@ -158,8 +163,7 @@ class VerticalDataModule(LightningDataModule, ABC):
                 records = VerticalRecords(
                     features.float(), self.party_shapes, split.labels, split.ids, present[name], holders
                 )
-                kept = self.partitioner.kept(name, len(records))
-                self._records[name] = records if kept is None else records.only(kept)
+                self._keep(name, records)
 
     def train_dataloader(self) -> ScheduledLoader:
         """Batches in the order that the protocol's schedule gives; without a protocol, shuffled."""
@@ -199,23 +203,43 @@ class VerticalDataModule(LightningDataModule, ABC):
     def state_dict(self) -> dict[str, Any]:
         """How the records were cut and split: a model is resumed and tested on these data and no others."""
         usual = {"partitioner": repr(self.partitioner), "normaliser": repr(self.normaliser), "seed": self.seed}
-        return usual | {name: getattr(self, name) for name in self.data_settings}
+        settings = usual | {name: getattr(self, name) for name in self.data_settings}
+        return settings | ({"columns": fingerprint(self.parts)} if self._informed else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Refuse data that were cut otherwise; another seed or share may have put test records into training."""
         for name, own in self.state_dict().items():
             if name in state_dict and state_dict[name] != own:  # earlier checkpoints keep fewer of them
+                remedy = "training records" if name == "columns" else name  # the settings are the same
                 raise ConfigurationError(
                     f"the checkpoint was trained on {type(self).__name__} with {name} = {state_dict[name]}, these data "
-                    f"have {own}; give the same {name}"
+                    f"have {own}; give the same {remedy}"
                 )
 
     # ---- inside
 
-    def _cut(self) -> tuple[Part, ...]:
+    def _cut(self, training: Callable[[], Split] | None = None) -> tuple[Part, ...]:
+        """The parts; ``training``: the training records, where they are loaded already."""
         if self._parts is None:
-            self._parts = self.partitioner.split(self.layout)
+            self._parts = self.partitioner.informed_by(training or self._load_training).split(self.layout)
         return self._parts
+
+    def _load_training(self) -> Split:
+        return self.load(("train",))["train"]
+
+    @property
+    def _informed(self) -> bool:
+        """Whether the training records decide about the cut."""
+        return self.partitioner.informed_by(self._load_training) is not self.partitioner
+
+    def _missing(self, stage: str) -> list[SplitName]:
+        """The splits that the stage needs and that are not there yet."""
+        return [name for name in _NEEDED.get(stage, ("train", "val", "test")) if name not in self._records]
+
+    def _keep(self, name: SplitName, records: Records) -> None:
+        """Have these as the records of the split, less those that the partitioner leaves out."""
+        kept = self.partitioner.kept(name, len(records))
+        self._records[name] = records if kept is None else records.only(kept)
 
     def _place(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
@@ -229,25 +253,31 @@ class VerticalDataModule(LightningDataModule, ABC):
             )
         return self._loader(records, InOrder(len(records), self.batch_size * world), rank, world)
 
-    def _loader(self, records: VerticalRecords, schedule: Schedule, rank: int, world: int) -> ScheduledLoader:
+    def _loader(self, records: Records, schedule: Schedule, rank: int, world: int) -> ScheduledLoader:
         return ScheduledLoader(records, schedule, rank, world, self.num_workers, self.pin_memory)
 
     def _label_holders(self, train: Split) -> Tensor | None:
         """(N,) int64, which party holds the label of each training record; None: nobody has said."""
         if train.labels is None:
             return None
-        holders = self.partitioner.label_holders(train.labels.numpy(), train.ids, len(self._cut()))
-        return None if holders is None else torch.from_numpy(holders)
+        records, parties = len(train.ids), len(self.parts)
+        holders = self.partitioner.label_holders(train.labels.numpy(), train.ids, parties)
+        if holders is None:
+            return None
+        if holders.shape != (records,) or holders.min() < -1 or holders.max() >= parties:
+            raise ConfigurationError(
+                f"{type(self.partitioner).__name__} says who holds the labels in shape {holders.shape}, with numbers "
+                f"from {holders.min()} to {holders.max()}, but there are {records} records and {parties} parties; give "
+                f"each record one of -1 (nobody) to {parties - 1}"
+            )
+        return torch.from_numpy(holders)
 
     def _fit_scaling(self, train: Tensor, present: Tensor | None, widths: list[int]) -> tuple[Tensor, Tensor]:
         fitted = []
         for party, own in enumerate(torch.split(train, widths, dim=1)):
             rows = own if present is None else own[present[:, party]]
             if not len(rows):
-                raise ConfigurationError(
-                    f"party {party} holds none of the {len(own)} training records, so nothing can be fitted to it; "
-                    "give it some or leave the party out"
-                )
+                raise without_records(party, len(own))
             fitted.append(self.normaliser.fit(rows))
         return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])
 
@@ -259,11 +289,9 @@ class VerticalDataModule(LightningDataModule, ABC):
             ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
             party = int((ends <= column).sum())
             position = int(torch.cat([torch.from_numpy(part.positions) for part in parts])[column])
-            columns = self.layout.columns
-            label = f"column '{columns[position]}'" if columns else f"position {position}"
             raise ConfigurationError(
                 f"{int(bad.sum())} feature values of the {name} records are NaN or infinite, first of party {party}, "
-                f"{label}, record {split.ids[row]}; impute or remove them before training"
+                f"{self.layout.name_of(position)}, record {split.ids[row]}; impute or remove them before training"
             )
         if split.labels is None:
             return
@@ -296,6 +324,14 @@ def data_folder(data_dir: str | Path | None, name: str) -> Path:
     if data_dir is not None:
         return Path(data_dir)
     return Path(os.environ.get("LIGHTNING_VFL_DATA", "data")) / name
+
+
+def without_records(party: int, records: int) -> ConfigurationError:
+    """What to raise where a party holds none of so many training records."""
+    return ConfigurationError(
+        f"party {party} holds none of the {records} training records, so nothing can be fitted to it; give it some or "
+        "leave the party out"
+    )
 
 
 def absent(folder: Path, what: str, put: str) -> ConfigurationError:

@@ -2,8 +2,8 @@
 
 import gzip
 import zlib
-from abc import ABC
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class IDXImages(VerticalDataModule, ABC):
-    """28 x 28 grey images with pixels in [0, 1]; a subclass says what the files are and where they come from.
+    """28 x 28 grey images with pixels in [0, 1]; a subclass says what the files are.
 
     Args:
         partitioner: who gets which pixels; None: four strips of seven rows.
@@ -37,21 +37,21 @@ class IDXImages(VerticalDataModule, ABC):
         data_dir: folder of the four ``.gz`` files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
         val_records: records drawn from the training file for validation; 0: no validation.
 
-    Guarantee: files that are fetched have the published content (sha256). Test and predict records are the t10k files,
-        in their order; a record's id is its position in its file.
+    Guarantee: test and predict records are those of the test files, in their order; a record's id is its position in
+        its file.
     Not guaranteed: that files found in the folder are the published ones; only their form is checked.
 
     Raises:
-        ConfigurationError: if the files can neither be found nor fetched, or one is damaged.
+        ConfigurationError: if a file cannot be found, or is damaged.
     """
 
-    data_settings = ("val_records",)
+    data_settings: ClassVar[tuple[str, ...]] = ("val_records",)
     folder: ClassVar[str]
     """Subfolder of the data folder."""
-    source: ClassVar[str]
-    """Address in front of the files' names."""
-    sha256: ClassVar[Mapping[str, str]]
-    """The four files: training images and labels, then test images and labels."""
+    remedy: ClassVar[str]
+    """What to do about a damaged file."""
+    transposed: ClassVar[bool] = False
+    """Whether the files hold images column by column instead of row by row."""
 
     def __init__(
         self,
@@ -71,6 +71,16 @@ class IDXImages(VerticalDataModule, ABC):
         self.val_records = val_records
 
     @property
+    @abstractmethod
+    def files(self) -> Sequence[str]:
+        """Names of the four files: training images and labels, then test images and labels."""
+
+    @property
+    def first_label(self) -> int:
+        """What the files call the first class."""
+        return 0
+
+    @property
     def layout(self) -> Layout:
         return Layout((1, 28, 28))
 
@@ -79,6 +89,84 @@ class IDXImages(VerticalDataModule, ABC):
 
     def default_normaliser(self) -> Normaliser:
         return StandardiseParty()
+
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        train_images, train_labels, test_images, test_labels = self.files
+        splits: dict[SplitName, Split] = {}
+        if "train" in names or "val" in names:
+            images, labels = self._pair(train_images, train_labels)
+            rows = held_out(len(images), self.val_records, self.seed, type(self).__name__)
+            splits = {n: image_split(images[r], labels[r], r) for n, r in rows.items() if n in names and len(r)}
+        if "test" in names or "predict" in names:
+            images, labels = self._pair(test_images, test_labels)
+            tests = image_split(images, labels, np.arange(len(images)))
+            splits |= {name: tests for name in names if name in ("test", "predict")}
+        return splits
+
+    def _pair(self, images: str, labels: str) -> tuple["NDArray[np.uint8]", "NDArray[np.int64]"]:
+        x, y = self._read(images, 3), self._read(labels, 1)
+        if x.shape[1:] != (28, 28):
+            raise self._damaged(images, f"holds images of {x.shape[1]} x {x.shape[2]} pixels instead of 28 x 28")
+        if len(x) != len(y):
+            raise self._damaged(labels, f"holds {len(y)} labels for the {len(x)} images of {images}")
+        if len(y) and y.min() < self.first_label:
+            raise self._damaged(labels, f"holds label {y.min()}, but its labels run from {self.first_label}")
+        upright = x.transpose(0, 2, 1) if self.transposed else x
+        return upright[:, None], y.astype(np.int64) - self.first_label
+
+    def _read(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
+        # IDX: 0, 0, 8 (unsigned byte), number of dimensions, each size as a big-endian int32, then the bytes
+        try:
+            content = gzip.decompress(self._compressed(file))
+        except FileNotFoundError:
+            raise self._absent(file, "is not there") from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise self._damaged(file, f"cannot be unzipped ({error})") from error
+        start = 4 + 4 * dimensions
+        if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < start:
+            raise self._damaged(file, f"does not begin like an IDX file of bytes in {dimensions} dimension(s)")
+        sizes = np.frombuffer(content[4:start], dtype=">i4").tolist()
+        if len(content) - start != prod(sizes):
+            raise self._damaged(file, f"holds {len(content) - start} bytes after its head instead of {prod(sizes)}")
+        return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(sizes)
+
+    def _compressed(self, file: str) -> bytes:
+        return (self.data_dir / file).read_bytes()
+
+    def _damaged(self, file: str, what: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.data_dir / file} {what}; {self.remedy}")
+
+    def _absent(self, file: str, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{file} of {type(self).__name__} {what}; put {', '.join(self.files)} into {self.data_dir.absolute()}, "
+            "or name another folder with data_dir or LIGHTNING_VFL_DATA"
+        )
+
+
+def image_split(images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]", ids: "NDArray[np.generic]") -> Split:
+    """Images (N, C, H, W) of bytes as numbers in [0, 1], with their labels and ids."""
+    features = torch.from_numpy(images.astype(np.float32)).div_(255)
+    return Split(features, torch.from_numpy(labels.astype(np.int64)), ids)
+
+
+class FetchedImages(IDXImages, ABC):
+    """``IDXImages`` whose files are fetched if they are not in the folder; a subclass says from where.
+
+    Guarantee: files that are fetched have the published content (sha256).
+
+    Raises:
+        ConfigurationError: also if a file can neither be found nor fetched.
+    """
+
+    remedy = "delete the file to have it fetched again, or replace it"
+    source: ClassVar[str]
+    """Address in front of the files' names."""
+    sha256: ClassVar[Mapping[str, str]]
+    """The four files."""
+
+    @property
+    def files(self) -> Sequence[str]:
+        return tuple(self.sha256)
 
     def prepare_data(self) -> None:
         """Fetch the files that are not in the folder."""
@@ -92,62 +180,8 @@ class IDXImages(VerticalDataModule, ABC):
             except (OSError, ValueError) as error:  # no network, no such address, a full disk; a wrong hash
                 raise self._absent(file, f"could not be fetched from {self.source} ({type(error).__name__})") from error
 
-    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        train_images, train_labels, test_images, test_labels = self.sha256
-        splits: dict[SplitName, Split] = {}
-        if "train" in names or "val" in names:
-            images, labels = self._pair(train_images, train_labels)
-            rows = held_out(len(images), self.val_records, self.seed, type(self).__name__)
-            splits = {n: image_split(images[r], labels[r], r) for n, r in rows.items() if n in names and len(r)}
-        if "test" in names or "predict" in names:
-            images, labels = self._pair(test_images, test_labels)
-            tests = image_split(images, labels, np.arange(len(images)))
-            splits |= {name: tests for name in names if name in ("test", "predict")}
-        return splits
 
-    def _pair(self, images: str, labels: str) -> tuple["NDArray[np.uint8]", "NDArray[np.uint8]"]:
-        x, y = self._read(images, 3), self._read(labels, 1)
-        if x.shape[1:] != (28, 28):
-            raise self._damaged(images, f"holds images of {x.shape[1]} x {x.shape[2]} pixels instead of 28 x 28")
-        if len(x) != len(y):
-            raise self._damaged(labels, f"holds {len(y)} labels for the {len(x)} images of {images}")
-        return x[:, None], y
-
-    def _read(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
-        # IDX: 0, 0, 8 (unsigned byte), number of dimensions, each size as a big-endian int32, then the bytes
-        try:
-            content = gzip.decompress((self.data_dir / file).read_bytes())
-        except FileNotFoundError:
-            raise self._absent(file, "is not there") from None
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise self._damaged(file, f"cannot be unzipped ({error})") from error
-        start = 4 + 4 * dimensions
-        if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < start:
-            raise self._damaged(file, f"does not begin like an IDX file of bytes in {dimensions} dimension(s)")
-        sizes = np.frombuffer(content[4:start], dtype=">i4").tolist()
-        if len(content) - start != prod(sizes):
-            raise self._damaged(file, f"holds {len(content) - start} bytes after its head instead of {prod(sizes)}")
-        return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(sizes)
-
-    def _damaged(self, file: str, what: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self.data_dir / file} {what}; delete the file to have it fetched again, or replace it"
-        )
-
-    def _absent(self, file: str, what: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"{file} of {type(self).__name__} {what}; put {', '.join(self.sha256)} into {self.data_dir.absolute()}, "
-            "or name another folder with data_dir or LIGHTNING_VFL_DATA"
-        )
-
-
-def image_split(images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]", ids: "NDArray[np.generic]") -> Split:
-    """Images (N, C, H, W) of bytes as numbers in [0, 1], with their labels and ids."""
-    features = torch.from_numpy(images.astype(np.float32)).div_(255)
-    return Split(features, torch.from_numpy(labels.astype(np.int64)), ids)
-
-
-class MNIST(IDXImages):
+class MNIST(FetchedImages):
     """Handwritten digits: 60,000 training and 10,000 test images, ten classes. Arguments are ``IDXImages``'s."""
 
     folder = "mnist"
@@ -164,7 +198,7 @@ class MNIST(IDXImages):
         return 10
 
 
-class FashionMNIST(IDXImages):
+class FashionMNIST(FetchedImages):
     """Clothes: 60,000 training and 10,000 test images, ten classes. Arguments are ``IDXImages``'s."""
 
     folder = "fashion_mnist"

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.schedules import Schedule
 from lightning_vfl.types import Joint, VerticalBatch
 
-from .records import Request, VerticalRecords
+from .records import Records, Request
 
 
 class ScheduledLoader:
@@ -43,7 +43,7 @@ class ScheduledLoader:
 
     def __init__(
         self,
-        records: VerticalRecords,
+        records: Records,
         schedule: Schedule,
         rank: int = 0,
         world_size: int = 1,
@@ -108,8 +108,8 @@ class ScheduledLoader:
     def _batches(self) -> Iterator[VerticalBatch]:
         if self.num_workers == 0 and not self.pin_memory:
             return map(self.records.__getitem__, self._requests())
-        loader: DataLoader[VerticalBatch] = DataLoader(
-            self.records,
+        loader: DataLoader[VerticalBatch | ConfigurationError] = DataLoader(
+            _Told(self.records),
             batch_size=None,
             sampler=list(self._requests()),  # requests instead of positions
             num_workers=self.num_workers,
@@ -117,7 +117,7 @@ class ScheduledLoader:
             collate_fn=_as_fetched,  # torch's own would turn the tuples inside a batch into lists
             generator=torch.Generator(),  # without one of its own, it draws from the global generator
         )
-        return iter(loader)
+        return map(_or_refused, loader)
 
     def _requests(self) -> Iterator[Request]:
         """What is left of the epoch, this rank's rows of every joint batch."""
@@ -146,4 +146,23 @@ class ScheduledLoader:
 
 
 def _as_fetched(batch: Any) -> Any:
+    return batch
+
+
+class _Told(Dataset[VerticalBatch | ConfigurationError]):
+    """The records, for worker processes: what is wrong comes back as it is, without torch's traceback around it."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    def __getitem__(self, request: Request) -> VerticalBatch | ConfigurationError:
+        try:
+            return self.records[request]
+        except ConfigurationError as error:
+            return error
+
+
+def _or_refused(batch: VerticalBatch | ConfigurationError) -> VerticalBatch:
+    if isinstance(batch, ConfigurationError):
+        raise batch
     return batch

@@ -1,5 +1,6 @@
 """Partitioners that say something more about the parts that another one cuts."""
 
+from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -11,6 +12,8 @@ from .partition import Layout, Part, Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .records import Split
 
 
 class PartitionerOver(Partitioner):
@@ -40,7 +43,13 @@ class PartitionerOver(Partitioner):
         return self.partitioner
 
     def with_default(self, usual: Partitioner) -> Self:
-        inner = usual if self.partitioner is None else self.partitioner.with_default(usual)
+        return self._over(usual if self.partitioner is None else self.partitioner.with_default(usual))
+
+    def informed_by(self, training: "Callable[[], Split]") -> Self:
+        return self._over(self.inner.informed_by(training))
+
+    def _over(self, inner: Partitioner) -> Self:
+        """The same over another one."""
         if inner is self.partitioner:
             return self
         filled = copy(self)

@@ -1,11 +1,13 @@
 """Who gets which columns, and which records of them. A partitioner sees the layout of a record, never a value.
 
+Whose cut depends on values says so, and is shown training records: see ``informed.py``.
+
 A record is flattened to F numbers; a part is a list of positions among them and the shape in which its party sees them.
 Images are (channels, height, width), so a strip or a tile is a list of pixels like any other.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
@@ -18,6 +20,8 @@ from lightning_vfl.types import Roster
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .records import Split
 
     Shares = NDArray[np.int64]
 
@@ -43,6 +47,10 @@ class Layout:
     def size(self) -> int:
         """F, numbers in one record."""
         return prod(self.shape)
+
+    def name_of(self, position: int) -> str:
+        """What errors call a column: ``column 'age'``, or ``position 17`` where columns have no names."""
+        return f"column '{self.columns[position]}'" if self.columns else f"position {position}"
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,14 @@ class Partitioner(ABC):
 
     def with_default(self, usual: "Partitioner") -> "Partitioner":
         """This partitioner, with the usual cut of the data where it was left without one."""
+        return self
+
+    def informed_by(self, training: "Callable[[], Split]") -> "Partitioner":
+        """This partitioner, able to see the training records where its cut depends on them; default: it does not.
+
+        Args:
+            training: loads them; called when the columns are cut, and only by who needs them.
+        """
         return self
 
     def __repr__(self) -> str:

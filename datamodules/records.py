@@ -1,9 +1,10 @@
 """The records of one stage, ready to be gathered a batch at a time."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,7 +42,80 @@ class Request(NamedTuple):
     joint: Joint | None
 
 
-class VerticalRecords(Dataset[VerticalBatch]):
+class Records(Dataset[VerticalBatch], ABC):
+    """The N records of a stage: what is known about each of them; a subclass says where their features are.
+
+    Args:
+        shapes: per-record shape of each party.
+        labels: (N,) or None.
+        ids: (N,) the user's own record ids.
+        present: (N, M) bool or None.
+        label_holders: (N,) int64, the party that holds a record's label, -1: nobody; None: it is not said.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, ...]],
+        labels: Tensor | None,
+        ids: "NDArray[np.generic]",
+        present: Tensor | None = None,
+        label_holders: Tensor | None = None,
+    ) -> None:
+        self.shapes = tuple(shapes)
+        self.widths = tuple(prod(shape) for shape in shapes)
+        self.labels = labels
+        self.ids = ids
+        self.present = present
+        self.label_holders = label_holders
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abstractmethod
+    def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """The features of these positions, (B, *S_m) a party: views of one tensor."""
+
+    @abstractmethod
+    def features_of(self, party: int, ids: Tensor) -> Tensor:
+        """One party's features of these positions, (B, *S_m)."""
+
+    @abstractmethod
+    def only(self, positions: "NDArray[np.int64]") -> "Records":
+        """These records alone; where everybody holds all of them, nothing is said about presence."""
+
+    def __getitem__(self, request: Request) -> VerticalBatch:
+        """The batch. Ids with a column for every participant are records that the party of that column holds."""
+        ids = request.ids
+        if ids.ndim == 2:
+            own = tuple(self.features_of(party, ids[:, party]) for party in range(len(self.shapes)))
+            return VerticalBatch(own, None, ids, None, request.event, request.joint)
+        return VerticalBatch(
+            self.rows(ids),
+            None if self.labels is None else self.labels.index_select(0, ids),
+            ids,
+            None if self.present is None else self.present.index_select(0, ids),
+            request.event,
+            request.joint,
+        )
+
+    def _cut(self, columns: Tensor) -> tuple[Tensor, ...]:
+        """(B, Σ_m F_m) as (B, *S_m) a party, without copying."""
+        parts = torch.split(columns, list(self.widths), dim=1)
+        return tuple(part.view(len(part), *shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+    def _about(self, positions: "NDArray[np.int64]") -> tuple[Any, ...]:
+        """Labels, ids, presence and label holders of these records alone."""
+        rows = torch.from_numpy(positions)
+        present = None if self.present is None else self.present.index_select(0, rows)
+        return (
+            None if self.labels is None else self.labels.index_select(0, rows),
+            self.ids[positions],
+            None if present is None or present.all() else present,
+            None if self.label_holders is None else self.label_holders.index_select(0, rows),
+        )
+
+
+class VerticalRecords(Records):
     """Record-major storage (N, Σ_m F_m): a batch is ONE gather, and a party's features are a view of it.
 
     Args:
@@ -62,53 +136,17 @@ class VerticalRecords(Dataset[VerticalBatch]):
         present: Tensor | None = None,
         label_holders: Tensor | None = None,
     ) -> None:
+        super().__init__(shapes, labels, ids, present, label_holders)
         self.features = features.contiguous()
-        self.shapes = tuple(shapes)
-        self.widths = tuple(prod(shape) for shape in shapes)
-        self.labels = labels
-        self.ids = ids
-        self.present = present
-        self.label_holders = label_holders
-
-    def __len__(self) -> int:
-        return len(self.features)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """The features of these positions, (B, *S_m) a party: views of one gathered tensor."""
-        gathered = self.features.index_select(0, ids)
-        columns = torch.split(gathered, list(self.widths), dim=1)
-        return tuple(part.view(len(part), *shape) for part, shape in zip(columns, self.shapes, strict=True))
+        return self._cut(self.features.index_select(0, ids))
 
     def features_of(self, party: int, ids: Tensor) -> Tensor:
-        """One party's features of these positions, (B, *S_m)."""
         begin = sum(self.widths[:party])
         columns = self.features[:, begin : begin + self.widths[party]]
         return columns.index_select(0, ids).view(len(ids), *self.shapes[party])
 
     def only(self, positions: "NDArray[np.int64]") -> "VerticalRecords":
-        """These records alone; where everybody holds all of them, nothing is said about presence."""
-        rows = torch.from_numpy(positions)
-        present = None if self.present is None else self.present.index_select(0, rows)
-        return VerticalRecords(
-            self.features.index_select(0, rows),
-            self.shapes,
-            None if self.labels is None else self.labels.index_select(0, rows),
-            self.ids[positions],
-            None if present is None or present.all() else present,
-            None if self.label_holders is None else self.label_holders.index_select(0, rows),
-        )
-
-    def __getitem__(self, request: Request) -> VerticalBatch:
-        """The batch. Ids with a column for every participant are records that the party of that column holds."""
-        ids = request.ids
-        if ids.ndim == 2:
-            own = tuple(self.features_of(party, ids[:, party]) for party in range(len(self.shapes)))
-            return VerticalBatch(own, None, ids, None, request.event, request.joint)
-        return VerticalBatch(
-            self.rows(ids),
-            None if self.labels is None else self.labels.index_select(0, ids),
-            ids,
-            None if self.present is None else self.present.index_select(0, ids),
-            request.event,
-            request.joint,
-        )
+        features = self.features.index_select(0, torch.from_numpy(positions))
+        return VerticalRecords(features, self.shapes, *self._about(positions))

@@ -14,7 +14,8 @@ RECIPES = list(packaged())
 DATA = [name for name in RECIPES if name.startswith("data/")]
 PROTOCOLS = [name for name in RECIPES if name.startswith("protocol/")]
 POLICIES = [name for name in RECIPES if name.startswith("policy/")]
-FAULTS = [name for name in RECIPES if name.startswith("faults/")]
+PACES = [name for name in RECIPES if name.startswith("faults/cvfl_slow")]  # of active parties, which only CVFL has
+FAULTS = [name for name in RECIPES if name.startswith("faults/") and name not in PACES]
 FEW = ["--data.batch_size", "16"]
 PHASES = ["--model.guest_epochs", "1", "--trainer.max_epochs", "2"]  # of decoupled training, each once
 TEN_ROUNDS = ["--config", "data/digits", "--data.batch_size", "128"]
@@ -32,6 +33,8 @@ FILES = {
     "data/human_activity": (miniature.write_activity, ["--data.expected_records", "[60, 24]", *FEW]),
     "data/cifar10": (miniature.write_cifar, ["--data.val_records", "20", "--data.expected_records", "20", *FEW]),
     "data/model_net": (miniature.write_views, [*FEW[:1], "8", "--data.val_share", "0.5", "--data.size", "8"]),
+    "data/emnist": (miniature.write_emnist, ["--data.val_records", "20", *FEW]),
+    "data/image_folder": (miniature.write_pictures, [*FEW[:1], "8", "--data.size", "8"]),
     "data/parkinson": (miniature.write_parkinson, ["--data.expected_records", "60", *FEW]),
     "data/caltech7": (miniature.write_caltech, FEW),
     "data/multi_view": (miniature.write_npz, FEW),
@@ -110,11 +113,17 @@ def test_protocol_recipes(name, tmp_path):
     )
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_protocols_learn_from_pictures_on_the_disk(name, tmp_path):
+    phases = PHASES if name == "protocol/dvfl" else []
+    fit_and_test([*of("data/image_folder", tmp_path), "--config", name], tmp_path, phases)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize(
     "protocol",
-    [["protocol/mean", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"]],
-    ids=["SplitVFL", "AsyncVFL", "DecoupledVFL"],
+    [["protocol/mean", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"], ["protocol/cvfl", "policy/zeros"]],
+    ids=["SplitVFL", "AsyncVFL", "DecoupledVFL", "CascadeVFL"],
 )
 def test_fault_recipes(name, protocol, tmp_path):
     """After the policy: something goes wrong, or takes time, in every one of them."""
@@ -123,8 +132,19 @@ def test_fault_recipes(name, protocol, tmp_path):
     fitted = run(["fit", *TEN_ROUNDS, *recipes, *SHORT, *phases])
     standing, calm = fitted.model.standing(), 0.01
     missed = phases and (fitted.model.mini_batches < 40 or len(fitted.model.replay.tables) > 1)
-    assert standing["clock/virtual_seconds"] > calm or fitted.model.given_up > 0 or missed
+    rounds = fitted.model.rounds["fit"]
+    paused = protocol[0] == "protocol/cvfl" and min(fitted.model.version, fitted.model.mini_batches / 4) < rounds
+    assert standing["clock/virtual_seconds"] > calm or fitted.model.given_up > 0 or missed or paused
     assert standing["progress/passes"] > 0
+
+
+@pytest.mark.parametrize("name", PACES)
+def test_paces_of_active_parties(name, tmp_path):
+    arguments = ["--config", "data/digits", "--config", "protocol/cvfl", "--config", name]
+    fitted, _ = fit_and_test(arguments, tmp_path)
+    ended = fitted.model.meter.total("up", "top gradients")
+    assert (ended[0] > 1.5 * ended[1:]).all()  # the fast party's periods ended more often
+    assert len(set(fitted.model.slower.values())) == 1
 
 
 @pytest.mark.parametrize("name", POLICIES)

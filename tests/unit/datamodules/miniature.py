@@ -39,6 +39,21 @@ def write_idx(folder: Path) -> Mapping[str, np.ndarray]:
     return arrays
 
 
+def write_emnist(folder: Path, split: str = "balanced", classes: int = 47, first: int = 0) -> Mapping[str, np.ndarray]:
+    """The four files of a split of EMNIST, 141 and 47 images in column order; returns images that stand upright."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.Generator(np.random.PCG64(14))
+    arrays: dict[str, np.ndarray] = {}
+    for part, records in (("train", 141), ("test", 47)):
+        images = draw.integers(0, 256, (records, 28, 28), dtype=np.uint8)
+        labels = np.arange(records) % classes
+        stored: dict[str, np.ndarray] = {"images-idx3": images.transpose(0, 2, 1), "labels-idx1": labels + first}
+        for kind, array in stored.items():
+            (folder / f"emnist-{split}-{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array), 1))
+        arrays |= {f"{part} images": images, f"{part} labels": labels}
+    return arrays
+
+
 def write_csv(path: Path, columns: Mapping[str, Any], separator: str = ",") -> Path:
     """A CSV file; None is an empty field."""
     rows = [list(columns), *zip(*columns.values(), strict=True)]
@@ -373,6 +388,25 @@ def write_views(folder: Path, train: int = 2, test: int = 1, ending: str = "png"
                 arrays[name] = draw.integers(0, 256, (12, 8, 8), dtype=np.uint8)
                 for view, pixels in enumerate(arrays[name], 1):
                     Image.fromarray(pixels).save(place / f"{name}_{view:03}.{ending}")
+    return arrays
+
+
+CLASSES = ("bird", "cat", "dog")
+
+
+def write_pictures(
+    folder: Path, train: int = 12, val: int = 0, test: int = 4, size: int = 8, classes: Sequence[str] = CLASSES
+) -> dict[str, np.ndarray]:
+    """Class folders of square PNG files, so many in each; returns the pixels (3, size, size) by name."""
+    draw = np.random.Generator(np.random.PCG64(15))
+    arrays = {}
+    for part, pictures in (("train", train), ("val", val), ("test", test)):
+        for kind in classes if pictures else ():
+            (folder / part / kind).mkdir(parents=True)
+            for number in range(pictures):
+                pixels = draw.integers(0, 256, (size, size, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / kind / f"{number}.png")
+                arrays[f"{part}/{kind}/{number}.png"] = pixels.transpose(2, 0, 1)
     return arrays
 
 

@@ -1,25 +1,36 @@
 """Law: no part is empty, and every column goes to exactly one party, or group, unless the class says it does not."""
 
 import math
+from collections.abc import Iterator
+from inspect import isabstract
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_vfl.datamodules import (
+    ColumnsByCorrelation,
+    ColumnsByImportance,
     ContiguousColumns,
+    DirichletColumns,
     Grid,
     Groups,
+    LabelPartition,
     Layout,
     LimitedOverlap,
+    MissingAtTest,
     NamedColumns,
+    OverlappingColumns,
     Part,
     Partitioner,
     RandomColumns,
     RowStrips,
+    Split,
     Views,
 )
+from lightning_vfl.datamodules.over import PartitionerOver
 from lightning_vfl.errors import ConfigurationError
 
 Case = tuple[Partitioner, Layout, int]  # the cut, what is cut, how many parties come out
@@ -85,6 +96,48 @@ def overlap(draw: st.DrawFn) -> Case:
     return LimitedOverlap(cut, draw(st.integers(1, 9))), layout, parties
 
 
+@st.composite
+def labelled(draw: st.DrawFn) -> Case:
+    cut, layout, parties = draw(contiguous() | groups())
+    return LabelPartition(cut, active=draw(st.integers(1, parties))), layout, parties
+
+
+@st.composite
+def missing(draw: st.DrawFn) -> Case:
+    parties = draw(st.integers(2, 9))
+    there = draw(st.integers(0, parties - 1))
+    cut = MissingAtTest(ContiguousColumns(parties), [m for m in range(parties) if m != there])
+    return cut, tables(parties, draw(st.integers(0, 9))), parties
+
+
+@st.composite
+def dirichlet(draw: st.DrawFn) -> Case:
+    parties, alpha = draw(st.integers(1, 9)), draw(st.sampled_from([0.1, 1.0, 100.0]))
+    cut, spare = DirichletColumns(parties, alpha, draw(st.integers(0, 2**40))), draw(st.integers(0, 9))
+    return cut, draw(st.sampled_from([tables(parties, spare), Layout((2, parties + spare, 3))])), parties
+
+
+def random_records(columns: int) -> Split:
+    values = np.random.Generator(np.random.PCG64(0)).normal(size=(30, columns))
+    return Split(torch.from_numpy(values), torch.arange(30) % 2, np.arange(30))
+
+
+@st.composite
+def importance(draw: st.DrawFn) -> Case:
+    parties, alpha = draw(st.integers(1, 9)), draw(st.sampled_from([0.1, 1.0, 100.0]))
+    layout = tables(parties, draw(st.integers(0, 9)))
+    cut = ColumnsByImportance(parties, alpha, seed=draw(st.integers(0, 2**40)))
+    return cut.informed_by(lambda: random_records(layout.size)), layout, parties
+
+
+@st.composite
+def correlation(draw: st.DrawFn) -> Case:
+    parties = draw(st.integers(2, 4))
+    layout = tables(parties, draw(st.integers(parties, 9)))  # two columns each, or there is but one score
+    cut = ColumnsByCorrelation(parties, draw(st.floats(0, 1)))
+    return cut.informed_by(lambda: random_records(layout.size)), layout, parties
+
+
 CASES = {
     ContiguousColumns: contiguous,
     RandomColumns: random_columns,
@@ -92,14 +145,28 @@ CASES = {
     RowStrips: strips,
     Grid: grid,
     Groups: groups,
+    LabelPartition: labelled,
     LimitedOverlap: overlap,
     Views: views,
+    MissingAtTest: missing,
+    DirichletColumns: dirichlet,
+    ColumnsByImportance: importance,
+    ColumnsByCorrelation: correlation,
 }
+SHARING = {OverlappingColumns}  # columns go to several parties: test_shared_columns.py
+
+
+def built_on(base: type[Partitioner]) -> Iterator[type[Partitioner]]:
+    """Its subclasses that cut something themselves or say something about a cut; others are there to build on."""
+    for c in base.__subclasses__():
+        yield from built_on(c)
+        if c is not PartitionerOver and not isabstract(c):
+            yield c
 
 
 def test_every_partitioner_is_in_the_list():
-    public = {c for c in Partitioner.__subclasses__() if c.__module__.startswith("lightning_vfl.")}
-    assert public == set(CASES)
+    public = {c for c in built_on(Partitioner) if c.__module__.startswith("lightning_vfl.")}
+    assert public == set(CASES) | SHARING
 
 
 @pytest.mark.parametrize("partitioner", CASES, ids=lambda c: c.__name__)
