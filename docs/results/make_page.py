@@ -24,6 +24,7 @@ STUDIES = HERE.parents[1] / "configs" / "studies"
 SCALES = {"%": 100.0, "number": 1.0, "MB": 1e-6, "GB": 1e-9, "Gbit": 8e-9}
 WITH_SCIKIT = {"digits", "breast_cancer"}  # whose files need not be fetched
 RUN_TIME = "seconds"  # of one run: mean over all runs of a study
+BEGIN, END = "<!-- made by make results: -->", "<!-- until here -->"
 COLUMNS = ("quantity", "run", "seeds", "mean", "sd")
 _TARGET = re.compile(r"(step|passes|virtual_seconds|bytes) to (\S+) (\S+)")
 _COST = re.compile(r"(step|passes|virtual_seconds|bytes) of (\S+)")
@@ -112,6 +113,7 @@ class Entry:
         details: page that tells more.
         figure: file of the curves.
         optional: "true" leaves the entry out as long as a table is missing.
+        short: "true" puts its table into the project's README too, between the marks there.
     """
 
     title: str
@@ -128,6 +130,7 @@ class Entry:
     details: str = ""
     figure: str = ""
     optional: str = ""
+    short: str = ""
 
     def place(self, row: Row, column: Column) -> Place:
         run = (row.run or column.run or self.run).replace("{row}", row.name).replace("{column}", column.name)
@@ -311,14 +314,29 @@ def make(folder: Path = HERE) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def in_short(text: str, folder: Path = HERE) -> str:
+    """The project's README with the tables of the entries that are ``short`` between its marks."""
+    if BEGIN not in text:
+        return text
+    page, tables = read_page(folder), Tables(folder / "tables")
+    entries = [entry for section in page.sections for entry in section.entries if entry.short == "true"]
+    shown = [f"{entry.setting.strip()}.\n\n{_grid(entry, tables)}" for entry in entries]
+    before, rest = text.split(BEGIN, 1)
+    return "\n\n".join((before + BEGIN, *shown, END + rest.split(END, 1)[1]))
+
+
+def _grid(entry: Entry, tables: Tables) -> str:
+    head = [entry.corner, *(column.label or column.name for column in entry.columns)]
+    return _table([head, *([row.label or row.name, *_cells(entry, row, tables)] for row in entry.rows)])
+
+
 def _shown(entry: Entry, tables: Tables) -> Iterator[str]:
     yield f"### {entry.title}"
     yield "\n".join(["```bash", *(_command(study, tables) for study in entry.studies()), "```"])
     seeds = sorted({tables.at(place).seeds for place in entry.places()})
     means = "One seed" if seeds == [1] else f"Mean ± 2 sd of {' or '.join(map(str, seeds))} seeds"
     yield f"{entry.setting.strip()}. {means}."
-    head = [entry.corner, *(column.label or column.name for column in entry.columns)]
-    yield _table([head, *([row.label or row.name, *_cells(entry, row, tables)] for row in entry.rows)])
+    yield _grid(entry, tables)
     links = [f"[More]({entry.details})"] if entry.details else []
     links += [f"[Curves]({entry.figure})"] if entry.figure else []
     yield f"{entry.difference.strip()}\n{' · '.join(links)}".strip()
@@ -472,21 +490,24 @@ def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
     parser.add_argument("--check", action="store_true", help="only say whether README.md would change")
     parser.add_argument("--collect", nargs="+", metavar="WHERE", help="FOLDER of studies, or STUDY=FOLDER: make tables")
     said = parser.parse_args(arguments)
-    readme = folder / "README.md"
     try:
         if said.collect:
             for line in collect(said.collect, folder):
                 print(line)
             return 0
-        page = make(folder)
+        pages = {folder / "README.md": make(folder)}
+        if (root := folder.parents[1] / "README.md").is_file():
+            pages[root] = in_short(root.read_text(encoding="utf-8"), folder)
     except Mistake as mistake:
         print(f"docs/results: {mistake}", file=sys.stderr)
         return 1
-    if not said.check:
-        readme.write_text(page, encoding="utf-8")
-    elif not readme.is_file() or readme.read_text(encoding="utf-8") != page:
-        print("docs/results/README.md is not what page.yaml and tables/ make; run `make results`", file=sys.stderr)
-        return 1
+    for file, page in pages.items():
+        if not said.check:
+            file.write_text(page, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != page:
+            where = "docs/results/README.md" if file.parent == folder else "README.md"
+            print(f"{where} is not what page.yaml and tables/ make; run `make results`", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -277,6 +277,10 @@ class CascadeVFL(RoundVFL):
         else:
             holders = records.label_holders.cpu().numpy()
         shares = {int(party): np.flatnonzero(holders == party) for party in np.unique(holders[holders >= 0])}
+        if not shares:
+            raise ConfigurationError(
+                f"none of the {len(records)} training records has a label that a party holds; share their labels out"
+            )
         if self.variant == "centralized":
             return {0: np.flatnonzero(holders >= 0)}
         strangers = sorted(party for party in self.slower if party not in shares)

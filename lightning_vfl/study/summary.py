@@ -74,7 +74,8 @@ def _lines(table: pd.DataFrame, study: Study) -> Iterator[dict[str, object]]:
                 if (metric, recipe, override) not in cells:
                     continue
                 cell, left_out = cells[metric, recipe, override]
-                mean, sd = cell["value"].mean(), cell["value"].std(ddof=1)
+                mean = cell["value"].mean(skipna=False)  # a seed that has diverged is no seed less
+                sd = cell["value"].std(ddof=1, skipna=False)
                 line = {"metric": metric, "run": cell["run"].iloc[0], "seeds": len(cell), "outliers": left_out}
                 line |= {"mean": mean, "sd": sd, "low": mean - 2 * sd, "high": mean + 2 * sd}
                 line |= {what: cell[what].mean() for what in ("step", "passes", "virtual_seconds", "bytes")}

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -57,8 +58,20 @@ def test_what_others_say_about_records_still_holds():
     assert held[:, 0].all()
     assert not held[:, 1].any()
     assert (held[:, 2] == without[:, 2]).all()
-    assert without[:, 1].any()  # the other's word is not written over
+    assert without[:, 1].any()
     assert (grouped.held("train", 10, 3) == grouped.partitioner.held("train", 10, 3)).all()
+
+
+def test_the_word_of_another_is_not_written_over():
+    class Remembers(ContiguousColumns):
+        said = np.ones((4, 2), dtype=bool)
+
+        def held(self, split, records, parties):
+            return self.said
+
+    cut = MissingAtTest(Remembers(2), [1])
+    assert cut.held("test", 4, 2).tolist() == [[True, False]] * 4
+    assert cut.held("train", 4, 2).all()
 
 
 def test_the_usual_cut_fills_in_for_none():

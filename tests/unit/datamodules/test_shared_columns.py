@@ -75,6 +75,11 @@ def test_other_holders_are_drawn():
     assert cut(OverlappingColumns(ContiguousColumns(4), 1.0, 2, seed=1), 40) != parts
 
 
+def test_own_columns_stay_in_their_order():
+    inner = NamedColumns({"a": ["c3", "c0"], "b": ["c4", "c1", "c2"]})
+    assert cut(OverlappingColumns(inner, ["c4", "c1", "c0"]), 5) == [[3, 0, 1, 4], [4, 1, 2, 0]]
+
+
 def test_columns_that_nobody_holds_are_not_shared():
     inner = NamedColumns({"a": ["c0"], "b": ["c1", "c2"]}, drop_rest=True)
     parts = cut(OverlappingColumns(inner, 1.0), 10)

@@ -63,6 +63,12 @@ def test_the_last_values_count_and_their_costs():
     assert (line["step"], line["passes"], line["virtual_seconds"], line["bytes"]) == (2, 1.0, 2.0, 60.0)
 
 
+def test_a_seed_that_has_diverged_makes_the_mean_no_number():
+    line = summarise(table({"A": [1.0, np.nan, 3.0]}), study("A")).iloc[0]
+    assert line["seeds"] == 3
+    assert np.isnan([line["mean"], line["sd"]]).all()
+
+
 def test_outliers_are_left_out_of_means_and_pairs():
     data = table({"A": [1.0, 2.0, 3.0, 4.0, 50.0], "B": [1.0, 1.0, 1.0, 1.0, 1.0]})
     first, second = summarise(data, study("A", "B", outliers="iqr", baseline="A")).to_dict("records")
