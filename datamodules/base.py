@@ -20,7 +20,7 @@ from .informed import fingerprint
 from .loader import ScheduledLoader
 from .normalise import Normaliser, Standardise
 from .partition import Layout, Part, Partitioner
-from .records import Records, Split, VerticalRecords
+from .records import Records, Split, VerticalRecords, columns_of, scaled
 
 SplitName = Literal["train", "val", "test", "predict"]
 _NEEDED: dict[str, tuple[SplitName, ...]] = {
@@ -141,22 +141,23 @@ class VerticalDataModule(LightningDataModule, ABC):
         if not missing:
             return
         splits = self.load(tuple(dict.fromkeys(("train", *missing))))
-        parts = self._cut(lambda: splits["train"])
+        parts = self._cut(lambda: splits["train"].in_floats())
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
         widths = [len(part.positions) for part in parts]
-        cut = {name: split.features.flatten(1).index_select(1, positions) for name, split in splits.items()}
+        cut = {name: columns_of(split.features.flatten(1), positions) for name, split in splits.items()}
         present, lacking = {}, {}
         for name, features in cut.items():
             present[name] = held = who_holds(name, splits[name], self.partitioner, self.party_groups)
             if held is not None:  # what a party does not hold is zero, whatever the data and the scaling
                 lacking[name] = ~held.repeat_interleave(torch.tensor(widths), dim=1)
-                features.masked_fill_(lacking[name], 0.0)
+                if features.is_floating_point():  # bytes may be the data's own, and are always finite
+                    features.masked_fill_(lacking[name], 0.0)
             self._check(name, features, splits[name], parts)
         shift, scale = self._fit_scaling(cut["train"], present["train"], widths)
         for name in missing:
             if name in splits:
                 split = splits[name]
-                features = cut[name].sub_(shift).div_(scale)
+                features = scaled(cut[name], shift, scale)
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
                 holders = self._label_holders(split) if name == "train" else None
@@ -225,7 +226,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         return self._parts
 
     def _load_training(self) -> Split:
-        return self.load(("train",))["train"]
+        return self.load(("train",))["train"].in_floats()
 
     @property
     def _informed(self) -> bool:
@@ -278,12 +279,18 @@ class VerticalDataModule(LightningDataModule, ABC):
             rows = own if present is None else own[present[:, party]]
             if not len(rows):
                 raise without_records(party, len(own))
-            fitted.append(self.normaliser.fit(rows))
+            bytes_alone = rows.dtype == torch.uint8
+            fitted.append(self.normaliser.fit_bytes(rows) if bytes_alone else self.normaliser.fit(rows))
         return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])
 
     def _check(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
+        if features.is_floating_point():  # bytes are always finite
+            self._check_finite(name, features.float(), split, parts)
+        self._check_labels(name, len(features), split)
+
+    def _check_finite(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
+        """``features`` as training will see them: a value beyond float32 is infinite there."""
         # a sum is finite only if all its terms are: a tenth of the time for images
-        features = features.float()  # what training will see: a value beyond float32 is infinite there
         if not torch.isfinite(features.sum()) and (bad := ~torch.isfinite(features)).any():
             row, column = (int(i) for i in bad.nonzero()[0])
             ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
@@ -293,12 +300,12 @@ class VerticalDataModule(LightningDataModule, ABC):
                 f"{int(bad.sum())} feature values of the {name} records are NaN or infinite, first of party {party}, "
                 f"{self.layout.name_of(position)}, record {split.ids[row]}; impute or remove them before training"
             )
+
+    def _check_labels(self, name: str, records: int, split: Split) -> None:
         if split.labels is None:
             return
-        if len(split.labels) != len(features):
-            raise ConfigurationError(
-                f"{len(features)} {name} records have {len(split.labels)} labels; give one for each"
-            )
+        if len(split.labels) != records:
+            raise ConfigurationError(f"{records} {name} records have {len(split.labels)} labels; give one for each")
         wrong = ~torch.isfinite(split.labels)
         if wrong.any():
             raise ConfigurationError(

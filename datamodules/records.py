@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -13,7 +14,6 @@ from torch.utils.data import Dataset
 from lightning_vfl.types import Event, Joint, VerticalBatch
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -22,7 +22,8 @@ class Split:
     """What a data set gives for one stage, before it is cut: everything about N records.
 
     Args:
-        features: (N, *shape of the layout) float32, or float64 where scaling needs the digits.
+        features: (N, *shape of the layout) float32, or float64 where scaling needs the digits, or uint8: bytes of
+            images, which stand for b / 255.
         labels: (N,) int64 classes or float32 values; None if there are none.
         ids: the user's own record ids, any dtype.
         present: (N, M) bool, which party has which record; None: all have all.
@@ -32,6 +33,37 @@ class Split:
     labels: Tensor | None
     ids: "NDArray[np.generic]"
     present: Tensor | None = None
+
+    def in_floats(self) -> "Split":
+        """The same with bytes as float32 numbers in [0, 1]; itself where there are none."""
+        if self.features.dtype != torch.uint8:
+            return self
+        return replace(self, features=self.features.float().div_(255))
+
+
+_AT_ONCE = 256  # records of a block that goes through all of the scaling while it is in the cache
+
+
+def columns_of(numbers: Tensor, positions: Tensor) -> Tensor:
+    """(N, ΣF) these columns of (N, F): a copy, but bytes in their own order are handed back as they are."""
+    if numbers.dtype != torch.uint8:
+        return numbers.index_select(1, positions)
+    if torch.equal(positions, torch.arange(numbers.shape[1])):
+        return numbers
+    return torch.from_numpy(np.take(numbers.numpy(), positions.numpy(), axis=1))  # four times as fast as torch
+
+
+def scaled(columns: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """(N, ΣF) scaled by (ΣF,): floats in place, bytes as float32 numbers in [0, 1] in memory of their own.
+
+    Guarantee: bytes give the bits that their float32 numbers would give.
+    """
+    if columns.dtype != torch.uint8:
+        return columns.sub_(shift).div_(scale)
+    numbers = torch.empty(columns.shape, dtype=torch.float32)
+    for block, own in zip(torch.split(numbers, _AT_ONCE), torch.split(columns, _AT_ONCE), strict=True):
+        block.copy_(own).div_(255).sub_(shift).div_(scale)
+    return numbers
 
 
 class Request(NamedTuple):
@@ -63,6 +95,7 @@ class Records(Dataset[VerticalBatch], ABC):
     ) -> None:
         self.shapes = tuple(shapes)
         self.widths = tuple(prod(shape) for shape in shapes)
+        self._widths, self._alike = list(self.widths), len(set(self.shapes)) == 1
         self.labels = labels
         self.ids = ids
         self.present = present
@@ -100,8 +133,11 @@ class Records(Dataset[VerticalBatch], ABC):
 
     def _cut(self, columns: Tensor) -> tuple[Tensor, ...]:
         """(B, Σ_m F_m) as (B, *S_m) a party, without copying."""
-        parts = torch.split(columns, list(self.widths), dim=1)
-        return tuple(part.view(len(part), *shape) for part, shape in zip(parts, self.shapes, strict=True))
+        rows = columns.shape[0]
+        if self._alike:  # a quarter of the time at 28 parties
+            return columns.view(rows, len(self.shapes), *self.shapes[0]).unbind(1)
+        parts = torch.split(columns, self._widths, dim=1)
+        return tuple(part.view(rows, *shape) for part, shape in zip(parts, self.shapes, strict=True))
 
     def _about(self, positions: "NDArray[np.int64]") -> tuple[Any, ...]:
         """Labels, ids, presence and label holders of these records alone."""

@@ -7,7 +7,20 @@ import pooch
 import pytest
 import torch
 
-from lightning_vfl.datamodules import MNIST, FashionMNIST, Grid, Unchanged
+from lightning_vfl.datamodules import (
+    MNIST,
+    ColumnsByCorrelation,
+    ContiguousColumns,
+    FashionMNIST,
+    Grid,
+    Groups,
+    LimitedOverlap,
+    RandomColumns,
+    RowStrips,
+    Standardise,
+    StandardiseParty,
+    Unchanged,
+)
 from lightning_vfl.errors import ConfigurationError
 
 from .miniature import TEST, TRAIN, idx, write_idx
@@ -77,6 +90,96 @@ def test_strips_are_scaled_by_their_own_training_pixels(tmp_path):
         rows = slice(7 * party, 7 * party + 7)
         expected = (val[:, rows] - train[:, rows].mean()) / train[:, rows].std()
         np.testing.assert_allclose(strip[:, 0].numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def in_floats(data, split: str) -> torch.Tensor:
+    """The features as they are when bytes become float32 before anything else; the oracle of what is done later."""
+    loaded = data.load(("train", split))
+    train, own = (
+        [loaded[name].features.float().div_(255).flatten(1)[:, torch.from_numpy(part.positions)] for part in data.parts]
+        for name in ("train", split)
+    )
+    scaled = []
+    for party, (rows, x) in enumerate(zip(train, own, strict=True)):
+        present = data.records("train").present
+        shift, scale = data.normaliser.fit(rows if present is None else rows[present[:, party]])
+        x = x.sub(shift).div(scale)
+        here = data.records(split).present
+        scaled.append(x if here is None else torch.where(here[:, party, None], x, 0.0))
+    return torch.cat(scaled, 1)
+
+
+class LikeTheParty(StandardiseParty):
+    """Of the user's own: must be asked, and sees floats, as it always has."""
+
+    def fit(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        assert x.dtype == torch.float32
+        assert 0 <= x.min() < x.max() <= 1
+        shift, scale = super().fit(x)
+        return shift + 1, scale
+
+
+@pytest.mark.parametrize("normaliser", [StandardiseParty(), Standardise(), Unchanged(), LikeTheParty()])
+@pytest.mark.parametrize(
+    "cut", [RowStrips(28), Grid(2, 2), RandomColumns(5, seed=2), Groups(RowStrips(2), [1, 2]), LimitedOverlap(None, 40)]
+)
+def test_bytes_give_the_bits_of_their_floats(tmp_path, cut, normaliser):
+    write_idx(tmp_path)
+    data = MNIST(cut, normaliser, data_dir=tmp_path, val_records=30)
+    for stage in ("fit", "test", "predict"):
+        data.setup(stage)
+    for split in ("train", "val", "test", "predict"):
+        features = data.records(split).features
+        assert features.dtype == torch.float32
+        assert torch.equal(features, in_floats(data, split))
+
+
+def test_a_party_of_constant_pixels_becomes_zero(tmp_path):
+    write_idx(tmp_path)
+    images = np.random.Generator(np.random.PCG64(3)).integers(0, 256, (TRAIN, 28, 28), dtype=np.uint8)
+    images[:, :7] = 37
+    (tmp_path / IMAGES).write_bytes(gzip.compress(idx(images), 1))
+    data = MNIST(data_dir=tmp_path, val_records=30)
+    data.setup("fit")
+    for split in ("train", "val"):
+        records = data.records(split)
+        assert not records.rows(torch.arange(len(records)))[0].any()
+        assert torch.equal(records.features, in_floats(data, split))
+
+
+def test_a_cut_that_looks_at_the_images_sees_numbers_between_0_and_1(tmp_path, monkeypatch):
+    write_idx(tmp_path)
+    seen = []
+    cut = ColumnsByCorrelation(2)
+    monkeypatch.setattr(type(cut), "parts_by", lambda _, layout, training: seen.append(training) or halves(layout))
+    data = MNIST(cut, data_dir=tmp_path, val_records=30)
+    data.setup("fit")
+    later = MNIST(cut, data_dir=tmp_path, val_records=30)
+    assert later.parts
+    expected = data.load(("train",))["train"].in_floats().features.flatten(1).double().numpy()
+    assert [np.array_equal(training.features, expected) for training in seen] == [True, True]
+    assert expected.max() == 1
+
+
+def halves(layout):
+    return ContiguousColumns(2).parts(layout)
+
+
+def test_bytes_that_the_data_keep_are_left_as_they_were(tmp_path):
+    write_idx(tmp_path)
+
+    class Keeping(MNIST):
+        def load(self, names):
+            self.kept = self.kept if hasattr(self, "kept") else super().load(("train", "val", "test"))
+            return self.kept
+
+    data = Keeping(LimitedOverlap(RowStrips(2), 40), data_dir=tmp_path, val_records=30)
+    before = {name: split.features.clone() for name, split in data.load(()).items()}
+    data.setup("fit")
+    data.setup("test")
+    for name, split in data.kept.items():
+        assert split.features.dtype == torch.uint8
+        assert torch.equal(split.features, before[name])
 
 
 def test_other_cuts_and_the_folder_of_all_data(tmp_path, monkeypatch):

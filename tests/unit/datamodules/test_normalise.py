@@ -37,6 +37,18 @@ def test_standardise_party_uses_one_pair_of_numbers():
     assert scale.unique().tolist() == [np.float32(x.double().numpy().std())]
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("normaliser", [Standardise(), StandardiseParty(), Unchanged()])
+def test_bytes_are_fitted_like_their_numbers(normaliser, seed):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randint(256, (300, 40), generator=draw, dtype=torch.uint8)
+    x = x * (torch.rand(x.shape, generator=draw) < 0.05 * (seed + 1))
+    for own in (x, x[:, 7:20], x[:1, :1]):  # also a slice of more columns, and a single number
+        for got, expected in zip(normaliser.fit_bytes(own), normaliser.fit(own.float() / 255), strict=True):
+            assert got.dtype == torch.float32
+            assert torch.equal(got, expected)
+
+
 def test_standardise_numbers_leaves_categories_as_they_are():
     numbers, categories = table(50, 3).features * 9 + 4, torch.eye(5).repeat(10, 1)
     categories[:, 3:] = torch.tensor([1.0, 0.0])  # one that all records have, and one that none has
