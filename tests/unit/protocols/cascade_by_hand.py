@@ -161,7 +161,7 @@ class Period:
     end: Fraction
     bottoms: list[Parameters]
     top: Parameters
-    steps: int  # of the collaborator, before
+    steps: int  # of the collaborator, before it sent that top
 
 
 @dataclass
@@ -225,6 +225,7 @@ class ByHand:
         made = None if optimizer is None else [optimizer(network.parameters()) for network in self.networks()]
         self.optimizers = made
         self.last_sent = {party: copied(self.top) for party in self.parties}
+        self.sent_after = dict.fromkeys(self.parties, 0)  # so many steps of the collaborator
         self.sent_steps = dict.fromkeys(self.parties, 0)  # of the collaborator, when it sent that
         self.table = {(i, m): torch.zeros(WIDTH) for i in range(len(self.records)) for m in range(self.M)}
         self.under_way: list[tuple[Fraction, Tensor, int, Tensor]] = []
@@ -298,6 +299,7 @@ class ByHand:
             for party, answered in self.answered.items():
                 if answered:
                     self.last_sent[party] = copied(self.top)
+                    self.sent_after[party] = self.collaborator_steps
                     self.sent_steps[party] = self.collaborator_steps
             self.answered.clear()
 

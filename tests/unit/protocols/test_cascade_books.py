@@ -289,6 +289,8 @@ def test_a_second_fit_goes_on_with_clock_and_events(tmp_path):
     assert all(event.start >= first.events[-1][1].end for _, event in second.events)
     numbers = [event.number for _, event in first.events + second.events]
     assert len(set(numbers)) == len(numbers)
+    busiest = max(event.request for _, event in first.events)
+    assert {event.request for _, event in second.events if event.party == 1} == {busiest + 1, busiest + 2}
     assert module.clock.seconds == second.events[-1][1].end
     assert module.rounds["fit"] == 18
     oracle = ByHand(second, None, {1: Fraction(1, 2)}, 3.0)  # everybody begins with the networks as they are now

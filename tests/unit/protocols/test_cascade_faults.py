@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import TraceRecorder, TraceReplay
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
+from lightning_vfl.networks import MLP
 from lightning_vfl.protocols import cascade as protocol
 from lightning_vfl.simulation import Constant, SlowParties
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, WaitForAll
@@ -20,9 +22,11 @@ from tests.unit.protocols.cascade_by_hand import (
     KINDS,
     PARTIES,
     PERIOD,
+    WIDTH,
     B,
     ByHand,
     Collection,
+    N,
     Scripted,
     assert_same_training,
     cascade,
@@ -163,6 +167,22 @@ def test_a_late_answer_is_not_used_before_it_comes(tmp_path):
     assert sum(row.any() for (_, m), row in oracle.table.items() if m == 3) == 54
 
 
+def test_what_is_on_its_way_when_a_fit_ends_never_comes(tmp_path):
+    """As the periods that were under way are never ended; what has come is still known."""
+    model = late(3, 18.0)
+    module = cascade(Concat(), variant="single", waiting=Deadline(2.0), missing=Stale())
+    fit(tmp_path, module, faults=(model,))
+    known = module.missing.table.read(torch.arange(N))[3]
+    assert int(known.any(1).sum()) == 2 * B  # of the first two periods
+    run = fit(tmp_path, module, epochs=2)
+    oracle = ByHand(run, parties=(0,), collection=heard(model, "Stale"), policy="Stale")
+    oracle.table |= {(i, 3): row for i, row in enumerate(known)}
+    oracle.batches = {(0, k): ids for k, (ids, _) in enumerate(run.events)}
+    for who, parameters in oracle.play(6).parameters().items():
+        for own, other in zip(run.parameters()[who], parameters, strict=True):
+            torch.testing.assert_close(own, other, rtol=0, atol=2e-5)
+
+
 def test_late_answers_to_a_slow_party_come_as_much_later_as_its_period_is_longer(tmp_path):
     """What it hears goes the same slow way: whoever misses the deadline comes after the collection has closed."""
     model = late(3, 1.5)
@@ -218,31 +238,47 @@ def test_who_does_not_hear_keeps_every_bit(tmp_path):
         assert any(state(run, party)) == (party not in (2, PARTIES))
 
 
+class Listening(MLP):
+    """A top, of which every copy notes what it is given in training."""
+
+    heard: ClassVar[list[torch.Tensor]] = []
+
+    def forward(self, x):
+        if self.training:
+            self.heard.append(x.detach().clone())
+        return super().forward(x)
+
+
 @pytest.mark.parametrize("policy", [Exclude, Stale])
-def test_dropout_is_the_same_at_the_end_as_at_the_start_whoever_learns(tmp_path, monkeypatch, policy):
+@pytest.mark.parametrize("deaf", [(), (0, 2)])
+def test_dropout_is_the_same_at_the_end_as_at_the_start_whoever_learns(tmp_path, monkeypatch, policy, deaf):
     """Nobody has changed in between, so what a gradient is of is what is differentiated now."""
     drawn = []
     surrogate = protocol.surrogate
 
     def noted(values, *others):
-        drawn.append([value.detach().clone() for value in values])
+        drawn.append([value.detach().clone() for value in values if value.shape == (B, WIDTH)])
         return surrogate(values, *others)
 
     monkeypatch.setattr(protocol, "surrogate", noted)
-    for silent in ((), (0, 2)):
-        model = Scripted(lambda event, way, deaf=silent: {"receives": dict.fromkeys(deaf, False)} if way else {})
-        module = cascade(
-            variant="single",
-            alone=1,
-            bottom=dropping,
-            optimizer=partial(torch.optim.SGD, lr=0.0),
-            waiting=Deadline(9.0),
-            missing=policy(),
-        )
-        fit(tmp_path, module, faults=(model,), epochs=1, max_steps=1)
-    everybody, some = drawn
-    for m, value in zip((1, 3), some, strict=False):
-        assert torch.equal(value, everybody[m]), m
+    monkeypatch.setattr(Listening, "heard", [])
+    module = cascade(
+        Concat(),
+        variant="single",
+        alone=1,
+        bottom=dropping,
+        top=Listening,
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+        waiting=Deadline(9.0),
+        missing=policy(),
+    )
+    model = Scripted(lambda event, way: {"receives": dict.fromkeys(deaf, False)} if way else {})
+    fit(tmp_path, module, faults=(model,), epochs=1, max_steps=2)
+    for joined, values in zip(Listening.heard, drawn, strict=True):
+        everybody = dict(enumerate(joined.split(WIDTH, 1)))
+        learning = [m for m in range(PARTIES) if m not in deaf]
+        assert all(torch.equal(everybody[m], value) for m, value in zip(learning, values, strict=True))
+    assert not torch.equal(drawn[0][0], drawn[1][0])
 
 
 # ---- what is asked
