@@ -201,6 +201,12 @@ def test_equal_ends_go_by_party_number_whatever_seconds_are_rounded_to(slow, fas
     assert order == tied * 20
 
 
+def test_labels_are_shuffled_anew_for_every_pass_and_for_everybody_apart():
+    orders = [tuple(ids.tolist()) for ids, _ in played(Case({0: 40, 1: 40}, 40, [8], False).periods(), 3)]
+    relative = {tuple(i % 40 for i in order) for order in orders}
+    assert len(relative) == len(orders) == 6
+
+
 def test_a_period_is_planned_once_it_begins_and_not_before():
     """How long it takes may depend on its number; nobody is asked about periods that are not needed."""
     asked = []

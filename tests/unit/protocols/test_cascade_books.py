@@ -57,7 +57,7 @@ def of_others(ended, each):
 def test_bytes_of_an_event(tmp_path, variant, q):
     """What a party tells itself travels nowhere; the factor is computed where a slow party's has an exponent alone."""
     module = cascade(Concat(WIDE), variant=variant, slower={1: 0.5}, q=q, alone=1)
-    run = fit(tmp_path, module, epochs=3)
+    run = fit(tmp_path, module)
     ended, meter = turns(run), module.meter
     top = sum(p.numel() for p in module.top.parameters())
     slow = [count if m == 1 and q > 1 else 0 for m, count in enumerate(ended)]
