@@ -76,7 +76,8 @@ class CascadeVFL(RoundVFL):
     the active parties that fault models name. Where label counts differ, events weigh N_l L / N.
 
     One END is one mini-batch is one optimiser step. The loss that is stepped on is a surrogate, whose gradient is what
-    the messages say; ``train/loss`` is the mean loss of the batch. An epoch is Σ⌊N_l / B⌋ events.
+    the messages say; ``train/loss`` is the mean loss of the batch. An epoch is Σ⌊N_l / B⌋ events (one of
+    a party with fewer than B labels).
 
     Faults: event c makes the requests 2c (collect) and 2c + 1 (deliver) of everybody. The waiting rule closes the
     collection. Under a policy that remembers (``Stale``), the embeddings of those who were late are used from the time
@@ -348,7 +349,6 @@ class CascadeVFL(RoundVFL):
         else:
             self.seen = dict.fromkeys(parties, self.version)
             self._sent_back.clear()
-        self.replicas.follow_modes()
 
     def on_train_end(self) -> None:
         """A later fit counts its first epoch anew."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -148,7 +149,7 @@ class EventPlanner:
         return max(0.0, float(learning[party] + backward.delay[party]) + way - float(learning.max()))
 
     def _stretch(self, party: int) -> float:
-        return 1.0 / (1.0 - self.slower.get(party, 0.0))
+        return float(1 / (1 - Fraction(str(self.slower.get(party, 0.0)))))  # 20 for 0.95, and not 19.999
 
     def _takes_part(self, party: int) -> Callable[[Tensor, Tensor], Tensor]:
         """Whose embeddings the party can join; of a hidden sum it knows its own part, so two others have to be in."""

@@ -48,13 +48,6 @@ class Replicas:
         if top:
             _copy(replica.top, live_top)
 
-    def follow_modes(self) -> None:
-        """Train and eval modes, layer by layer, are those of the networks."""
-        for replica in self.of.values():
-            for copied, live in zip((replica.bottoms, replica.top), self._live, strict=True):
-                for own, theirs in zip(copied.modules(), live.modules(), strict=True):
-                    own.training = theirs.training
-
     def state(self) -> dict[int, dict[str, dict[str, Tensor]]]:
         """For a checkpoint: L times all parameters."""
         return {

@@ -141,19 +141,26 @@ def built(trainer_part):
     return parser.instantiate_classes(config).callbacks
 
 
-@pytest.mark.parametrize("name", [name for name in packaged() if name.startswith("faults/")])
+FAULTS = {
+    "faults/fedvs_stragglers": [SlowParties()],
+    "faults/fedvs_figure1": [SlowParties(0.6, Constant(0.1), Exponential(0.5))],
+    "faults/vfedsec_dropout": [PartyDropout(0.3, 0.1).model],
+    "faults/dvfl_guest_crashes": [CrashChain("guests", 0.3, 0.1)],
+    "faults/dvfl_host_crashes": [CrashChain("hosts", 0.3, 0.1)],
+    "faults/dvfl_connection_crashes": [CrashChain("connections", 0.3, 0.1)],
+    "faults/unreliable": [SlowParties(), CrashChain("guests", 0.1, 0.3)],
+}
+PACES = ["faults/cvfl_slow_50", "faults/cvfl_slow_95"]  # settings of a protocol, no callbacks
+
+
+@pytest.mark.parametrize("name", FAULTS)
 def test_recipes_build_their_callbacks(name):
     recipe = yaml.safe_load(packaged()[name].read_text())
-    (injector,) = built(recipe["trainer"])
-    expected = {
-        "faults/fedvs_stragglers": SlowParties(),
-        "faults/fedvs_figure1": SlowParties(0.6, Constant(0.1), Exponential(0.5)),
-        "faults/vfedsec_dropout": PartyDropout(0.3, 0.1).model,
-        "faults/dvfl_guest_crashes": CrashChain("guests", 0.3, 0.1),
-        "faults/dvfl_host_crashes": CrashChain("hosts", 0.3, 0.1),
-        "faults/dvfl_connection_crashes": CrashChain("connections", 0.3, 0.1),
-    }
-    assert repr(injector.model) == repr(expected[name])
+    assert [repr(injector.model) for injector in built(recipe["trainer"])] == [repr(model) for model in FAULTS[name]]
+
+
+def test_no_recipe_of_faults_goes_untried():
+    assert sorted([*FAULTS, *PACES]) == sorted(name for name in packaged() if name.startswith("faults/"))
 
 
 def test_every_setting_of_stragglers_can_be_said_in_yaml():

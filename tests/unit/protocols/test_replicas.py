@@ -84,12 +84,11 @@ def test_gradients_are_taken_of_the_top_and_of_no_bottom(networks):
 
 
 def test_modes_are_those_of_the_networks_layer_by_layer(networks):
-    replicas = Replicas((0, 1), *networks)
     networks[0].parties[1].eval()
     networks[0].parties[2][1].eval()
     networks[1].train()
     networks[1][1].eval()
-    replicas.follow_modes()
+    replicas = Replicas((0, 1), *networks)
     for replica in replicas.of.values():
         for own, live in zip((replica.bottoms, replica.top), networks, strict=True):
             assert [m.training for m in own.modules()] == [m.training for m in live.modules()]
@@ -118,7 +117,6 @@ def test_replicas_of_other_parties_are_refused(networks):
 
 def test_nobody_has_replicas_where_nobody_needs_them(networks):
     replicas = Replicas((), *networks)
-    replicas.follow_modes()
     assert (replicas.of, replicas.state()) == ({}, {})
 
 
