@@ -50,8 +50,8 @@ class LabelPartition(PartitionerOver):
         [0, 1]
 
     References:
-        Xia, Li, Zhang, Wu, Yuan, "Cascade Vertical Federated Learning Towards Straggler Mitigation and Label Privacy
-        over Distributed Labels" (CVFL), sections 5.1 (equal shares) and 5.4.2 (by class).
+        Xia, Li, Zhang, Wu, Yuan, "A Vertical Federated Learning Framework for Horizontally Partitioned Labels" (CVFL),
+        sections 5.1 (equal shares) and 5.4.2 (by class).
     """
 
     def __init__(

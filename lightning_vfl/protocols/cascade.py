@@ -112,9 +112,9 @@ class CascadeVFL(RoundVFL):
         ConfigurationError: before training.
 
     References:
-        Xia, Li, Zhang, Wu, Yuan, "Cascade Vertical Federated Learning Towards Straggler Mitigation and Label Privacy
-        over Distributed Labels" (CVFL): Algorithms 1 to 3, equations 2 and 3, section 5 for the variants. The scan
-        prints the bound below which q does not act as q^(1-q); q F^(q-1) = 1 is at F = q^(1/(1-q)).
+        Xia, Li, Zhang, Wu, Yuan, "A Vertical Federated Learning Framework for Horizontally Partitioned Labels" (CVFL):
+        Algorithms 1 to 3, equations 2 and 3, section 5 for the variants. The scan prints the bound below which q does
+        not act as q^(1-q); q F^(q-1) = 1 is at F = q^(1/(1-q)).
     """
 
     def __init__(
