@@ -26,7 +26,7 @@ from lightning_vfl import CascadeVFL, SplitVFL, VFLModule
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.allocator import keep_freed_memory
 from lightning_vfl.datamodules import Grid, Layout, Partitioner
-from lightning_vfl.datamodules.records import Request
+from lightning_vfl.datamodules.records.records import Request
 from lightning_vfl.networks import MLP, ConvNet
 
 ROWS, PARTIES, WIDTH, DECAY = 128, 4, 64, 1e-3

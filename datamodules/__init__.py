@@ -1,35 +1,45 @@
 """Vertical partitions of tabular, image and multi-view data."""
 
-from .adult import Adult
-from .bank_marketing import BankMarketing
 from .base import VerticalDataModule
-from .caltech7 import Caltech7
-from .cifar10 import CIFAR10
-from .correlation import ColumnsByCorrelation
-from .credit_default import CreditDefault
-from .csv_tables import CSVTables
-from .emnist import EMNIST
-from .groups import Groups
-from .handwritten import Handwritten
-from .human_activity import HumanActivity
-from .idx_images import MNIST, FashionMNIST
-from .image_folder import ImageFolderVFL
-from .importance import ColumnsByImportance
-from .informed import InformedPartitioner, TrainingRecords
-from .label_partition import LabelPartition
-from .missing_party import MissingAtTest
-from .model_net_views import ModelNet10Views
-from .multi_view import MultiView
-from .normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
-from .overlap import LimitedOverlap
-from .parkinson import Parkinson
-from .partition import ContiguousColumns, Grid, Layout, NamedColumns, Part, Partitioner, RandomColumns, RowStrips, Views
-from .phishing import Phishing
-from .records import Records, Split, VerticalRecords
-from .scikit import BreastCancer, Digits
-from .shared_columns import OverlappingColumns
-from .streamed_records import StreamedRecords
-from .uneven import DirichletColumns
+from .partitioners.correlation import ColumnsByCorrelation
+from .partitioners.groups import Groups
+from .partitioners.importance import ColumnsByImportance
+from .partitioners.informed import InformedPartitioner, TrainingRecords
+from .partitioners.label_partition import LabelPartition
+from .partitioners.missing_party import MissingAtTest
+from .partitioners.overlap import LimitedOverlap
+from .partitioners.partition import (
+    ContiguousColumns,
+    Grid,
+    Layout,
+    NamedColumns,
+    Part,
+    Partitioner,
+    RandomColumns,
+    RowStrips,
+    Views,
+)
+from .partitioners.shared_columns import OverlappingColumns
+from .partitioners.uneven import DirichletColumns
+from .records.normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
+from .records.records import Records, Split, VerticalRecords
+from .records.streamed_records import StreamedRecords
+from .sets.adult import Adult
+from .sets.bank_marketing import BankMarketing
+from .sets.caltech7 import Caltech7
+from .sets.cifar10 import CIFAR10
+from .sets.credit_default import CreditDefault
+from .sets.csv_tables import CSVTables
+from .sets.emnist import EMNIST
+from .sets.handwritten import Handwritten
+from .sets.human_activity import HumanActivity
+from .sets.idx_images import MNIST, FashionMNIST
+from .sets.image_folder import ImageFolderVFL
+from .sets.model_net_views import ModelNet10Views
+from .sets.multi_view import MultiView
+from .sets.parkinson import Parkinson
+from .sets.phishing import Phishing
+from .sets.scikit import BreastCancer, Digits
 
 __all__ = [
     "CIFAR10",

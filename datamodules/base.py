@@ -15,12 +15,12 @@ from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.schedules import InOrder, Schedule, Shuffled
 from lightning_vfl.types import VerticalBatch
 
-from .groups import who_holds
-from .informed import fingerprint
 from .loader import ScheduledLoader
-from .normalise import Normaliser, Standardise
-from .partition import Layout, Part, Partitioner
-from .records import Records, Split, VerticalRecords, columns_of, scaled
+from .partitioners.groups import who_holds
+from .partitioners.informed import fingerprint
+from .partitioners.partition import Layout, Part, Partitioner
+from .records.normalise import Normaliser, Standardise
+from .records.records import Records, Split, VerticalRecords, columns_of, scaled
 
 SplitName = Literal["train", "val", "test", "predict"]
 _NEEDED: dict[str, tuple[SplitName, ...]] = {

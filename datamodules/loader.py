@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.schedules import Schedule
 from lightning_vfl.types import Joint, VerticalBatch
 
-from .records import Records, Request
+from .records.records import Records, Request
 
 
 class ScheduledLoader:

@@ -64,9 +64,9 @@ def test_the_tree_passes_as_it_is(tree, tool):
             "lightning_vfl.callbacks.progress -> lightning_vfl.datamodules (l.",
         ),
         (
-            "datamodules/partition.py",
+            "datamodules/partitioners/partition.py",
             "from lightning_vfl.callbacks.progress import SparseProgressBar",
-            "lightning_vfl.datamodules.partition -> lightning_vfl.callbacks.progress (l.",
+            "lightning_vfl.datamodules.partitioners.partition -> lightning_vfl.callbacks.progress (l.",
         ),
         (
             "lightning_vfl/aggregators/base.py",
@@ -83,7 +83,7 @@ def test_an_import_the_wrong_way_is_refused(tree, name, code, said):
     assert said in " ".join(printed.split()), printed  # long lines are broken
 
 
-@pytest.mark.parametrize("name", ["tests/test_planted.py", "lightning_vfl/cli.py", "datamodules/scikit.py"])
+@pytest.mark.parametrize("name", ["tests/test_planted.py", "lightning_vfl/cli.py", "datamodules/sets/scikit.py"])
 def test_a_type_error_across_the_mapping_is_refused(tree, name):
     with planted(tree, name, 'from lightning_vfl.datamodules import Digits as Planted\n\nPlanted(batch_size="x")'):
         passed, printed = check(tree, "mypy")

@@ -21,7 +21,7 @@ MODULES = sorted(
 
 
 def test_the_wings_are_walked_too():
-    assert {"lightning_vfl.datamodules.partition", "lightning_vfl.callbacks.run_summary"} <= set(MODULES)
+    assert {"lightning_vfl.datamodules.partitioners.partition", "lightning_vfl.callbacks.run_summary"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,0 +1,119 @@
+"""Partitioners whose cut depends on what the training records hold."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+import torch
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import permutation
+
+from ..records.records import Split
+from .partition import Layout, Part, Partitioner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TrainingRecords:
+    """What an informed partitioner is shown, before anything is cut or scaled.
+
+    Args:
+        features: (N, F) float64, finite.
+        labels: (N,) int64 classes or float64 values; None if there are none.
+    """
+
+    features: "NDArray[np.float64]"
+    labels: "NDArray[np.int64] | NDArray[np.float64] | None"
+
+
+class InformedPartitioner(Partitioner):
+    """Cuts by values: a subclass says ``parts_by`` instead of ``parts``.
+
+    A datamodule hands over its training records when the columns are cut, through any partitioner built over this one.
+    Who cuts is the experimenter, who sees all columns and labels; no party does.
+
+    Guarantee: ``parts_by`` sees training records alone, and at most ``most_records`` of them: of more, a draw that
+        their number alone decides. Columns are cut anew in every program; a checkpoint keeps a fingerprint of the cut
+        and is refused where other training records have led to another one.
+    Not guaranteed: anything about records that a partitioner built over this one takes from some parties: the cut comes
+        first, and sees them whole.
+
+    Raises:
+        ConfigurationError: in ``split``, without training records; for values that are not finite or not in memory, and
+            data that say themselves which party holds which record.
+
+    Example:
+        >>> class LargestFirst(InformedPartitioner):
+        ...     def parts_by(self, layout, training):
+        ...         order = np.argsort(-training.features.var(axis=0), kind="stable")
+        ...         return tuple(Part(run, (len(run),)) for run in np.array_split(order, 2))
+        >>> train = Split(torch.tensor([[0.0, 5.0, 1.0], [0.1, 9.0, 4.0]]), None, np.arange(2))
+        >>> [part.positions.tolist() for part in LargestFirst().informed_by(lambda: train).split(Layout((3,)))]
+        [[1, 2], [0]]
+    """
+
+    most_records: ClassVar[int] = 10_000
+    _training: Callable[[], Split] | None = None
+
+    @abstractmethod
+    def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
+        """One part a party: a pure function of its arguments and the settings."""
+
+    def informed_by(self, training: Callable[[], Split]) -> Self:
+        informed = copy(self)
+        informed._training = training
+        return informed
+
+    def parts(self, layout: Layout) -> tuple[Part, ...]:
+        if self._training is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} cuts by what the training records hold; hand it to a datamodule, or show it "
+                "records with informed_by before split"
+            )
+        return self.parts_by(layout, self._seen(layout, self._training()))
+
+    def _seen(self, layout: Layout, train: Split) -> TrainingRecords:
+        if train.present is not None:
+            raise ConfigurationError(
+                f"the data say which of their own parties holds which record, so {type(self).__name__} cannot cut the "
+                "columns anew; use records that every party holds (overlap: inner) or another partitioner"
+            )
+        features, labels = train.features.flatten(1), train.labels
+        if features.shape[1] != layout.size:  # pictures that stay on disk
+            raise ConfigurationError(
+                f"{type(self).__name__} cuts by values, but these data do not keep theirs in memory; use a partitioner "
+                "that needs none (RowStrips, Grid)"
+            )
+        if len(features) > self.most_records:
+            rows = torch.from_numpy(np.sort(permutation(len(features), 0, "informed partition")[: self.most_records]))
+            features, labels = features[rows], None if labels is None else labels[rows]
+        bad = ~torch.isfinite(features)
+        if bad.any():
+            position = int(bad.nonzero()[0, 1])
+            raise ConfigurationError(
+                f"{int(bad.sum())} feature values of the training records are NaN or infinite, first in "
+                f"{layout.name_of(position)}; impute or remove them, {type(self).__name__} cuts by these values"
+            )
+        wide = None if labels is None else labels.double() if labels.is_floating_point() else labels.long()
+        return TrainingRecords(features.double().numpy(), None if wide is None else wide.numpy())
+
+
+def fingerprint(parts: Sequence[Part]) -> str:
+    """How many columns each party holds, and a short name of which ones these are, the same on every machine.
+
+    Example:
+        >>> from lightning_vfl.datamodules import ContiguousColumns
+        >>> fingerprint(ContiguousColumns(2).split(Layout((5,))))
+        '3 + 2 (ee0f1378)'
+    """
+    digest = blake2b(digest_size=4)
+    for part in parts:
+        digest.update(f"{part.shape}: {part.positions.tolist()}\n".encode())
+    return f"{' + '.join(str(len(part.positions)) for part in parts)} ({digest.hexdigest()})"

@@ -1,0 +1,1 @@
+"""Records in memory and on disk, readers of files, and scaling."""

@@ -1,0 +1,238 @@
+"""Views of records in files: MATLAB, NumPy and plain text, read without executing anything."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+
+from ..partitioners.partition import Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LABELS = ("Y", "y", "gt", "label", "labels")
+
+
+@dataclass(frozen=True)
+class ViewData:
+    """N records as their files have them.
+
+    Args:
+        views: name and (N, width) float64 of each view, in the order of the parties.
+        labels: (N,) int64 from 0.
+    """
+
+    views: "tuple[tuple[str, NDArray[np.float64]], ...]"
+    labels: "NDArray[np.int64]"
+
+    @property
+    def layout(self) -> Layout:
+        """The views side by side; column i of a view is called ``view.i``."""
+        widths = {name: matrix.shape[1] for name, matrix in self.views}
+        columns = tuple(f"{name}.{i}" for name, width in widths.items() for i in range(width))
+        return Layout((len(columns),), columns, tuple(widths.values()), tuple(widths))
+
+
+def read_mat(path: Path) -> "tuple[list[NDArray[np.float64]], NDArray[np.int64]]":
+    """The views in the cell array ``X``, in its order, and the labels ``Y`` (or ``y``, ``gt``) from 0 of a MATLAB file.
+
+    Shapes: X (1, V) or (V, 1) of (N, width); Y (N, 1) or (1, N), every one of 1..C or of 0..C-1 at least once.
+    Guarantee: nothing of the file is executed, and no other variable of it is read.
+
+    Raises:
+        ConfigurationError: if the file cannot be read or holds something else.
+    """
+    names = ("Y", "y", "gt")
+    content = _mat_variables(path, ("X", *names))
+    found = [name for name in names if name in content]
+    if "X" not in content or len(found) != 1:
+        raise ConfigurationError(
+            f"{path} holds {'an' if 'X' in content else 'no'} X and {' and '.join(found) or 'no Y'}; save the views as "
+            "the cell array X and their labels as Y"
+        )
+    cells, labels = _cells(path, "X", content["X"]), _labels(path, content[found[0]])
+    return [_matrix(path, str(position), cell, len(labels)) for position, cell in enumerate(cells)], labels
+
+
+def read_known_mat(path: Path, widths: Mapping[str, int], classes: int, what: str) -> ViewData:
+    """As ``read_mat``, of a file that is known to have views of these widths and so many classes.
+
+    Raises:
+        ConfigurationError: also for other views or classes; ``what`` says which file is wanted.
+    """
+    matrices, labels = read_mat(path)
+    if (found := int(labels.max()) + 1) != classes:
+        raise ConfigurationError(
+            f"the labels of {path} are of {found} classes instead of {classes}; use the file of {what}"
+        )
+    return ViewData(named_by_width(path, matrices, widths), labels)
+
+
+def read_text(path: Path, records: int, width: int) -> "NDArray[np.float64]":
+    """A view (records, width) from lines of numbers with blanks between them.
+
+    Raises:
+        ConfigurationError: if the file cannot be read or has another shape.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of an empty file, which the shape tells
+            matrix: NDArray[np.float64] = np.loadtxt(path, ndmin=2, comments=None, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}); replace it with the published file") from error
+    if matrix.shape != (records, width):
+        raise ConfigurationError(
+            f"{path} holds {len(matrix)} lines of {matrix.shape[1]} numbers instead of {records} lines of {width}; "
+            "replace it with the published file"
+        )
+    return matrix
+
+
+def named_by_width(
+    path: Path, matrices: "Sequence[NDArray[np.float64]]", widths: Mapping[str, int]
+) -> "tuple[tuple[str, NDArray[np.float64]], ...]":
+    """The views with the names that belong to their widths, in the order given.
+
+    Raises:
+        ConfigurationError: unless every view of ``widths`` is there, once, and no other.
+    """
+    names = {width: name for name, width in widths.items()}
+    found = [matrix.shape[1] for matrix in matrices]
+    if sorted(found) != sorted(names):
+        raise ConfigurationError(
+            f"the views of {path} are {', '.join(map(str, found)) or 'none'} columns wide; use a file with one view of "
+            f"each width: {', '.join(f'{width} ({name})' for name, width in widths.items())}"
+        )
+    return tuple((names[matrix.shape[1]], matrix) for matrix in matrices)
+
+
+def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> ViewData:
+    """The variables of a MATLAB or NumPy file with these names; None: those that are found.
+
+    Raises:
+        ConfigurationError: if the file cannot be read, or has no such views and labels.
+    """
+    content = _npz_variables(path) if path.suffix == ".npz" else _mat_variables(path)
+    named = [*(views or ()), *([] if labels is None else [labels])]
+    if missing := [name for name in named if name not in content]:
+        raise ConfigurationError(
+            f"{path} holds no {' and no '.join(missing)}; name variables that it has: {', '.join(content) or 'none'}"
+        )
+    label = labels or _label_in(path, content)
+    classes = _labels(path, content[label])
+    matrices: dict[str, Any] = {}
+    for name in _views_in(content, label, len(classes)) if views is None else views:
+        cells = _cells(path, name, content[name]) if _is_cells(content[name]) else None
+        found = {name: content[name]} if cells is None else {f"{name}{i}": cell for i, cell in enumerate(cells)}
+        if twice := matrices.keys() & found.keys():
+            raise ConfigurationError(f"two views of {path} are called {min(twice)}; give the variables other names")
+        matrices |= found
+    if not matrices:
+        raise ConfigurationError(
+            f"{path} holds no matrix with a row for each of the {len(classes)} labels; save one a view"
+        )
+    shaped = ((name, _matrix(path, f"'{name}'", matrix, len(classes))) for name, matrix in matrices.items())
+    return ViewData(tuple(shaped), classes)
+
+
+def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str, NDArray[Any]]":
+    """The variables with these names, as far as the MATLAB file has them; None: all."""
+    from scipy.io import loadmat  # 0.1 s, where it is used
+    from scipy.io.matlab import MatReadWarning
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", MatReadWarning)  # of a variable twice or unreadable
+            content = loadmat(path, appendmat=False, variable_names=names)
+    except NotImplementedError as error:
+        raise ConfigurationError(
+            f"{path} is a MATLAB file of version 7.3, which is not read; load it in MATLAB and save it with '-v7'"
+        ) from error
+    except Exception as error:  # a damaged file trips up scipy in any of a dozen ways
+        raise ConfigurationError(
+            f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}); replace it"
+        ) from error
+    return {name: value for name, value in content.items() if not name.startswith("__")}
+
+
+def _npz_variables(path: Path) -> "dict[str, NDArray[Any]]":
+    """All variables of the NumPy file."""
+    try:
+        with path.open("rb") as file:  # of a damaged file that numpy opens itself, it leaves the handle open
+            content = np.load(file, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise ValueError("one array without a name")
+            with content:
+                return {name: content[name] for name in content.files}
+    except Exception as error:  # a damaged file trips up numpy and zipfile in any of a dozen ways
+        raise ConfigurationError(
+            f"{path} cannot be read as a NumPy file ({type(error).__name__}: {error}); save matrices of numbers with "
+            "numpy.savez"
+        ) from error
+
+
+def _views_in(content: "Mapping[str, NDArray[Any]]", label: str, records: int) -> Sequence[str]:
+    """The names of the variables that are views or cell arrays of views."""
+    if _is_cells(content.get("X")):
+        return ("X",)
+    return [n for n, a in content.items() if n != label and _is_real(a) and a.ndim == 2 and len(a) == records]
+
+
+def _label_in(path: Path, content: Mapping[str, Any]) -> str:
+    """The name of the labels among the variables of a file."""
+    found = [name for name in _LABELS if name in content]
+    if len(found) != 1:
+        held = " and ".join(found) or f"none of {', '.join(_LABELS)} but {', '.join(content) or 'nothing'}"
+        raise ConfigurationError(f"{path} holds {held}; say with labels which variable the labels are")
+    return found[0]
+
+
+def _cells(path: Path, name: str, variable: Any) -> "list[Any]":
+    """What the cells of a list hold."""
+    if not _is_cells(variable) or max(variable.shape, default=0) != variable.size:
+        raise ConfigurationError(
+            f"{name} of {path} is no list of views but {_what(variable)}; save a cell array with one matrix a view"
+        )
+    return list(variable.ravel())
+
+
+def _matrix(path: Path, view: str, matrix: Any, records: int) -> "NDArray[np.float64]":
+    if not _is_real(matrix) or matrix.ndim != 2 or len(matrix) != records:
+        raise ConfigurationError(
+            f"view {view} of {path} is {_what(matrix)}; save a full real matrix with a row for each of the {records} "
+            "labels"
+        )
+    numbers: NDArray[np.float64] = matrix.astype(np.float64)
+    return numbers
+
+
+def _labels(path: Path, labels: Any) -> "NDArray[np.int64]":
+    if not _is_real(labels) or max(labels.shape, default=0) != labels.size or not labels.size:
+        raise ConfigurationError(f"the labels of {path} are {_what(labels)}; save one number a record")
+    values, numbered = np.unique(labels.ravel(), return_inverse=True)
+    if values[0] not in (0, 1) or not np.array_equal(values, values[0] + np.arange(len(values))):
+        shown = ", ".join(f"{value:g}" for value in values[:12]) + (", ..." if len(values) > 12 else "")
+        raise ConfigurationError(f"the labels of {path} are {shown}; number the classes from 1 without a gap")
+    return numbered.astype(np.int64)
+
+
+def _is_cells(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype == object
+
+
+def _is_real(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind in "buif"
+
+
+def _what(array: Any) -> str:
+    """A few words on what a variable of a MATLAB file is."""
+    shape = " x ".join(str(size) for size in getattr(array, "shape", ()))
+    if not isinstance(array, np.ndarray):
+        return f"a {type(array).__name__} of {shape}"
+    kind = "struct" if array.dtype.names else "cell array" if array.dtype == object else f"{array.dtype} matrix"
+    return f"a {kind} of {shape}"

@@ -1,0 +1,1 @@
+"""Data sets, and forms that several of them share."""

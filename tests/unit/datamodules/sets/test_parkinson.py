@@ -1,0 +1,286 @@
+"""Parkinson's disease from speech, small files in the published format, against what was written into them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_vfl.datamodules import NamedColumns, Parkinson, Unchanged
+from lightning_vfl.errors import ConfigurationError
+
+from ..miniature import parkinson, write_csv, write_parkinson
+
+FILE = "pd_speech_features.csv"
+SPLITS = ("train", "val", "test")
+SOURCE = "https://archive.ics.uci.edu/dataset/470/parkinson+s+disease+classification"
+TABLE = parkinson()
+WHOLE = np.array(list(TABLE.values())).T
+PERSON, FEATURES, LABELS = WHOLE[:, 0], WHOLE[:, 1:-1], WHOLE[:, -1]
+
+
+def open_data(folder, **settings: Any):
+    usual: dict[str, Any] = {"expected_records": 60, "normaliser": Unchanged()}
+    data = Parkinson(data_dir=folder, **usual | settings)
+    for stage in ("fit", "test", "predict"):
+        data.setup(stage)
+    return data
+
+
+def check(data, features=FEATURES):
+    """All records of all splits are those of their ids."""
+    for name in (*SPLITS, "predict"):
+        records = data.records(name)
+        np.testing.assert_array_equal(records.features.numpy(), features[records.ids].astype(np.float32))
+        np.testing.assert_array_equal(records.labels.numpy(), LABELS[records.ids])
+    assert sorted(np.concatenate([data.records(name).ids for name in SPLITS])) == list(range(60))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The published file; tests do not change it."""
+    folder = tmp_path_factory.mktemp("parkinson")
+    write_parkinson(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(folder):
+    return open_data(folder)
+
+
+def test_records_are_those_of_the_file(opened):
+    data = opened
+    check(data)
+    assert data.layout.columns == ("gender", *(f"feature_{i}" for i in range(752)))
+    assert data.party_shapes == ((76,),) * 3 + ((75,),) * 7
+    assert data.num_classes == 2
+    assert data.records("predict").ids.tolist() == data.records("test").ids.tolist()
+
+
+def test_one_row_of_names(tmp_path):
+    write_parkinson(tmp_path, groups=False)
+    check(open_data(tmp_path))
+
+
+def test_columns_in_another_order(tmp_path):
+    write_parkinson(tmp_path, dict(reversed(TABLE.items())), groups=False)
+    data = open_data(tmp_path)
+    check(data, FEATURES[:, ::-1])
+    assert data.layout.columns[-2:] == ("feature_0", "gender")
+
+
+def test_columns_by_name_and_scaled(folder):
+    data = open_data(folder, partitioner=NamedColumns({"a": ["gender", "feature_7"]}, drop_rest=True), normaliser=None)
+    train, test = (FEATURES[data.records(name).ids][:, [0, 8]] for name in ("train", "test"))
+    expected = (test - train.mean(0)) / train.std(0)
+    np.testing.assert_allclose(data.records("test").features.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+# ---- people and rows
+
+
+def people_of(data):
+    return {name: set(PERSON[data.records(name).ids]) for name in SPLITS}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_person_is_in_one_split(folder, opened, seed):
+    """The seed names the split."""
+    data = open_data(folder, seed=seed)
+    people = people_of(data)
+    assert [len(people[name]) for name in SPLITS] == [12, 2, 6]
+    assert set.union(*people.values()) == set(range(20))
+    assert [len(data.records(name)) for name in SPLITS] == [36, 6, 18]
+    # three people in four are ill: 4.5 of 6 for testing
+    assert int(data.records("test").labels.sum()) // 3 in (4, 5)
+    assert int(data.records("val").labels.sum()) == 3
+    same = data.records("train").ids.tolist() == opened.records("train").ids.tolist()
+    assert same == (seed == 0)
+
+
+def test_recordings_need_not_be_neighbours(tmp_path):
+    """And people may have any numbers, and any number of recordings."""
+    order = np.random.Generator(np.random.PCG64(0)).permutation(60)
+    shuffled = {name: np.array(column)[order].tolist() for name, column in TABLE.items()}
+    shuffled["id"] = [7 * (value // 2) - 40 for value in shuffled["id"]]
+    shuffled["class"] = [int(value % 3 > 0) for value in shuffled["id"]]
+    write_parkinson(tmp_path, shuffled)
+    data = open_data(tmp_path, test_share=0.4, val_share=0.2)
+    people = [{shuffled["id"][row] for row in data.records(name).ids} for name in SPLITS]
+    assert [len(own) for own in people] == [4, 2, 4]
+    assert len(set.union(*people)) == 10
+    assert [len(data.records(name)) for name in SPLITS] == [24, 12, 24]
+
+
+def test_rows_are_split_as_in_the_papers(folder):
+    data = open_data(folder, split="rows", val_share=0)
+    check_rows = [data.records(name) for name in ("train", "test")]
+    assert [len(records) for records in check_rows] == [42, 18]
+    assert [int(records.labels.sum()) for records in check_rows] in ([31, 14], [32, 13])
+    both = set(PERSON[check_rows[0].ids]) & set(PERSON[check_rows[1].ids])
+    assert len(both) > 5
+    assert data.val_dataloader() == []
+
+
+def test_an_unknown_split():
+    with pytest.raises(ConfigurationError, match="split 'people' is unknown; use persons or rows"):
+        Parkinson(split="people")
+
+
+@pytest.mark.parametrize("shares", [(0.7, 0.3), (-0.1, 0.2)])
+def test_impossible_shares(shares):
+    with pytest.raises(ConfigurationError, match="use shares from 0 that add up to less than 1"):
+        Parkinson(val_share=shares[0], test_share=shares[1])
+
+
+# ---- classes
+
+
+def test_pos_weight_is_that_of_the_training_records(folder):
+    data = Parkinson(data_dir=folder, expected_records=60)
+    weight = data.pos_weight  # also before setup
+    data.setup("fit")
+    ill = int(data.records("train").labels.sum())
+    assert weight == (36 - ill) / ill
+    assert torch.tensor(weight) < 0.5
+
+
+def test_the_classes_are_reported_once(folder, monkeypatch):
+    said = []
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.parkinson.rank_zero_info", said.append)
+    open_data(folder)
+    assert said == [f"Parkinson: 60 records of {FILE}, 45 of them (75.0%) of people with the disease; 15 of 20 people"]
+
+
+# ---- files that are refused
+
+
+def test_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
+    with pytest.raises(ConfigurationError) as error:
+        Parkinson().setup("fit")
+    assert str(error.value) == (
+        f"{tmp_path / 'parkinson'} holds no data of Parkinson; put '{FILE}' from {SOURCE} there, or name another "
+        "folder with data_dir or LIGHTNING_VFL_DATA"
+    )
+
+
+def test_a_file_cut_short(tmp_path):
+    path = write_parkinson(tmp_path)
+    path.write_text("\n".join(path.read_text().splitlines()[:-3]))
+    with pytest.raises(ConfigurationError) as error:
+        open_data(tmp_path)
+    assert str(error.value) == (
+        f"{path} holds 57 records instead of 60; fetch it again from {SOURCE}, or set expected_records if that is meant"
+    )
+    with pytest.raises(ConfigurationError, match="holds 57 records instead of 756; fetch it again"):
+        Parkinson(data_dir=tmp_path).setup("fit")
+    assert len(open_data(tmp_path, expected_records=None).records("test")) == 18
+
+
+def test_a_record_cut_short(tmp_path):
+    path = write_parkinson(tmp_path)
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(ConfigurationError, match=r"1 rows of .* do not have 755 fields, first row 62 with 75\d \(the"):
+        open_data(tmp_path)
+
+
+def change(column: str, **values: object) -> dict[str, list[Any]]:
+    """The recordings with some values (r3=... is the record 3 from 0) of a column replaced."""
+    changed = TABLE[column].copy()
+    for row, value in values.items():
+        changed[int(row[1:])] = value
+    return TABLE | {column: changed}
+
+
+def renamed(**names: str) -> dict[str, list[Any]]:
+    return {names.get(name, name): column for name, column in TABLE.items()}
+
+
+WANTED = "instead of id, class and 753 features"
+REFUSALS = {
+    "no person": (renamed(id="number"), f"has 755 columns {WANTED}; missing: id; correct its columns or fetch it"),
+    "a column less": (
+        {name: column for name, column in TABLE.items() if name != "feature_751"},
+        f"has 754 columns {WANTED}; correct its columns or fetch it again from",
+    ),
+    "no class": (
+        {name: column for name, column in TABLE.items() if name not in ("gender", "class")},
+        f"has 753 columns {WANTED}; missing: gender, class; correct",
+    ),
+    "a column twice": (
+        renamed(feature_3='"feature_5"'),
+        f"has 755 columns {WANTED}; more than once: feature_5; correct its columns",
+    ),
+    "no name": (renamed(feature_3=""), f"has 755 columns {WANTED}; without a name: 1; correct its columns"),
+    "text": (
+        change("feature_9", r4="loud", r7="?"),
+        "2 values of column 'feature_9' of .* are not numbers, first 'loud' in row 7; correct or remove the records",
+    ),
+    "a missing value": (
+        change("gender", r0=None),
+        "1 values of column 'gender' of .* are not numbers, first '' in row 3",
+    ),
+    "not a number": (change("id", r59="nan"), "1 values of column 'id' of .* are not numbers, first 'nan' in row 62;"),
+    "infinite": (
+        change("feature_9", r4="-inf"),
+        "1 feature values of the .* records are NaN or infinite, first of party 0, column 'feature_9', record 4; ",
+    ),
+    "a third class": (
+        change("class", r1=2, r2=0.5),
+        "2 values of column 'class' of .* are neither 0 nor 1, first '2' in row 4; write 1 for a person with the",
+    ),
+    "a person of both classes": (
+        change("class", r13=1),
+        "1 values of column 'id' of .* have recordings of both classes, first '4' in row 16; give all recordings of a",
+    ),
+    "one class": (TABLE | {"class": [1] * 60}, r"holds 60 records of 1 class\(es\) instead of 2; fetch it again from"),
+    "a number for every record": (
+        TABLE | {"id": list(range(60))},
+        "column 'id' of .* has another value in every record, so nothing tells which are of one person; number the "
+        "people or set split: rows",
+    ),
+    "one healthy person": (
+        TABLE | {"class": [int(i > 2) for i in range(60)]},
+        r"20 records give no test split of 30% \(.*\); use more records",
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_bad_files_are_refused(tmp_path, refusal):
+    table, message = REFUSALS[refusal]
+    path = write_csv(tmp_path / FILE, table)
+    path.write_text(",,Baseline Features\n" + path.read_text())
+    with pytest.raises(ConfigurationError, match=message) as error:
+        open_data(tmp_path)
+    assert str(path) in str(error.value) or refusal in ("infinite", "one healthy person")
+
+
+def test_rows_may_be_of_people_without_numbers(tmp_path):
+    write_parkinson(tmp_path, TABLE | {"id": list(range(60))})
+    check(open_data(tmp_path, split="rows"))
+
+
+NO_NAMES = (
+    "has no row of names such as id, gender, class among its first two; use the comma-separated file with this name"
+)
+UNREADABLE = {
+    "empty": (b"", NO_NAMES),
+    "a page": (b"<html>\n404\n</html>", NO_NAMES),
+    "semicolons": (b"id;gender;class\n1;2;3\n", NO_NAMES),
+    "names too late": (b"a,b\n,Baseline\nid,gender,class\n", NO_NAMES),
+    "names alone": (",".join(TABLE).encode(), "holds 0 records instead of 60; fetch it again from"),
+    "another coding": (b"id,\xff\xfe\n", r"cannot be read \(.*invalid start byte\); fetch it again from"),
+    "an archive": (b"Rar!\x1a\x07\x01\x00\xf3\xe1", r"cannot be read \(.*\); fetch it again from"),
+}
+
+
+@pytest.mark.parametrize("file", UNREADABLE)
+def test_files_that_are_no_such_table(tmp_path, file):
+    content, message = UNREADABLE[file]
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=message) as error:
+        open_data(tmp_path)
+    assert str(tmp_path / FILE) in str(error.value)
