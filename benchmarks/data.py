@@ -30,8 +30,8 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.steps import in_turn
 from lightning_vfl.allocator import keep_freed_memory
 from lightning_vfl.datamodules import FashionMNIST, RowStrips, VerticalRecords
-from lightning_vfl.datamodules.base import data_folder
 from lightning_vfl.datamodules.loader import ScheduledLoader
+from lightning_vfl.datamodules.records.folders import data_folder
 
 ROWS, PARTIES, RIVAL_BATCHES = 256, (28, 4), 8
 IMAGES = {"train": 60_000, "t10k": 10_000}

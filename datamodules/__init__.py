@@ -1,4 +1,4 @@
-"""Vertical partitions of tabular, image and multi-view data."""
+"""Data sets of tables, images and views, and partitioners that divide their columns between parties."""
 
 from .base import VerticalDataModule
 from .partitioners.correlation import ColumnsByCorrelation
@@ -8,19 +8,10 @@ from .partitioners.informed import InformedPartitioner, TrainingRecords
 from .partitioners.label_partition import LabelPartition
 from .partitioners.missing_party import MissingAtTest
 from .partitioners.overlap import LimitedOverlap
-from .partitioners.partition import (
-    ContiguousColumns,
-    Grid,
-    Layout,
-    NamedColumns,
-    Part,
-    Partitioner,
-    RandomColumns,
-    RowStrips,
-    Views,
-)
+from .partitioners.partition import ContiguousColumns, Grid, NamedColumns, Partitioner, RandomColumns, RowStrips, Views
 from .partitioners.shared_columns import OverlappingColumns
 from .partitioners.uneven import DirichletColumns
+from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from .records.records import Records, Split, VerticalRecords
 from .records.streamed_records import StreamedRecords
@@ -33,8 +24,8 @@ from .sets.csv_tables import CSVTables
 from .sets.emnist import EMNIST
 from .sets.handwritten import Handwritten
 from .sets.human_activity import HumanActivity
-from .sets.idx_images import MNIST, FashionMNIST
 from .sets.image_folder import ImageFolderVFL
+from .sets.mnist import MNIST, FashionMNIST
 from .sets.model_net_views import ModelNet10Views
 from .sets.multi_view import MultiView
 from .sets.parkinson import Parkinson

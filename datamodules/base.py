@@ -1,10 +1,8 @@
-"""The datamodule that all data sets share: load, cut, check, scale, and hand out batches."""
+"""The base class of all data sets: load records, divide their columns between parties, check, scale, batch."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -18,11 +16,12 @@ from lightning_vfl.types import VerticalBatch
 from .loader import ScheduledLoader
 from .partitioners.groups import who_holds
 from .partitioners.informed import fingerprint
-from .partitioners.partition import Layout, Part, Partitioner
+from .partitioners.partition import Partitioner
+from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
 from .records.records import Records, Split, VerticalRecords, columns_of, scaled
+from .records.records import SplitName as SplitName  # data sets import it from here
 
-SplitName = Literal["train", "val", "test", "predict"]
 _NEEDED: dict[str, tuple[SplitName, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
@@ -32,31 +31,34 @@ _NEEDED: dict[str, tuple[SplitName, ...]] = {
 
 
 class VerticalDataModule(LightningDataModule, ABC):
-    """Records cut by columns between parties.
+    """Records whose columns are divided between parties.
 
-    A data set is a subclass that says ``layout`` and ``load``; cutting, checking, scaling and batching are here.
+    A data set is a subclass that implements ``layout``, ``num_classes``, ``load`` and ``default_partitioner``. The base
+    class divides columns, checks values, scales features and makes batches. Data sets with settings of their own take
+    the settings below as ``**loader`` and pass them on.
 
     Args:
         partitioner: who gets which columns; None: the data set's usual cut.
         normaliser: how each party scales its features, fitted on its own training rows; None: the data set's usual way.
         batch_size: rows of a batch in each process; the joint batch has this times the number of processes.
-        seed: names the order of the training records (and what else the data set draws).
+        seed: names the order of the training records, and the draw of validation and test records.
         drop_last: leave out the last, smaller batch of every training epoch.
-        num_workers: worker processes; 0 is fastest for data in memory.
-        pin_memory: for a faster way to a GPU.
+        num_workers: worker processes that load batches; 0 is fastest for data in memory.
+        pin_memory: copy batches to pinned memory, from which a GPU loads faster.
 
-    Guarantee: a batch is gathered whole. Scaling never sees a validation or test row, nor another party's column. With
-        several processes every batch is shared out row by row, so together they see exactly the joint batch. Features
-        that a party does not hold are zero and ``present`` says so; no two parties of a group hold the same record.
+    Guarantee: a batch is gathered in one piece. Scaling never sees a validation or test row, or another party's column.
+        With several processes the rows of every batch are divided between them, so together they see exactly the joint
+        batch. Features that a party does not hold are zero and ``present`` is False; no two parties of a group hold the
+        same record.
 
     Raises:
-        ConfigurationError: in ``setup``, for columns that cannot be cut that way, values that are not finite, labels
-            out of range and records that two parties of a group hold; in ``train_dataloader``, for batches larger than
-            the data.
+        ConfigurationError: in ``setup``, for columns that cannot be divided that way, values that are not finite,
+            labels out of range and records that two parties of a group hold; in ``train_dataloader``, for batches
+            larger than the data.
     """
 
     data_settings: ClassVar[tuple[str, ...]] = ()
-    """What else than cut, scaling and seed decides about records and columns: attributes that a checkpoint keeps."""
+    """Names of further attributes that decide about records and columns; a checkpoint keeps their values."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class VerticalDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         if batch_size < 1:
-            raise ConfigurationError(f"batch_size {batch_size} is not a number of records; use 1 or more")
+            raise ConfigurationError(f"batch_size must be at least 1; got {batch_size}")
         usual = self.default_partitioner()
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
         self.normaliser = normaliser or self.default_normaliser()
@@ -82,12 +84,12 @@ class VerticalDataModule(LightningDataModule, ABC):
         self._parts: tuple[Part, ...] | None = None
         self._records: dict[SplitName, Records] = {}
 
-    # ---- what a data set says about itself
+    # ---- implemented by data sets
 
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """What one record looks like before it is cut; may read the files."""
+        """The form of one record before its columns are divided; may read the files."""
 
     @property
     @abstractmethod
@@ -96,21 +98,21 @@ class VerticalDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        """These splits of the data; a split that the data do not have is left out."""
+        """The records of these splits; a split that the data do not have is left out."""
 
     @abstractmethod
     def default_partitioner(self) -> Partitioner:
-        """The cut that is used when none is chosen."""
+        """The partitioner that is used when none is given."""
 
     def default_normaliser(self) -> Normaliser:
-        """The scaling that is used when none is chosen; default: every column to mean 0 and deviation 1."""
+        """The scaling that is used when none is given; default: every column to mean 0 and deviation 1."""
         return Standardise()
 
-    # ---- what everybody else asks
+    # ---- used by protocols and callers
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Which columns each party holds; may load the training records, where the partitioner goes by them."""
+        """The columns of each party; loads the training records if the partitioner depends on them."""
         return self._cut()
 
     @property
@@ -127,7 +129,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         """The records of a split, after ``setup``.
 
         Raises:
-            ConfigurationError: if this stage has none.
+            ConfigurationError: if the stage that was set up has no such split.
         """
         if split not in self._records:
             raise ConfigurationError(f"{type(self).__name__} has no '{split}' records in this stage; call setup first")
@@ -136,7 +138,7 @@ class VerticalDataModule(LightningDataModule, ABC):
     # ---- Lightning
 
     def setup(self, stage: str) -> None:
-        """Load, cut, check and scale what the stage needs; the training rows are always read, to fit the scaling."""
+        """Load, divide, check and scale the splits of the stage. Training rows are always read, to fit the scaling."""
         missing = self._missing(stage)
         if not missing:
             return
@@ -148,9 +150,9 @@ class VerticalDataModule(LightningDataModule, ABC):
         present, lacking = {}, {}
         for name, features in cut.items():
             present[name] = held = who_holds(name, splits[name], self.partitioner, self.party_groups)
-            if held is not None:  # what a party does not hold is zero, whatever the data and the scaling
+            if held is not None:  # features that a party does not hold are zero before and after scaling
                 lacking[name] = ~held.repeat_interleave(torch.tensor(widths), dim=1)
-                if features.is_floating_point():  # bytes may be the data's own, and are always finite
+                if features.is_floating_point():  # bytes may be the data set's own memory, and are always finite
                     features.masked_fill_(lacking[name], 0.0)
             self._check(name, features, splits[name], parts)
         shift, scale = self._fit_scaling(cut["train"], present["train"], widths)
@@ -167,7 +169,7 @@ class VerticalDataModule(LightningDataModule, ABC):
                 self._keep(name, records)
 
     def train_dataloader(self) -> ScheduledLoader:
-        """Batches in the order that the protocol's schedule gives; without a protocol, shuffled."""
+        """Batches in the order of the protocol's schedule; without a protocol, shuffled."""
         records = self.records("train")
         rank, world = self._place()
         joint = self.batch_size * world
@@ -179,7 +181,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         return self._loader(records, schedule, rank, world)
 
     def val_dataloader(self) -> ScheduledLoader | list[ScheduledLoader]:
-        """Validation records in order; nothing if the data set keeps none."""
+        """Validation records in order; an empty list if there are none."""
         return self._in_order("val") if "val" in self._records else []
 
     def test_dataloader(self) -> ScheduledLoader:
@@ -187,13 +189,13 @@ class VerticalDataModule(LightningDataModule, ABC):
         return self._in_order("test")
 
     def predict_dataloader(self) -> ScheduledLoader:
-        """Records to predict, in order; the test records, unless the data set has others."""
+        """Records to predict, in order: the test records, unless the data set has others."""
         return self._in_order("predict")
 
     def transfer_batch_to_device(
         self, batch: VerticalBatch, device: torch.device, dataloader_idx: int
     ) -> VerticalBatch:
-        """Only when there is somewhere to go: walking through the tensors of 28 parties costs 0.2 ms a step."""
+        """Move the batch only if it is on another device: visiting the tensors of 28 parties costs 0.2 ms a step."""
         if batch.record_ids.device == device:
             return batch
         moved: VerticalBatch = super().transfer_batch_to_device(batch, device, dataloader_idx)
@@ -202,16 +204,22 @@ class VerticalDataModule(LightningDataModule, ABC):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """How the records were cut and split: a model is resumed and tested on these data and no others."""
+        """The settings that decide about records and columns; a model is resumed and tested with the same settings."""
         usual = {"partitioner": repr(self.partitioner), "normaliser": repr(self.normaliser), "seed": self.seed}
         settings = usual | {name: getattr(self, name) for name in self.data_settings}
         return settings | ({"columns": fingerprint(self.parts)} if self._informed else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse data that were cut otherwise; another seed or share may have put test records into training."""
+        """Refuse other settings: with another seed or share, test records may have been training records.
+
+        Raises:
+            ConfigurationError: for the first setting that differs.
+        """
         for name, own in self.state_dict().items():
-            if name in state_dict and state_dict[name] != own:  # earlier checkpoints keep fewer of them
-                remedy = "training records" if name == "columns" else name  # the settings are the same
+            if name in state_dict and state_dict[name] != own:  # earlier checkpoints keep fewer settings
+                remedy = (
+                    "training records" if name == "columns" else name
+                )  # the settings are the same, but not the records
                 raise ConfigurationError(
                     f"the checkpoint was trained on {type(self).__name__} with {name} = {state_dict[name]}, these data "
                     f"have {own}; give the same {remedy}"
@@ -220,7 +228,7 @@ class VerticalDataModule(LightningDataModule, ABC):
     # ---- inside
 
     def _cut(self, training: Callable[[], Split] | None = None) -> tuple[Part, ...]:
-        """The parts; ``training``: the training records, where they are loaded already."""
+        """The parts of the parties; ``training`` returns the training records if they are loaded already."""
         if self._parts is None:
             self._parts = self.partitioner.informed_by(training or self._load_training).split(self.layout)
         return self._parts
@@ -230,15 +238,15 @@ class VerticalDataModule(LightningDataModule, ABC):
 
     @property
     def _informed(self) -> bool:
-        """Whether the training records decide about the cut."""
+        """Whether the parts depend on the training records."""
         return self.partitioner.informed_by(self._load_training) is not self.partitioner
 
     def _missing(self, stage: str) -> list[SplitName]:
-        """The splits that the stage needs and that are not there yet."""
+        """The splits that the stage needs and that are not set up yet."""
         return [name for name in _NEEDED.get(stage, ("train", "val", "test")) if name not in self._records]
 
     def _keep(self, name: SplitName, records: Records) -> None:
-        """Have these as the records of the split, less those that the partitioner leaves out."""
+        """Store the records of the split, without those that the partitioner leaves out."""
         kept = self.partitioner.kept(name, len(records))
         self._records[name] = records if kept is None else records.only(kept)
 
@@ -248,7 +256,7 @@ class VerticalDataModule(LightningDataModule, ABC):
     def _in_order(self, name: SplitName) -> ScheduledLoader:
         records = self.records(name)
         rank, world = self._place()
-        if len(records) < world:  # a process that never sees a record cannot join in reducing the metrics
+        if len(records) < world:  # a process without records cannot take part in reducing the metrics
             raise ConfigurationError(
                 f"the {len(records)} {name} records cannot be shared by {world} processes; use at most {len(records)}"
             )
@@ -258,7 +266,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         return ScheduledLoader(records, schedule, rank, world, self.num_workers, self.pin_memory)
 
     def _label_holders(self, train: Split) -> Tensor | None:
-        """(N,) int64, which party holds the label of each training record; None: nobody has said."""
+        """(N,) int64, the party that holds the label of each training record; None: not specified."""
         if train.labels is None:
             return None
         records, parties = len(train.ids), len(self.parts)
@@ -267,9 +275,10 @@ class VerticalDataModule(LightningDataModule, ABC):
             return None
         if holders.shape != (records,) or holders.min() < -1 or holders.max() >= parties:
             raise ConfigurationError(
-                f"{type(self.partitioner).__name__} says who holds the labels in shape {holders.shape}, with numbers "
-                f"from {holders.min()} to {holders.max()}, but there are {records} records and {parties} parties; give "
-                f"each record one of -1 (nobody) to {parties - 1}"
+                f"{type(self.partitioner).__name__}.label_holders has shape {holders.shape} and values from "
+                f"{holders.min()} to {holders.max()}; return one number from -1 (no party) to {parties - 1} for "
+                f"each of "
+                f"the {records} records"
             )
         return torch.from_numpy(holders)
 
@@ -289,8 +298,8 @@ class VerticalDataModule(LightningDataModule, ABC):
         self._check_labels(name, len(features), split)
 
     def _check_finite(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
-        """``features`` as training will see them: a value beyond float32 is infinite there."""
-        # a sum is finite only if all its terms are: a tenth of the time for images
+        """Check features in float32, as training uses them: a larger value is infinite in float32."""
+        # a sum is finite only if all its terms are; for images this takes a tenth of the time
         if not torch.isfinite(features.sum()) and (bad := ~torch.isfinite(features)).any():
             row, column = (int(i) for i in bad.nonzero()[0])
             ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
@@ -305,7 +314,9 @@ class VerticalDataModule(LightningDataModule, ABC):
         if split.labels is None:
             return
         if len(split.labels) != records:
-            raise ConfigurationError(f"{records} {name} records have {len(split.labels)} labels; give one for each")
+            raise ConfigurationError(
+                f"{records} {name} records have {len(split.labels)} labels; give one label for each record"
+            )
         wrong = ~torch.isfinite(split.labels)
         if wrong.any():
             raise ConfigurationError(
@@ -314,7 +325,7 @@ class VerticalDataModule(LightningDataModule, ABC):
             )
         if split.labels.ndim != 1:
             raise ConfigurationError(
-                f"labels of the {name} records have shape {tuple(split.labels.shape)}; give one number a record"
+                f"labels of the {name} records have shape {tuple(split.labels.shape)}; give one number for each record"
             )
         classes = self.num_classes
         if classes is not None and len(split.labels):
@@ -326,30 +337,10 @@ class VerticalDataModule(LightningDataModule, ABC):
                 )
 
 
-def data_folder(data_dir: str | Path | None, name: str) -> Path:
-    """The folder of file-based data: ``data_dir`` itself, else ``$LIGHTNING_VFL_DATA/name``, else ``data/name``."""
-    if data_dir is not None:
-        return Path(data_dir)
-    return Path(os.environ.get("LIGHTNING_VFL_DATA", "data")) / name
-
-
 def without_records(party: int, records: int) -> ConfigurationError:
-    """What to raise where a party holds none of so many training records."""
+    """The error for a party that holds none of so many training records."""
     return ConfigurationError(
-        f"party {party} holds none of the {records} training records, so nothing can be fitted to it; give it some or "
+        f"party {party} holds none of the {records} training records, so its scaling cannot be fitted; give it "
+        f"records or "
         "leave the party out"
-    )
-
-
-def absent(folder: Path, what: str, put: str) -> ConfigurationError:
-    """What to raise where the files of a data set are missing.
-
-    Args:
-        folder: where they should be.
-        what: is missing, of which data set.
-        put: the files, and where they come from.
-    """
-    return ConfigurationError(
-        f"{folder.absolute()} holds no {what}; put {put} there, or name another folder with data_dir or "
-        "LIGHTNING_VFL_DATA"
     )

@@ -1,4 +1,4 @@
-"""Which records are for training, validation and test."""
+"""Draw the records of training, validation and test."""
 
 from collections.abc import Mapping
 from math import ceil
@@ -8,11 +8,11 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation, seed_of
 
-from .base import SplitName
+from .records.records import SplitName
 
 
 def check_shares(val_share: float, test_share: float | None = None) -> None:
-    """Accept shares that leave records for training; without ``test_share``, the test records are not drawn.
+    """Accept shares that leave records for training; ``test_share`` None: the test records are not drawn.
 
     Raises:
         ConfigurationError: for a share below 0, or shares that add up to 1 or more.
@@ -21,9 +21,9 @@ def check_shares(val_share: float, test_share: float | None = None) -> None:
     if not (min(drawn.values()) >= 0 and sum(drawn.values()) < 1):
         named = " and ".join(f"{name} {share}" for name, share in drawn.items())
         raise ConfigurationError(
-            f"{named} leave nothing for training; use shares from 0 that add up to less than 1"
+            f"{named} leave no records for training; use shares from 0 that add up to less than 1"
             if len(drawn) > 1
-            else f"{named} leaves nothing for training; use a share from 0 to less than 1"
+            else f"{named} leaves no records for training; use a share from 0 to less than 1"
         )
 
 
@@ -31,17 +31,17 @@ def check_val_records(val_records: int) -> None:
     """Accept a number of validation records.
 
     Raises:
-        ConfigurationError: for one below 0.
+        ConfigurationError: for a number below 0.
     """
     if val_records < 0:
-        raise ConfigurationError(f"val_records {val_records} is not a number of records; use 0 or more")
+        raise ConfigurationError(f"val_records must be 0 or more; got {val_records}")
 
 
 def held_out(records: int, val_records: int, seed: int, data: str) -> dict[SplitName, np.ndarray]:
     """Sorted positions of the training and validation records; the seed names the draw.
 
     Raises:
-        ConfigurationError: if none is left for training.
+        ConfigurationError: if no record is left for training.
     """
     if val_records >= records:
         raise ConfigurationError(
@@ -66,7 +66,7 @@ def split_rows(
         if share == 0:
             return part, part[:0]
         by = None if stratify is None else stratify[part]
-        # 0.1 / (1 - 0.4) of 1200 records are 200.00000000000003: no reason to take one more
+        # 0.1 / (1 - 0.4) of 1200 records is 200.00000000000003 in floats: round first, so that 200 are taken
         count = max(1, ceil(round(share * len(part), 6)))
         try:
             first, second = train_test_split(

@@ -9,8 +9,8 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import Name, even_shares, stream
 
+from ..records.layout import Layout, Part
 from .informed import InformedPartitioner, TrainingRecords
-from .partition import Layout, Part
 from .uneven import refuse_too_many
 
 if TYPE_CHECKING:

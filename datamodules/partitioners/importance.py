@@ -8,8 +8,8 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
+from ..records.layout import Layout, Part
 from .informed import InformedPartitioner, TrainingRecords
-from .partition import Layout, Part
 from .uneven import concentrations, dirichlet, refuse_too_many, share_out
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import torch
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
+from ..records.layout import Layout, Part
 from ..records.records import Split
-from .partition import Layout, Part, Partitioner
+from .partition import Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,7 +8,8 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .partition import Layout, Part, Partitioner
+from ..records.layout import Layout, Part
+from .partition import Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,8 +7,9 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
+from ..records.layout import Layout, Part
 from .over import PartitionerOver
-from .partition import Layout, Part, Partitioner
+from .partition import Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

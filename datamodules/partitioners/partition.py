@@ -6,10 +6,11 @@ A record is flattened to F numbers; a part is a list of positions among them and
 Images are (channels, height, width), so a strip or a tile is a list of pixels like any other.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,47 +19,14 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import Roster
 
+from ..records.layout import Layout, Part
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..records.records import Split
 
     Shares = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What one record looks like before it is cut.
-
-    Args:
-        shape: per-record shape: (F,) for a table, (C, H, W) for an image.
-        columns: the F names of a table's columns; empty for images.
-        views: widths of ready-made views that follow each other in the flattened record, in order; empty if there are
-            none. Views of images are whole channels.
-        view_names: the names of those views.
-    """
-
-    shape: tuple[int, ...]
-    columns: tuple[str, ...] = ()
-    views: tuple[int, ...] = ()
-    view_names: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """F, numbers in one record."""
-        return prod(self.shape)
-
-    def name_of(self, position: int) -> str:
-        """What errors call a column: ``column 'age'``, or ``position 17`` where columns have no names."""
-        return f"column '{self.columns[position]}'" if self.columns else f"position {position}"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One party's columns: positions in the flattened record, and the per-record shape they are seen in."""
-
-    positions: "NDArray[np.int64]"
-    shape: tuple[int, ...]
 
 
 class Partitioner(ABC):
@@ -303,3 +271,14 @@ class Views(Partitioner):
 
     def __repr__(self) -> str:
         return "Views()" if self.parties is None else super().__repr__()  # the former is in earlier checkpoints
+
+
+def files_named(partitioner: Partitioner) -> list[Path]:
+    """The files that a partitioner's settings name, and those of the partitioner inside it."""
+    found = []
+    for setting in vars(partitioner).values():
+        if isinstance(setting, Partitioner):
+            found += files_named(setting)
+        elif isinstance(setting, str | Path) and os.path.isfile(setting):
+            found.append(Path(setting))
+    return found

@@ -8,7 +8,8 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import Name, permutation, stream
 
-from .partition import Layout, Part, Partitioner
+from ..records.layout import Layout, Part
+from .partition import Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

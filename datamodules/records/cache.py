@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
-from ..partitioners.partition import Part, Partitioner
+from .layout import Part
 from .records import VerticalRecords
 
 if TYPE_CHECKING:
@@ -112,17 +112,6 @@ def state_of(files: Sequence[Path]) -> list[list[Any]]:
         except OSError:
             said.append([str(file.absolute()), None, None])
     return said
-
-
-def files_named(partitioner: Partitioner) -> list[Path]:
-    """The files that a partitioner's settings name, and those of the one that it is over: they decide as well."""
-    found = []
-    for setting in vars(partitioner).values():
-        if isinstance(setting, Partitioner):
-            found += files_named(setting)
-        elif isinstance(setting, str | Path) and os.path.isfile(setting):
-            found.append(Path(setting))
-    return found
 
 
 def described(thing: object) -> str:

@@ -1,10 +1,10 @@
-"""The records of one stage, ready to be gathered a batch at a time."""
+"""The records of a split, and the records of a stage from which batches are gathered."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,17 +16,19 @@ from lightning_vfl.types import Event, Joint, VerticalBatch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+SplitName = Literal["train", "val", "test", "predict"]
+
 
 @dataclass
 class Split:
-    """What a data set gives for one stage, before it is cut: everything about N records.
+    """N records of one split, as a data set loads them: before columns are divided between parties and scaled.
 
     Args:
-        features: (N, *shape of the layout) float32, or float64 where scaling needs the digits, or uint8: bytes of
-            images, which stand for b / 255.
-        labels: (N,) int64 classes or float32 values; None if there are none.
-        ids: the user's own record ids, any dtype.
-        present: (N, M) bool, which party has which record; None: all have all.
+        features: (N, *shape of the layout) float32; float64 if scaling needs the precision; or uint8 for the bytes of
+            images, where a byte b stands for b / 255.
+        labels: (N,) int64 classes or float32 values; None for records without labels.
+        ids: (N,) the user's own record ids, any dtype.
+        present: (N, M) bool, whether party m holds record n; None: every party holds every record.
     """
 
     features: Tensor
@@ -35,17 +37,17 @@ class Split:
     present: Tensor | None = None
 
     def in_floats(self) -> "Split":
-        """The same with bytes as float32 numbers in [0, 1]; itself where there are none."""
+        """The same split with bytes converted to float32 numbers in [0, 1]; unchanged if it holds no bytes."""
         if self.features.dtype != torch.uint8:
             return self
         return replace(self, features=self.features.float().div_(255))
 
 
-_AT_ONCE = 256  # records of a block that goes through all of the scaling while it is in the cache
+_AT_ONCE = 256  # records scaled together: the block stays in the processor's cache through all operations
 
 
 def columns_of(numbers: Tensor, positions: Tensor) -> Tensor:
-    """(N, ΣF) these columns of (N, F): a copy, but bytes in their own order are handed back as they are."""
+    """(N, ΣF) the columns at these positions of (N, F). The result is a copy, except for bytes in their own order."""
     if numbers.dtype != torch.uint8:
         return numbers.index_select(1, positions)
     if torch.equal(positions, torch.arange(numbers.shape[1])):
@@ -54,9 +56,9 @@ def columns_of(numbers: Tensor, positions: Tensor) -> Tensor:
 
 
 def scaled(columns: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """(N, ΣF) scaled by (ΣF,): floats in place, bytes as float32 numbers in [0, 1] in memory of their own.
+    """(N, ΣF) columns scaled by (ΣF,): floats in place; bytes are converted to new float32 numbers in [0, 1] first.
 
-    Guarantee: bytes give the bits that their float32 numbers would give.
+    Guarantee: bytes give bit for bit the result that their float32 numbers would give.
     """
     if columns.dtype != torch.uint8:
         return columns.sub_(shift).div_(scale)
@@ -67,7 +69,13 @@ def scaled(columns: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 
 class Request(NamedTuple):
-    """Which records a rank wants in one batch: ids (B,), or (B, M + 1) with a column for every participant."""
+    """The records of one batch that one process asks for.
+
+    Args:
+        ids: (B,) positions; or (B, M + 1), one column of positions for each participant.
+        event: the schedule's event of this batch, if the schedule has events.
+        joint: the place of these rows in the joint batch of all processes; None for a single process.
+    """
 
     ids: Tensor
     event: Event | None
@@ -75,14 +83,14 @@ class Request(NamedTuple):
 
 
 class Records(Dataset[VerticalBatch], ABC):
-    """The N records of a stage: what is known about each of them; a subclass says where their features are.
+    """The N records of a stage. A subclass stores or reads the features.
 
     Args:
         shapes: per-record shape of each party.
         labels: (N,) or None.
         ids: (N,) the user's own record ids.
-        present: (N, M) bool or None.
-        label_holders: (N,) int64, the party that holds a record's label, -1: nobody; None: it is not said.
+        present: (N, M) bool, whether party m holds record n; None: every party holds every record.
+        label_holders: (N,) int64, the party that holds a record's label, -1: no party; None: not specified.
     """
 
     def __init__(
@@ -106,18 +114,18 @@ class Records(Dataset[VerticalBatch], ABC):
 
     @abstractmethod
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """The features of these positions, (B, *S_m) a party: views of one tensor."""
+        """The features at these positions, (B, *S_m) for each party: views of one tensor."""
 
     @abstractmethod
     def features_of(self, party: int, ids: Tensor) -> Tensor:
-        """One party's features of these positions, (B, *S_m)."""
+        """The features of one party at these positions, (B, *S_m)."""
 
     @abstractmethod
     def only(self, positions: "NDArray[np.int64]") -> "Records":
-        """These records alone; where everybody holds all of them, nothing is said about presence."""
+        """Only the records at these positions; ``present`` becomes None if every party holds all of them."""
 
     def __getitem__(self, request: Request) -> VerticalBatch:
-        """The batch. Ids with a column for every participant are records that the party of that column holds."""
+        """The batch. If ids have a column for each participant, party m's features are those of column m."""
         ids = request.ids
         if ids.ndim == 2:
             own = tuple(self.features_of(party, ids[:, party]) for party in range(len(self.shapes)))
@@ -132,7 +140,7 @@ class Records(Dataset[VerticalBatch], ABC):
         )
 
     def _cut(self, columns: Tensor) -> tuple[Tensor, ...]:
-        """(B, Σ_m F_m) as (B, *S_m) a party, without copying."""
+        """(B, Σ_m F_m) as (B, *S_m) for each party, without a copy."""
         rows = columns.shape[0]
         if self._alike:  # a quarter of the time at 28 parties
             return columns.view(rows, len(self.shapes), *self.shapes[0]).unbind(1)
@@ -140,7 +148,7 @@ class Records(Dataset[VerticalBatch], ABC):
         return tuple(part.view(rows, *shape) for part, shape in zip(parts, self.shapes, strict=True))
 
     def _about(self, positions: "NDArray[np.int64]") -> tuple[Any, ...]:
-        """Labels, ids, presence and label holders of these records alone."""
+        """Labels, ids, presence and label holders of the records at these positions."""
         rows = torch.from_numpy(positions)
         present = None if self.present is None else self.present.index_select(0, rows)
         return (
@@ -152,15 +160,15 @@ class Records(Dataset[VerticalBatch], ABC):
 
 
 class VerticalRecords(Records):
-    """Record-major storage (N, Σ_m F_m): a batch is ONE gather, and a party's features are a view of it.
+    """Records in memory, record-major (N, Σ_m F_m): a batch is one gather, and a party's features are a view of it.
 
     Args:
-        features: (N, Σ F_m) float32, the parties' columns side by side.
+        features: (N, Σ F_m) float32, the columns of all parties side by side.
         shapes: per-record shape of each party.
         labels: (N,) or None.
         ids: (N,) the user's own record ids.
-        present: (N, M) bool or None.
-        label_holders: (N,) int64, the party that holds a record's label, -1: nobody; None: it is not said.
+        present: (N, M) bool, whether party m holds record n; None: every party holds every record.
+        label_holders: (N,) int64, the party that holds a record's label, -1: no party; None: not specified.
     """
 
     def __init__(

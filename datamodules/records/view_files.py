@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from ..partitioners.partition import Layout
+from .layout import Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,10 +20,10 @@ _LABELS = ("Y", "y", "gt", "label", "labels")
 
 @dataclass(frozen=True)
 class ViewData:
-    """N records as their files have them.
+    """N records in views, as their files have them.
 
     Args:
-        views: name and (N, width) float64 of each view, in the order of the parties.
+        views: the name and the (N, width) float64 matrix of each view, in the order of the parties.
         labels: (N,) int64 from 0.
     """
 
@@ -60,28 +60,34 @@ def read_mat(path: Path) -> "tuple[list[NDArray[np.float64]], NDArray[np.int64]]
 
 
 def read_known_mat(path: Path, widths: Mapping[str, int], classes: int, what: str) -> ViewData:
-    """As ``read_mat``, of a file that is known to have views of these widths and so many classes.
+    """As ``read_mat``, for a published file with views of known widths.
+
+    Args:
+        path: the file.
+        widths: name of each view -> its width.
+        classes: the number of classes.
+        what: name of the data set, for the error.
 
     Raises:
-        ConfigurationError: also for other views or classes; ``what`` says which file is wanted.
+        ConfigurationError: also for other views or another number of classes.
     """
     matrices, labels = read_mat(path)
     if (found := int(labels.max()) + 1) != classes:
         raise ConfigurationError(
-            f"the labels of {path} are of {found} classes instead of {classes}; use the file of {what}"
+            f"the labels of {path} have {found} classes instead of {classes}; use the file of {what}"
         )
     return ViewData(named_by_width(path, matrices, widths), labels)
 
 
 def read_text(path: Path, records: int, width: int) -> "NDArray[np.float64]":
-    """A view (records, width) from lines of numbers with blanks between them.
+    """A view (records, width) from a text file: one line for each record, blanks between the numbers.
 
     Raises:
         ConfigurationError: if the file cannot be read or has another shape.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of an empty file, which the shape tells
+            warnings.simplefilter("ignore", UserWarning)  # about an empty file, which the shape shows too
             matrix: NDArray[np.float64] = np.loadtxt(path, ndmin=2, comments=None, encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read ({error}); replace it with the published file") from error
@@ -96,10 +102,10 @@ def read_text(path: Path, records: int, width: int) -> "NDArray[np.float64]":
 def named_by_width(
     path: Path, matrices: "Sequence[NDArray[np.float64]]", widths: Mapping[str, int]
 ) -> "tuple[tuple[str, NDArray[np.float64]], ...]":
-    """The views with the names that belong to their widths, in the order given.
+    """The views with their names, which their widths tell; the order stays.
 
     Raises:
-        ConfigurationError: unless every view of ``widths`` is there, once, and no other.
+        ConfigurationError: unless the widths are those of ``widths``, each once.
     """
     names = {width: name for name, width in widths.items()}
     found = [matrix.shape[1] for matrix in matrices]
@@ -112,7 +118,12 @@ def named_by_width(
 
 
 def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> ViewData:
-    """The variables of a MATLAB or NumPy file with these names; None: those that are found.
+    """The views and labels in a MATLAB or NumPy file.
+
+    Args:
+        path: the file.
+        views: names of the variables that are views; None: found by their form.
+        labels: name of the variable with the labels; None: found by its name.
 
     Raises:
         ConfigurationError: if the file cannot be read, or has no such views and labels.
@@ -130,30 +141,32 @@ def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> V
         cells = _cells(path, name, content[name]) if _is_cells(content[name]) else None
         found = {name: content[name]} if cells is None else {f"{name}{i}": cell for i, cell in enumerate(cells)}
         if twice := matrices.keys() & found.keys():
-            raise ConfigurationError(f"two views of {path} are called {min(twice)}; give the variables other names")
+            raise ConfigurationError(
+                f"two views of {path} are both called {min(twice)}; give the variables other names"
+            )
         matrices |= found
     if not matrices:
         raise ConfigurationError(
-            f"{path} holds no matrix with a row for each of the {len(classes)} labels; save one a view"
+            f"{path} holds no matrix with one row for each of the {len(classes)} labels; save one matrix for each view"
         )
     shaped = ((name, _matrix(path, f"'{name}'", matrix, len(classes))) for name, matrix in matrices.items())
     return ViewData(tuple(shaped), classes)
 
 
 def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str, NDArray[Any]]":
-    """The variables with these names, as far as the MATLAB file has them; None: all."""
+    """Those of the variables with these names that the MATLAB file has; None: all its variables."""
     from scipy.io import loadmat  # 0.1 s, where it is used
     from scipy.io.matlab import MatReadWarning
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", MatReadWarning)  # of a variable twice or unreadable
+            warnings.simplefilter("error", MatReadWarning)  # for a variable that is repeated or cannot be read
             content = loadmat(path, appendmat=False, variable_names=names)
     except NotImplementedError as error:
         raise ConfigurationError(
-            f"{path} is a MATLAB file of version 7.3, which is not read; load it in MATLAB and save it with '-v7'"
+            f"{path} is a MATLAB file of version 7.3, which cannot be read; load it in MATLAB and save it with '-v7'"
         ) from error
-    except Exception as error:  # a damaged file trips up scipy in any of a dozen ways
+    except Exception as error:  # scipy's errors for damaged files have no common class
         raise ConfigurationError(
             f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}); replace it"
         ) from error
@@ -163,13 +176,13 @@ def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str,
 def _npz_variables(path: Path) -> "dict[str, NDArray[Any]]":
     """All variables of the NumPy file."""
     try:
-        with path.open("rb") as file:  # of a damaged file that numpy opens itself, it leaves the handle open
+        with path.open("rb") as file:  # np.load(path) would leave a damaged file open
             content = np.load(file, allow_pickle=False)
             if not isinstance(content, np.lib.npyio.NpzFile):
-                raise ValueError("one array without a name")
+                raise ValueError("it holds one array without a name")
             with content:
                 return {name: content[name] for name in content.files}
-    except Exception as error:  # a damaged file trips up numpy and zipfile in any of a dozen ways
+    except Exception as error:  # the errors of numpy and zipfile for damaged files have no common class
         raise ConfigurationError(
             f"{path} cannot be read as a NumPy file ({type(error).__name__}: {error}); save matrices of numbers with "
             "numpy.savez"
@@ -188,15 +201,17 @@ def _label_in(path: Path, content: Mapping[str, Any]) -> str:
     found = [name for name in _LABELS if name in content]
     if len(found) != 1:
         held = " and ".join(found) or f"none of {', '.join(_LABELS)} but {', '.join(content) or 'nothing'}"
-        raise ConfigurationError(f"{path} holds {held}; say with labels which variable the labels are")
+        raise ConfigurationError(f"{path} holds {held}; name the variable of the labels with the argument labels")
     return found[0]
 
 
 def _cells(path: Path, name: str, variable: Any) -> "list[Any]":
-    """What the cells of a list hold."""
+    """The contents of a MATLAB cell array in one row or column."""
     if not _is_cells(variable) or max(variable.shape, default=0) != variable.size:
         raise ConfigurationError(
-            f"{name} of {path} is no list of views but {_what(variable)}; save a cell array with one matrix a view"
+            f"{name} of {path} must be a cell array of views in one row or column; got {_what(variable)}; save a "
+            f"cell array "
+            "with one matrix for each view"
         )
     return list(variable.ravel())
 
@@ -204,7 +219,7 @@ def _cells(path: Path, name: str, variable: Any) -> "list[Any]":
 def _matrix(path: Path, view: str, matrix: Any, records: int) -> "NDArray[np.float64]":
     if not _is_real(matrix) or matrix.ndim != 2 or len(matrix) != records:
         raise ConfigurationError(
-            f"view {view} of {path} is {_what(matrix)}; save a full real matrix with a row for each of the {records} "
+            f"view {view} of {path} is {_what(matrix)}; save a full real matrix with one row for each of the {records} "
             "labels"
         )
     numbers: NDArray[np.float64] = matrix.astype(np.float64)
@@ -213,11 +228,11 @@ def _matrix(path: Path, view: str, matrix: Any, records: int) -> "NDArray[np.flo
 
 def _labels(path: Path, labels: Any) -> "NDArray[np.int64]":
     if not _is_real(labels) or max(labels.shape, default=0) != labels.size or not labels.size:
-        raise ConfigurationError(f"the labels of {path} are {_what(labels)}; save one number a record")
+        raise ConfigurationError(f"the labels of {path} are {_what(labels)}; save one number for each record")
     values, numbered = np.unique(labels.ravel(), return_inverse=True)
     if values[0] not in (0, 1) or not np.array_equal(values, values[0] + np.arange(len(values))):
         shown = ", ".join(f"{value:g}" for value in values[:12]) + (", ..." if len(values) > 12 else "")
-        raise ConfigurationError(f"the labels of {path} are {shown}; number the classes from 1 without a gap")
+        raise ConfigurationError(f"the labels of {path} are {shown}; number the classes from 0 or 1 without a gap")
     return numbered.astype(np.int64)
 
 
@@ -230,7 +245,7 @@ def _is_real(array: Any) -> bool:
 
 
 def _what(array: Any) -> str:
-    """A few words on what a variable of a MATLAB file is."""
+    """The type and shape of a variable, for errors."""
     shape = " x ".join(str(size) for size in getattr(array, "shape", ()))
     if not isinstance(array, np.ndarray):
         return f"a {type(array).__name__} of {shape}"

@@ -1,17 +1,16 @@
 """Adult, also called Census Income: two files of the UCI repository, one for training and one for testing."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base import absent, data_folder
 from ..partitioners.partition import Partitioner
 from ..records.cells import as_table, read_rows
-from ..records.normalise import Normaliser
+from ..records.folders import absent
+from ..records.tables import Table
 from ..split import check_shares, split_rows
-from .mixed_table import MixedRecords, MixedTable
+from .mixed_table import MixedTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,44 +23,32 @@ _CATEGORICAL = (
 
 
 class Adult(MixedTable):
-    """Who earns more than 50,000 dollars a year: 48,842 records of 14 columns of the US census of 1994, 24 % do.
+    """Census of 1994: 48,842 records of 14 columns; 24 % of the people have an income above 50,000 dollars a year.
 
     The folder holds ``adult.data`` and ``adult.test``: fields between commas, no names; lines that begin with ``|`` are
-    comments, and a full stop after a label means nothing. ``adult.test`` is the test split, validation is drawn from
+    comments, and a full stop after a label is ignored. ``adult.test`` is the test split, validation is drawn from
     ``adult.data``. A record's id is its position in its file, label 1 is ``>50K``, and ``?`` (unknown) is a category.
-    ``fnlwgt``, which weighs records for estimates of the population, and ``education-num``, which says education again,
-    are dropped.
+    ``fnlwgt``, a weight for estimates of the population, and ``education-num``, education as a number, are dropped.
 
-    The usual cut is that of vFedSec, appendix B, into 27, 63 and 16 columns: the active party holds workclass,
-    occupation, capital-gain, capital-loss and hours-per-week (and fnlwgt, if it is kept); ``clients_1_2`` age,
-    marital-status, relationship, race, sex and native-country; ``clients_3_4`` education (and education-num). Clients
-    of one group hold the same columns, so a group is one party here; with ``Groups(None, members=[1, 2, 2])`` each of
-    the 5 clients is. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
-    ``RandomColumns(8)``: the 106 encoded columns are drawn, so that categories of one column come to several parties;
-    ``NamedColumns`` keeps them together.
+    The usual cut is that of vFedSec, appendix B, into 27, 63 and 16 columns, see ``groups``. The clients of one group
+    hold the same columns, so a group is one party here; ``Groups(None, members=[1, 2, 2])`` makes each of the 5 clients
+    a party. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
+    ``RandomColumns(8)``: these draw from the 106 encoded columns, so the categories of one column come to several
+    parties; ``NamedColumns`` keeps them together.
 
     Args:
-        partitioner: who gets which columns; None: the three parties of vFedSec.
-        normaliser: how each party scales its features; None: numbers to mean 0 and deviation 1, categories not at all.
-        batch_size: rows of a batch in each process.
-        seed: names the validation records and the order of the training records.
-        drop_last: leave out the last, smaller batch of every training epoch.
-        num_workers: worker processes; 0 is fastest for data in memory.
-        pin_memory: for a faster way to a GPU.
-        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/adult``, else ``data/adult``.
+        partitioner: who gets which columns; None: the usual cut.
         val_share: share of the records of ``adult.data`` for validation; 0: none.
-        drop: columns that nobody gets.
+        drop: columns that no party gets.
         categorical: columns to encode one-hot; all others must hold numbers.
-        expected_records: records that the two files must hold, so that one cut short is noticed; None: any number.
+        expected_records: the numbers of records that the two files must hold, so that a file cut short is noticed;
+            None: any numbers.
+        settings: further settings of ``TwoClassTable`` and ``VerticalDataModule``.
 
-    Guarantee: validation is stratified by class. Categories, like scaling, come from the training records alone; one
-        that only other records have is encoded as all zeros.
+    Guarantee: validation is stratified by class; categories are those of the training records, see ``MixedTable``.
     Not guaranteed: that the files are the published ones; only their form and the numbers of their records are checked.
-        63 columns with every seed: one record alone is from Holand-Netherlands, and with the seeds that draw it for
+        63 columns with every seed: a single record is from Holand-Netherlands, and with the seeds that draw it for
         validation there are 62.
-
-    Raises:
-        ConfigurationError: if a file is not there, cannot be read or does not hold these data.
 
     Example:
         >>> Adult().default_partitioner().columns["clients_3_4"]
@@ -83,53 +70,42 @@ class Adult(MixedTable):
         "clients_1_2": ("age", "marital-status", "relationship", "race", "sex", "native-country"),
         "clients_3_4": ("education", "education-num"),
     }
-    classes = ("<=50K", ">50K")
-    label = "income"
+    folder = "adult"
     source = "https://archive.ics.uci.edu/dataset/2/adult"
+    label = "income"
+    classes = ("<=50K", ">50K")
+    positive = "with an income above 50,000 dollars"
 
     def __init__(
         self,
         partitioner: Partitioner | None = None,
-        normaliser: Normaliser | None = None,
-        batch_size: int = 64,
-        seed: int = 0,
-        drop_last: bool = False,
-        num_workers: int = 0,
-        pin_memory: bool = False,
-        data_dir: str | Path | None = None,
+        *,
         val_share: float = 0.1,
         drop: Sequence[str] = ("fnlwgt", "education-num"),
         categorical: Sequence[str] = _CATEGORICAL,
         expected_records: tuple[int, int] | None = (32_561, 16_281),
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory, drop, categorical
-        )
+        super().__init__(partitioner, drop=drop, categorical=categorical, **settings)
         check_shares(val_share)
-        self.data_dir = data_folder(data_dir, "adult")
         self.val_share = val_share
         self.expected_records = expected_records
 
-    def read(self) -> MixedRecords:
+    def read(self) -> Table:
         if missing := [file for file in _FILES if not (self.data_dir / file).is_file()]:
             what = f"{' and no '.join(missing)} of {type(self).__name__}"
             raise absent(self.data_dir, what, f"'{_FILES[0]}' and '{_FILES[1]}' from {self.source}")
         expected = self.expected_records or (None, None)
-        data, test = (self._file(file, number) for file, number in zip(_FILES, expected, strict=True))
-        columns = {name: np.concatenate([column, test[0][name]]) for name, column in data[0].items()}
-        drawn, tested = np.arange(len(data[1])), np.arange(len(test[1]))
-        split = split_rows(drawn, self.seed, self.val_share, 0.0, data[1])
-        tests = len(drawn) + tested
-        return MixedRecords(
-            columns,
-            np.concatenate([data[1], test[1]]),
-            np.concatenate([drawn, tested]),
-            {**split, "test": tests, "predict": tests},
-        )
+        (data, drawn), (test, tested) = (self._file(*file) for file in zip(_FILES, expected, strict=True))
+        columns = {name: np.concatenate([column, test[name]]) for name, column in data.items()}
+        ids, test_ids = np.arange(len(drawn)), np.arange(len(tested))
+        tests = len(drawn) + test_ids
+        rows = {**split_rows(ids, self.seed, self.val_share, 0.0, drawn), "test": tests, "predict": tests}
+        return self.encode(columns, np.concatenate([drawn, tested]), np.concatenate([ids, test_ids]), rows)
 
     def _file(self, file: str, expected: int | None) -> "tuple[dict[str, NDArray[Any]], NDArray[np.int64]]":
         path = self.data_dir / file
         rows = [row for row in read_rows(path, ",", self.source) if not row[1][0].startswith("|")]
         cells = as_table(path, rows, (*self.columns, self.label), expected, self.source)
         cells[self.label] = cells[self.label].str.removesuffix(".")
-        return self.check(path, cells)
+        return self.read_columns(path, cells), self.read_labels(path, cells)

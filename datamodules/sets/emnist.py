@@ -1,15 +1,14 @@
-"""EMNIST: handwritten letters and digits in the format of MNIST, but turned on their side."""
+"""EMNIST: handwritten letters and digits in the format of MNIST, stored column by column."""
 
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
 
 from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import Partitioner, RowStrips
-from ..records.normalise import Normaliser
 from .idx_images import IDXImages
 
 _CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10}
@@ -17,42 +16,29 @@ _SOURCE, _ARCHIVE = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "gzi
 
 
 class EMNIST(IDXImages):
-    """EMNIST: handwritten characters; of the balanced split, 112,800 to train with and 18,800 to test, 47 classes.
+    """EMNIST: handwritten characters; the balanced split has 112,800 training and 18,800 test images of 47 classes.
 
     The folder holds the four files of the split (``emnist-balanced-train-images-idx3-ubyte.gz``,
-    ``...-train-labels-idx1-...`` and the same of ``test``), or NIST's archive ``gzip.zip`` with those of all splits,
-    which is read as it is. The archive has 540 MB and is not fetched. The files hold every image column by column; here
-    it stands upright.
+    ``...-train-labels-idx1-...`` and the same of ``test``), or NIST's archive ``gzip.zip`` with the files of all
+    splits, which is read without unpacking it to the disk. The archive has 540 MB and is not downloaded. The files hold
+    every image column by column; here it is upright.
 
-    Labels are 0 to 9 for digits, then the capitals, then the small letters that are told from their capitals (all in
+    Labels are 0 to 9 for digits, then the capitals, then those small letters that differ from their capitals (all in
     ``byclass``, eleven in ``balanced`` and ``bymerge``); in ``letters``, 0 to 25 for A to Z, whose files count from 1.
 
-    FedVS has 28 parties with a row of pixels each, as ``RowStrips(28)``; vFedSec has 4 with seven, as ``RowStrips(4)``.
+    FedVS has 28 parties with one row of pixels each, as ``RowStrips(28)``, the usual cut; vFedSec has 4 with seven
+    rows, as ``RowStrips(4)``.
 
     Args:
-        partitioner: who gets which pixels; None: 28 strips of one row.
-        normaliser: how each party scales its pixels; None: mean 0, deviation 1 over all of a party's training pixels.
-        batch_size: rows of a batch in each process.
-        seed: names the validation records and the order of the training records.
-        drop_last: leave out the last, smaller batch of every training epoch.
-        num_workers: worker processes; 0 is fastest for data in memory.
-        pin_memory: for a faster way to a GPU.
-        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/emnist``, else ``data/emnist``.
-        val_records: records drawn from the training file for validation; 0: no validation.
-        split: which of NIST's six splits: balanced, byclass, bymerge, letters, digits or mnist.
-        cache_dir: folder in which the prepared records are kept and looked for, as in ``IDXImages``; None: nothing is
-            kept.
+        partitioner: who gets which pixels; None: the usual cut.
+        split: one of NIST's six splits.
+        settings: further settings of ``IDXImages`` and ``VerticalDataModule``.
 
-    Units: memory, 3,136 bytes an image, which are kept, and a quarter more while a stage is set up: 0.35 and 0.45 GB
-        for the balanced split, six times that for ``byclass`` and ``bymerge``. Disk, with ``cache_dir``, as much as is
-        kept in memory, for every combination of settings anew.
-    Guarantee: test and predict records are those of the test files, in their order; a record's id is its position in
-        its file.
+    Units: memory, 3,136 bytes an image, and a quarter more while a stage is set up: 0.35 and 0.45 GB for the balanced
+        split, six times that for ``byclass`` and ``bymerge``. Disk, with ``cache_dir``, 3,136 bytes an image, again for
+        every combination of settings.
     Not guaranteed: that files found in the folder are the published ones; only their form is checked. NIST has
         published ``letters`` in two sizes.
-
-    Raises:
-        ConfigurationError: for another split, and if a file cannot be found, or is damaged.
 
     Example:
         >>> EMNIST(RowStrips(4)).party_shapes, EMNIST(split="letters").num_classes
@@ -71,31 +57,13 @@ class EMNIST(IDXImages):
     def __init__(
         self,
         partitioner: Partitioner | None = None,
-        normaliser: Normaliser | None = None,
-        batch_size: int = 64,
-        seed: int = 0,
-        drop_last: bool = False,
-        num_workers: int = 0,
-        pin_memory: bool = False,
-        data_dir: str | Path | None = None,
-        val_records: int = 5000,
+        *,
         split: Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"] = "balanced",
-        cache_dir: str | Path | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            partitioner,
-            normaliser,
-            batch_size,
-            seed,
-            drop_last,
-            num_workers,
-            pin_memory,
-            data_dir,
-            val_records,
-            cache_dir,
-        )
+        super().__init__(partitioner, **settings)
         if split not in _CLASSES:
-            raise ConfigurationError(f"split '{split}' is none of EMNIST's; use {', '.join(_CLASSES)}")
+            raise ConfigurationError(f"split must be one of {', '.join(_CLASSES)}; got '{split}'")
         self.split = split
 
     @property
@@ -113,8 +81,6 @@ class EMNIST(IDXImages):
 
     def default_partitioner(self) -> Partitioner:
         return RowStrips(28)
-
-    # ---- inside
 
     @property
     def _sources(self) -> Sequence[Path]:

@@ -1,10 +1,7 @@
-"""Images in the IDX format of MNIST: four gzipped files, read in place or fetched once."""
+"""Form of data sets of 28 x 28 images in the IDX format of MNIST."""
 
-import gzip
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,42 +11,43 @@ import torch
 from lightning_vfl._version import __version__
 from lightning_vfl.errors import ConfigurationError
 
-from ..base import SplitName, VerticalDataModule, data_folder
 from ..partitioners.informed import fingerprint
-from ..partitioners.partition import Layout, Part, Partitioner, RowStrips
-from ..records.cache import RecordCache, described, files_named, state_of
+from ..partitioners.partition import Partitioner, RowStrips, files_named
+from ..records.cache import RecordCache, described, state_of
+from ..records.folders import data_folder
+from ..records.idx import read_idx
+from ..records.labelled import Labelled
+from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
-from ..records.records import Split, VerticalRecords
+from ..records.records import SplitName, VerticalRecords
 from ..split import check_val_records, held_out
+from .published_parts import PublishedPart, PublishedParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class IDXImages(VerticalDataModule, ABC):
-    """28 x 28 grey images with pixels in [0, 1]; a subclass says what the files are.
+class IDXImages(PublishedParts, ABC):
+    """28 x 28 grey images with pixels in [0, 1], from four ``.gz`` files. A subclass names the files.
+
+    Pixels are scaled to mean 0 and deviation 1 over all training pixels of a party by default.
 
     Args:
         partitioner: who gets which pixels; None: four strips of seven rows.
-        normaliser: how each party scales its pixels; None: mean 0, deviation 1 over all of a party's training pixels.
-        batch_size: rows of a batch in each process.
-        seed: names the validation records and the order of the training records.
-        drop_last: leave out the last, smaller batch of every training epoch.
-        num_workers: worker processes; 0 is fastest for data in memory.
-        pin_memory: for a faster way to a GPU.
-        data_dir: folder of the four ``.gz`` files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
+        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
         val_records: records drawn from the training file for validation; 0: no validation.
-        cache_dir: folder in which the prepared records are kept and looked for: the second time, a stage is opened in
-            milliseconds, and processes share its memory; None: nothing is kept.
+        cache_dir: folder in which the prepared records are stored. The next time a stage with the same settings is
+            opened in milliseconds, and processes share the memory of its records; None: nothing is stored.
+        loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
 
-    Units: disk, with ``cache_dir``, 188 MB for training and validation and 32 MB for test, for every combination of
-        files, cut, scaling, seed and ``val_records`` anew (FashionMNIST); nothing is deleted.
+    Units: disk, with ``cache_dir``, 188 MB for training and validation and 32 MB for test (FashionMNIST), again for
+        every combination of files, partitioner, normaliser, seed and ``val_records``; nothing is deleted.
     Guarantee: test and predict records are those of the test files, in their order; a record's id is its position in
-        its file. Kept records are bit for bit those of the files; a file of another size or time of change, or another
-        setting, makes others. A cache that is damaged, or whose writer was killed, is not used.
+        its file. Stored records are bit for bit those of the files; a file of another size or modification time, or
+        another setting, is stored separately. A damaged or incomplete cache is not used.
     Not guaranteed: that files found in the folder are the published ones; only their form is checked. With
-        ``cache_dir``, that a partitioner or normaliser of your own is told from one of the same name and settings
-        whose code was different: name another folder when you change it.
+        ``cache_dir``, that changed code of your own partitioner or normaliser is noticed if its name and settings stay
+        the same: use another folder when you change it.
 
     Raises:
         ConfigurationError: if a file cannot be found, or is damaged.
@@ -57,7 +55,7 @@ class IDXImages(VerticalDataModule, ABC):
 
     data_settings: ClassVar[tuple[str, ...]] = ("val_records",)
     folder: ClassVar[str]
-    """Subfolder of the data folder."""
+    """NAME, the subfolder of the data folder."""
     remedy: ClassVar[str]
     """What to do about a damaged file."""
     transposed: ClassVar[bool] = False
@@ -66,17 +64,13 @@ class IDXImages(VerticalDataModule, ABC):
     def __init__(
         self,
         partitioner: Partitioner | None = None,
-        normaliser: Normaliser | None = None,
-        batch_size: int = 64,
-        seed: int = 0,
-        drop_last: bool = False,
-        num_workers: int = 0,
-        pin_memory: bool = False,
+        *,
         data_dir: str | Path | None = None,
         val_records: int = 5000,
         cache_dir: str | Path | None = None,
+        **loader: Any,
     ) -> None:
-        super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
+        super().__init__(partitioner, **loader)
         check_val_records(val_records)
         self.data_dir = data_folder(data_dir, self.folder)
         self.val_records = val_records
@@ -89,7 +83,7 @@ class IDXImages(VerticalDataModule, ABC):
 
     @property
     def first_label(self) -> int:
-        """What the files call the first class."""
+        """The number of the first class in the files."""
         return 0
 
     @property
@@ -103,7 +97,7 @@ class IDXImages(VerticalDataModule, ABC):
         return StandardiseParty()
 
     def setup(self, stage: str) -> None:
-        """As everywhere, but records that are in ``cache_dir`` are opened, and others are put there."""
+        """As in the base class, but with ``cache_dir`` records are opened from there, or stored there."""
         if self.cache_dir is None:
             return super().setup(stage)
         cache = RecordCache(self.cache_dir, type(self).__name__, self._key())  # before the files are read
@@ -123,45 +117,9 @@ class IDXImages(VerticalDataModule, ABC):
                     self._records[name] = own.records
         return None
 
-    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        train_images, train_labels, test_images, test_labels = self.files
-        splits: dict[SplitName, Split] = {}
-        if "train" in names or "val" in names:
-            images, labels = self._pair(train_images, train_labels)
-            rows = held_out(len(images), self.val_records, self.seed, type(self).__name__)
-            splits = {n: image_split(images[r], labels[r], r) for n, r in rows.items() if n in names and len(r)}
-        if "test" in names or "predict" in names:
-            images, labels = self._pair(test_images, test_labels)
-            tests = image_split(images, labels, np.arange(len(images)))
-            splits |= {name: tests for name in names if name in ("test", "predict")}
-        return splits
-
-    @property
-    def _sources(self) -> Sequence[Path]:
-        """The files that decide about the records, there or not."""
-        return [self.data_dir / file for file in self.files]
-
-    def _key(self) -> Mapping[str, Any]:
-        settings = {name: getattr(self, name) for name in self.data_settings}
-        return {
-            "toolkit": __version__,
-            "torch": torch.__version__,
-            "data": f"{type(self).__module__}.{type(self).__qualname__}",
-            "files": state_of([*self._sources, *files_named(self.partitioner)]),
-            "partitioner": described(self.partitioner),
-            "normaliser": [described(self.normaliser), repr(vars(self.normaliser))],  # it names no settings itself
-            "seed": self.seed,
-            **settings,
-        }
-
-    def _agrees(self, parts: Sequence[Part]) -> bool:
-        """Whether the data would be cut into these parts; a cut that goes by the records is taken as it was kept."""
-        if self._parts is None and self._informed:
-            return True
-        return fingerprint(self.parts) == fingerprint(parts)
-
-    def _pair(self, images: str, labels: str) -> tuple["NDArray[np.uint8]", "NDArray[np.int64]"]:
-        x, y = self._read(images, 3), self._read(labels, 1)
+    def read(self, part: PublishedPart) -> Labelled:
+        images, labels = self.files[:2] if part == "train" else self.files[2:]
+        x, y = self._array(images, 3), self._array(labels, 1)
         if x.shape[1:] != (28, 28):
             raise self._damaged(images, f"holds images of {x.shape[1]} x {x.shape[2]} pixels instead of 28 x 28")
         if len(x) != len(y):
@@ -169,23 +127,47 @@ class IDXImages(VerticalDataModule, ABC):
         if len(y) and y.min() < self.first_label:
             raise self._damaged(labels, f"holds label {y.min()}, but its labels run from {self.first_label}")
         upright = x.transpose(0, 2, 1) if self.transposed else x
-        return upright[:, None], y.astype(np.int64) - self.first_label
+        return Labelled(upright[:, None], y.astype(np.int64) - self.first_label, np.arange(len(y)))
 
-    def _read(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
-        # IDX: 0, 0, 8 (unsigned byte), number of dimensions, each size as a big-endian int32, then the bytes
+    def draw(self, train: Labelled) -> "Mapping[SplitName, NDArray[np.int64]]":
+        return held_out(len(train), self.val_records, self.seed, type(self).__name__)
+
+    # ---- inside
+
+    @property
+    def _sources(self) -> Sequence[Path]:
+        """The files that decide about the records, whether they exist or not."""
+        return [self.data_dir / file for file in self.files]
+
+    def _key(self) -> Mapping[str, Any]:
+        """Everything that decides about the prepared records."""
+        settings = {name: getattr(self, name) for name in self.data_settings}
+        return {
+            "toolkit": __version__,
+            "torch": torch.__version__,
+            "data": f"{type(self).__module__}.{type(self).__qualname__}",
+            "files": state_of([*self._sources, *files_named(self.partitioner)]),
+            "partitioner": described(self.partitioner),
+            "normaliser": [described(self.normaliser), repr(vars(self.normaliser))],  # its repr shows no settings
+            "seed": self.seed,
+            **settings,
+        }
+
+    def _agrees(self, parts: Sequence[Part]) -> bool:
+        """Whether these are the parts of the data; parts that depend on training records are taken as stored."""
+        if self._parts is None and self._informed:
+            return True
+        return fingerprint(self.parts) == fingerprint(parts)
+
+    def _array(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
         try:
-            content = gzip.decompress(self._compressed(file))
+            packed = self._compressed(file)
         except FileNotFoundError:
             raise self._absent(file, "is not there") from None
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise self._damaged(file, f"cannot be unzipped ({error})") from error
-        start = 4 + 4 * dimensions
-        if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < start:
-            raise self._damaged(file, f"does not begin like an IDX file of bytes in {dimensions} dimension(s)")
-        sizes = np.frombuffer(content[4:start], dtype=">i4").tolist()
-        if len(content) - start != prod(sizes):
-            raise self._damaged(file, f"holds {len(content) - start} bytes after its head instead of {prod(sizes)}")
-        return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(sizes)
+        try:
+            return read_idx(packed, dimensions)
+        except ValueError as error:
+            raise self._damaged(file, str(error)) from error
 
     def _compressed(self, file: str) -> bytes:
         return (self.data_dir / file).read_bytes()
@@ -198,75 +180,3 @@ class IDXImages(VerticalDataModule, ABC):
             f"{file} of {type(self).__name__} {what}; put {', '.join(self.files)} into {self.data_dir.absolute()}, "
             "or name another folder with data_dir or LIGHTNING_VFL_DATA"
         )
-
-
-def image_split(images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]", ids: "NDArray[np.generic]") -> Split:
-    """Images (N, C, H, W) of bytes, which stand for numbers in [0, 1], with their labels and ids."""
-    own = np.require(images, requirements=("C", "W"))  # torch wants to be able to write, and has no odd orders
-    return Split(torch.from_numpy(own), torch.from_numpy(labels.astype(np.int64)), ids)
-
-
-class FetchedImages(IDXImages, ABC):
-    """``IDXImages`` whose files are fetched if they are not in the folder; a subclass says from where.
-
-    Guarantee: files that are fetched have the published content (sha256).
-
-    Raises:
-        ConfigurationError: also if a file can neither be found nor fetched.
-    """
-
-    remedy = "delete the file to have it fetched again, or replace it"
-    source: ClassVar[str]
-    """Address in front of the files' names."""
-    sha256: ClassVar[Mapping[str, str]]
-    """The four files."""
-
-    @property
-    def files(self) -> Sequence[str]:
-        return tuple(self.sha256)
-
-    def prepare_data(self) -> None:
-        """Fetch the files that are not in the folder."""
-        import pooch  # 0.2 s, where it is used
-
-        for file, digest in self.sha256.items():
-            if (self.data_dir / file).exists():
-                continue
-            try:
-                pooch.retrieve(self.source + file, f"sha256:{digest}", file, self.data_dir, progressbar=True)
-            except (OSError, ValueError) as error:  # no network, no such address, a full disk; a wrong hash
-                raise self._absent(file, f"could not be fetched from {self.source} ({type(error).__name__})") from error
-
-
-class MNIST(FetchedImages):
-    """Handwritten digits: 60,000 training and 10,000 test images, ten classes. Arguments are ``IDXImages``'s."""
-
-    folder = "mnist"
-    source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-    sha256 = {  # noqa: RUF012  # read only
-        "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    }
-
-    @property
-    def num_classes(self) -> int:
-        return 10
-
-
-class FashionMNIST(FetchedImages):
-    """Clothes: 60,000 training and 10,000 test images, ten classes. Arguments are ``IDXImages``'s."""
-
-    folder = "fashion_mnist"
-    source = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-    sha256 = {  # noqa: RUF012  # read only
-        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-    }
-
-    @property
-    def num_classes(self) -> int:
-        return 10

@@ -1,21 +1,23 @@
-"""The data that ship inside scikit-learn: no download, good for a first run."""
+"""Data sets that are part of scikit-learn: no download, good for a first run."""
 
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
-from ..base import SplitName, VerticalDataModule
-from ..partitioners.partition import ContiguousColumns, Layout, Partitioner, RowStrips
+from ..base import VerticalDataModule
+from ..partitioners.partition import ContiguousColumns, Partitioner, RowStrips
+from ..records.layout import Layout
 from ..records.normalise import Normaliser, StandardiseParty
-from ..records.records import Split
+from ..records.records import Split, SplitName
 from ..split import split_rows
 
 
 class Digits(VerticalDataModule):
     """Handwritten digits: 1,797 images of 8 x 8 pixels, ten classes; 20 % test, 10 % validation, stratified.
 
-    Arguments are ``VerticalDataModule``'s; by default four parties hold two rows of pixels each.
+    Arguments are those of ``VerticalDataModule``. By default four parties hold two rows of pixels each, and each party
+    scales its pixels to mean 0 and deviation 1.
     """
 
     @property
@@ -36,13 +38,14 @@ class Digits(VerticalDataModule):
         from sklearn.datasets import load_digits  # 0.9 s, where it is used
 
         data = load_digits()
-        return _thirds(data.images[:, None], data.target, self.seed, names)
+        return _divided(data.images[:, None], data.target, self.seed, names)
 
 
 class BreastCancer(VerticalDataModule):
     """Breast cancer in Wisconsin: 569 records of 30 measurements, two classes; 20 % test, 10 % validation, stratified.
 
-    Arguments are ``VerticalDataModule``'s; by default three parties hold ten columns each: means, errors, extremes.
+    Arguments are those of ``VerticalDataModule``. By default three parties hold ten columns each: means, errors,
+    extremes.
     """
 
     @property
@@ -62,11 +65,11 @@ class BreastCancer(VerticalDataModule):
         from sklearn.datasets import load_breast_cancer
 
         data = load_breast_cancer()
-        return _thirds(data.data, data.target, self.seed, names)
+        return _divided(data.data, data.target, self.seed, names)
 
 
-def _thirds(x: np.ndarray, y: np.ndarray, seed: int, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-    """70 % train, 10 % validation, 20 % test, stratified by class; prediction is on the test records."""
+def _divided(x: np.ndarray, y: np.ndarray, seed: int, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+    """70 % train, 10 % validation, 20 % test, stratified by class; the test records are also those to predict."""
     rows = split_rows(np.arange(len(x)), seed, val=0.1, test=0.2, stratify=y)
     features, labels = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
     return {name: Split(features[rows[name]], labels[rows[name]], rows[name]) for name in names}

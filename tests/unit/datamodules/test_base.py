@@ -25,7 +25,7 @@ from lightning_vfl.datamodules import (
     Split,
     Unchanged,
 )
-from lightning_vfl.datamodules.base import data_folder
+from lightning_vfl.datamodules.records.folders import data_folder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.schedules import InOrder
@@ -81,7 +81,7 @@ def test_real_labels_must_be_finite():
 def test_labels_missing_for_some_records():
     split = table(10, 4)
     split.labels = split.labels[:9]
-    refused("10 train records have 9 labels; give one for each", split)
+    refused("10 train records have 9 labels; give one label for each record", split)
 
 
 def test_bad_validation_rows_are_refused_too():
@@ -109,7 +109,7 @@ def test_a_batch_larger_than_the_data():
 
 
 def test_a_batch_of_nothing():
-    with pytest.raises(ConfigurationError, match="batch_size 0 is not a number of records; use 1 or more"):
+    with pytest.raises(ConfigurationError, match="batch_size must be at least 1; got 0"):
         InMemory({"train": table(10, 4)}, batch_size=0)
 
 

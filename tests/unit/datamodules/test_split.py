@@ -64,7 +64,7 @@ def test_shares_that_leave_nothing(val, test):
     with pytest.raises(ConfigurationError) as error:
         check_shares(val, test)
     assert str(error.value) == (
-        f"val_share {val} and test_share {test} leave nothing for training; use shares from 0 that add up to less "
+        f"val_share {val} and test_share {test} leave no records for training; use shares from 0 that add up to less "
         "than 1"
     )
 
@@ -73,4 +73,4 @@ def test_shares_that_leave_nothing(val, test):
 def test_a_share_that_leaves_nothing(val):
     with pytest.raises(ConfigurationError) as error:
         check_shares(val)
-    assert str(error.value) == f"val_share {val} leaves nothing for training; use a share from 0 to less than 1"
+    assert str(error.value) == f"val_share {val} leaves no records for training; use a share from 0 to less than 1"

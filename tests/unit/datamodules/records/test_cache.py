@@ -79,7 +79,7 @@ def unread(monkeypatch):
         def fail(*_: object):
             raise AssertionError("a data file was read")
 
-        monkeypatch.setattr(MNIST, "_read", fail)
+        monkeypatch.setattr(MNIST, "read", fail)
 
     return forbid
 

@@ -165,7 +165,7 @@ def test_no_validation(folder):
 def test_impossible_shares(share):
     with pytest.raises(ConfigurationError) as error:
         Adult(val_share=share)
-    assert str(error.value) == f"val_share {share} leaves nothing for training; use a share from 0 to less than 1"
+    assert str(error.value) == f"val_share {share} leaves no records for training; use a share from 0 to less than 1"
 
 
 def test_pos_weight_is_that_of_the_training_records(folder):
@@ -177,11 +177,11 @@ def test_pos_weight_is_that_of_the_training_records(folder):
 
 def test_the_classes_are_reported(folder, monkeypatch):
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.mixed_table.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.one_table.rank_zero_info", said.append)
     open_data(folder)
     assert said == [
-        "Adult: 420 records of adult.data, 105 of them (25.0%) with income >50K",
-        "Adult: 84 records of adult.test, 21 of them (25.0%) with income >50K",
+        "Adult: 420 records of adult.data, 105 of them (25.0%) with an income above 50,000 dollars",
+        "Adult: 84 records of adult.test, 21 of them (25.0%) with an income above 50,000 dollars",
     ]
 
 
@@ -228,7 +228,7 @@ REFUSALS = {
     ),
     "another class": (
         change("income", r1="50K", r2=">50k"),
-        "2 values of column 'income' of .* are neither <=50K nor >50K, first '50K' in row 2; write one of these",
+        "2 values of column 'income' of .* are neither <=50K nor >50K, first '50K' in row 2; write >50K for a record",
     ),
     "one class": (
         adult(420, 5) | {"income": [">50K"] * 420},
@@ -278,8 +278,8 @@ def test_files_cut_short(folder, file, wanted):
     with pytest.raises(ConfigurationError) as error:
         open_data(folder, expected_records=(420, 84))
     assert str(error.value) == (
-        f"{path} holds 50 records instead of {wanted}; fetch it again from {SOURCE}, or set expected_records if that "
-        "is meant"
+        f"{path} holds 50 records instead of {wanted}; fetch it again from {SOURCE}, or set expected_records to the "
+        "number of your own file"
     )
     path.write_text("".join(lines[: wanted - 1 + head]) + lines[wanted - 1 + head][:-5])  # within the last label
     with pytest.raises(ConfigurationError, match=rf"1 values of column 'income' of .* in row {wanted + head}; write"):

@@ -215,15 +215,15 @@ def test_pos_weight_without_a_success_in_training(folder):
     with pytest.raises(ConfigurationError) as error:
         _ = data.pos_weight
     assert str(error.value) == (
-        "none of the 62 training records of BankMarketing is of class 'yes'; keep more records for training"
+        "BankMarketing has 62 training records, none of them with a subscription; keep more records for training"
     )
 
 
 def test_the_classes_are_reported(folder, monkeypatch):
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.mixed_table.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.one_table.rank_zero_info", said.append)
     open_data(folder)
-    assert said == ["BankMarketing: 620 records of bank-full.csv, 124 of them (20.0%) with y yes"]
+    assert said == ["BankMarketing: 620 records of bank-full.csv, 124 of them (20.0%) with a subscription"]
 
 
 def test_the_folder_of_all_data(tmp_path, monkeypatch):
@@ -243,7 +243,7 @@ def test_no_file(tmp_path):
         "with data_dir or LIGHTNING_VFL_DATA"
     )
     (tmp_path / "bank-additional-full.csv").touch()
-    with pytest.raises(ConfigurationError, match=r"BankMarketing but bank-additional-full.csv, whose columns are oth"):
+    with pytest.raises(ConfigurationError, match=r"BankMarketing, only bank-additional-full.csv, which has other col"):
         BankMarketing(data_dir=tmp_path).setup("fit")
 
 
@@ -275,11 +275,14 @@ def without(*names: str) -> dict[str, list[Any]]:
 REFUSALS = {
     "a column missing": (
         without("day"),
-        r"has 16 columns that are not the 16 features and the label \(missing: day\);",
+        r"has 16 columns that are not the 17 columns of this data set \(missing: day\);",
     ),
-    "columns missing": (without("y", "age"), r"has 15 columns .* \(missing: age, y\); correct its columns or fetch it"),
-    "a column too much": (bank() | {"z": [1] * 620}, r"has 18 columns .* \(unknown: z\); correct its columns"),
-    "row numbers": ({"": list(range(620))} | bank(), r"has 18 columns .* \(unknown: one without a name\)"),
+    "columns missing": (
+        without("y", "age"),
+        r"has 15 columns .* \(missing: age, y\); correct the columns or fetch the",
+    ),
+    "a column too much": (bank() | {"z": [1] * 620}, r"has 18 columns .* \(unknown: z\); correct the columns"),
+    "row numbers": ({"": list(range(620))} | bank(), r"has 18 columns .* \(unknown: a column without a name\)"),
     "a column twice": (bank() | {" age": [1] * 620}, r"has 18 columns .* \(more than once: age\)"),
     "the other table": (
         {"day_of_week": ["mon"] * 620} | without("day", "balance"),
@@ -299,7 +302,8 @@ REFUSALS = {
     "not a number": (change("age", r0="nan"), "1 values of column 'age' of .* are not numbers, first 'nan' in row 2"),
     "another class": (
         change("y", r1="maybe", r2="Yes"),
-        "2 values of column 'y' of .* are neither no nor yes, first 'maybe' in row 3; write one of these",
+        "2 values of column 'y' of .* are neither no nor yes, first 'maybe' in row 3; write yes for a record with "
+        "a subscription",
     ),
     "no label": (change("y", r1=None), "1 values of column 'y' of .* are neither no nor yes, first '' in row 3"),
     "one class": (
@@ -345,8 +349,8 @@ def test_a_file_cut_short(folder):
     with pytest.raises(ConfigurationError) as error:
         open_data(folder, expected_records=620)
     assert str(error.value) == (
-        f"{path} holds 300 records instead of 620; fetch it again from {SOURCE}, or set expected_records if that is "
-        "meant"
+        f"{path} holds 300 records instead of 620; fetch it again from {SOURCE}, or set expected_records to the "
+        "number of your own file"
     )
     path.write_text("".join(lines[:301]) + "33;")
     with pytest.raises(ConfigurationError) as error:
@@ -361,8 +365,11 @@ def test_a_file_cut_short(folder):
 
 
 UNREADABLE = {
-    "empty": (b"", "begins with no row of names such as age;job;marital; write ';' between the fields or fetch it"),
-    "a page": (b"<html>\n404\n</html>", "begins with no row of names"),
+    "empty": (
+        b"",
+        "has no column names such as age, job, marital in its first row; check the separator between the fields",
+    ),
+    "a page": (b"<html>\n404\n</html>", "has no column names such as"),
     "another coding": (b"age;job\n\xff\xfe;2\n", r"cannot be read \(.*invalid start byte\); fetch it again from"),
 }
 
@@ -377,7 +384,9 @@ def test_files_that_are_no_such_table(tmp_path, file):
 
 def test_another_separator(tmp_path):
     write_csv(tmp_path / "bank-full.csv", bank(), ",")
-    with pytest.raises(ConfigurationError, match="begins with no row of names such as age;job;marital; write ';' betw"):
+    with pytest.raises(
+        ConfigurationError, match="has no column names such as age, job, marital in its first row; check"
+    ):
         open_data(tmp_path)
     write_bank(tmp_path, separator=",")
     with pytest.raises(ConfigurationError, match=r"cannot be read \(';' expected after '\"'\); fetch it again from"):

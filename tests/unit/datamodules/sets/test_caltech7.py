@@ -55,7 +55,7 @@ def test_the_shares_of_fedvs(tmp_path):
 
 def test_the_classes_are_reported_once(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.multi_view.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.view_form.rank_zero_info", said.append)
     write_caltech(tmp_path)
     open_data(tmp_path)
     assert said == ["Caltech7: 70 records in 6 views (gabor, moments, centrist, hog, gist, lbp), 7 classes of 6 to 20"]
@@ -78,11 +78,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "twenty classes": (
         {"Y": np.arange(70) % 20 + 1},
-        "the labels of .* are of 20 classes instead of 7; use the file of Caltech101-7",
+        "the labels of .* have 20 classes instead of 7; use the file of Caltech101-7",
     ),
     "pictures missing": (
         {"X": cell_array([*VIEWS[:5], VIEWS[5][:-1]])},
-        "view 5 of .* is a uint8 matrix of 69 x 928; save a full real matrix with a row for each of the 70 labels",
+        "view 5 of .* is a uint8 matrix of 69 x 928; save a full real matrix with one row for each of the 70 labels",
     ),
     "no labels": ({"Y": None}, "holds an X and no Y; save the views as the cell array X and their labels as Y"),
 }

@@ -146,7 +146,7 @@ def test_validation_records_are_drawn_by_the_seed(folder):
 
 
 @pytest.mark.parametrize(
-    ("records", "message"), [(-1, "use 0 or more"), (100, "100 training .* lower it to at most 99")]
+    ("records", "message"), [(-1, "must be 0 or more"), (100, "100 training .* lower it to at most 99")]
 )
 def test_impossible_numbers_of_validation_records(folder, records, message):
     with pytest.raises(ConfigurationError, match=message):
@@ -188,7 +188,7 @@ def test_a_planted_command_is_refused_and_not_run(folder, place, protocol):
     else:
         (folder / TEST).write_bytes(content)
     with pytest.raises(
-        ConfigurationError, match=r"is no pickle of plain values and arrays \(it names posix\.system, wh"
+        ConfigurationError, match=r"is not a pickle of plain values and arrays \(it names posix\.system, wh"
     ):
         open_data(folder)
     assert not marker.exists()
@@ -203,14 +203,14 @@ def test_a_planted_command_is_refused_and_not_run(folder, place, protocol):
 )
 def test_nothing_else_can_be_named(folder, what, given):
     (folder / TEST).write_bytes(pickle.dumps({b"data": Named(what, *given)}, protocol=2))
-    with pytest.raises(ConfigurationError, match=r"it names \S+, which is no part of an array"):
+    with pytest.raises(ConfigurationError, match=r"it names \S+, which is not a part of an array"):
         open_data(folder, "test")
 
 
 def test_what_stands_in_for_arrays_cannot_be_changed(folder):
     """BUILD on a class would set its attributes, were they not kept by ``__setstate__``."""
     (folder / TEST).write_bytes(b"\x80\x02cnumpy\nndarray\n(N}U\x05givenK\x01stb.")
-    with pytest.raises(ConfigurationError, match="is no pickle of plain values and arrays"):
+    with pytest.raises(ConfigurationError, match="is not a pickle of plain values and arrays"):
         open_data(folder, "test")
     write_cifar(folder)
     open_data(folder, "test")
@@ -218,7 +218,7 @@ def test_what_stands_in_for_arrays_cannot_be_changed(folder):
 
 ROWS, LABELS = cifar()[TEST]
 GOOD = pickle_of_python_2(ROWS, LABELS)
-NO_PICKLE = "is no pickle of plain values and arrays"
+NO_PICKLE = "is not a pickle of plain values and arrays"
 NO_DATA = "holds no 'data' that are rows of 3072 bytes, or no 'labels'"
 BAD_LABELS = "holds 20 labels for 20 images, or some that are not 0 to 9"
 DAMAGE = {
@@ -263,7 +263,7 @@ def test_binary_files_cut_short(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[:-5])
     with pytest.raises(
-        ConfigurationError, match=r"data_batch_3.bin holds 61455 bytes, which are no records of 3073; repl"
+        ConfigurationError, match=r"data_batch_3.bin holds 61455 bytes, not a multiple of 3073, the bytes of a"
     ):
         open_data(tmp_path, "fit")
     path.write_bytes(content[: 7 * 3073])
@@ -338,7 +338,9 @@ def test_a_failed_download_says_what_to_put_where(tmp_path, monkeypatch, failure
         raise failure
 
     monkeypatch.setattr(pooch, "retrieve", fail)
-    with pytest.raises(ConfigurationError, match=rf"could not be fetched from .* \({type(failure).__name__}\); put it"):
+    with pytest.raises(
+        ConfigurationError, match=rf"could not be downloaded from .* \({type(failure).__name__}\); put it"
+    ):
         CIFAR10(data_dir=tmp_path / "new").prepare_data()
 
 

@@ -149,15 +149,15 @@ def test_the_spreadsheet_without_its_reader(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError) as error:
         open_data(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path / FILES[2]} is an .xls file, which only xlrd reads, and that is not installed; pip install xlrd, "
-        "or save the sheet as 'default of credit card clients.csv' in the same folder"
+        f"{tmp_path / FILES[2]} is an .xls file, and xlrd, which reads such files, is not installed; pip install "
+        "xlrd, or save the sheet as 'default of credit card clients.csv' in the same folder"
     )
 
 
 def test_the_first_of_several_files_is_read(folder, monkeypatch):
     (folder / FILES[1]).write_text("not looked at")
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.credit_default.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.one_table.rank_zero_info", said.append)
     open_data(folder)
     assert said == ["CreditDefault: 200 records of UCI_Credit_Card.csv, 40 of them (20.0%) with a default"]
 
@@ -237,7 +237,7 @@ def test_pos_weight_without_a_default_in_training(folder):
     write_csv(folder / FILES[0], table)
     data = open_data(folder, val_share=0, test_share=0.9)
     with pytest.raises(
-        ConfigurationError, match="none of the 20 training records of CreditDefault has a default; lower"
+        ConfigurationError, match="CreditDefault has 20 training records, none of them with a default; keep more"
     ):
         _ = data.pos_weight
 
@@ -269,19 +269,19 @@ def change(column: str, **values: object) -> dict[str, list[Any]]:
 
 
 REFUSALS = {
-    "a column missing": (without("X5"), r"has 24 columns .* \(missing: AGE \(X5\)\); correct its columns or fetch it"),
-    "columns missing": (without("ID", "Y"), r"\(missing: ID, default payment next month \(Y\)\); correct its columns"),
-    "a column too much": (credit() | {"X24": [1] * 200}, r"has 26 columns .* \(unknown: X24\); correct its columns"),
+    "a column missing": (without("X5"), r"has 24 columns .* \(missing: AGE \(X5\)\); correct the columns or fetch the"),
+    "columns missing": (without("ID", "Y"), r"\(missing: ID, default payment next month \(Y\)\); correct the columns"),
+    "a column too much": (credit() | {"X24": [1] * 200}, r"has 26 columns .* \(unknown: X24\); correct the columns"),
     "a column of row numbers": (
         {"": list(range(200))} | credit(),
-        r"has 26 columns .* \(unknown: one without a name\)",
+        r"has 26 columns .* \(unknown: a column without a name\)",
     ),
     "a column twice": (credit() | {"SEX": [1] * 200}, r"has 26 columns .* \(more than once: SEX\)"),
     "another column": (
         {"Z" if name == "X7" else name: column for name, column in credit().items()},
         r"has 25 columns .* \(missing: PAY_2 \(X7\); unknown: Z\)",
     ),
-    "no names": ({str(i): column for i, column in enumerate(credit().values())}, "begins with no row of names such as"),
+    "no names": ({str(i): column for i, column in enumerate(credit().values())}, "has no column names such as"),
     "text": (
         change("X4", r3="married", r7="?"),
         r"2 values of column 'MARRIAGE' of .* are not numbers, first 'married' in row 5; correct or remove",
@@ -291,10 +291,14 @@ REFUSALS = {
     "infinite": (change("X1", r0="inf"), "1 feature values of the .* column 'LIMIT_BAL', record 1; impute"),
     "another class": (
         change("Y", r1=2, r2=-1),
-        "2 values of column 'default payment next month' of .* are neither 0 nor 1, first '2' in row 3; write 1 for a",
+        "2 values of column 'default payment next month' of .* are neither 0 nor 1, first '2' in row 3; write 1 "
+        "for a record",
     ),
     "half a class": (change("Y", r1=0.5), "1 values of .* are neither 0 nor 1, first '0.5' in row 3"),
-    "no label": (change("Y", r1=None), "1 values of column 'default payment next month' .* not numbers, first ''"),
+    "no label": (
+        change("Y", r1=None),
+        "1 values of column 'default payment next month' .* are neither 0 nor 1, first ''",
+    ),
     "one class": (
         credit() | {"Y": [1] * 200},
         r"holds 200 records of 1 class\(es\) instead of 2; fetch it again",
@@ -336,7 +340,7 @@ def test_a_file_cut_short_between_two_records(folder):
         open_data(folder)
     assert str(error.value) == (
         f"{path} holds 150 records instead of 200; fetch it again from {SOURCE}, or set "
-        "expected_records if that is meant"
+        "expected_records to the number of your own file"
     )
     assert len(open_data(folder, expected_records=None).records("train")) == 105
 
@@ -355,16 +359,22 @@ def test_a_file_cut_short_within_a_record(folder):
     path.write_text("".join(lines[:151]) + ",".join(lines[151].split(",")[:9]))  # ID, X1, ..., X8
     with pytest.raises(ConfigurationError, match="holds 151 records instead of 30000; fetch it again"):
         CreditDefault(data_dir=folder).setup("fit")
-    with pytest.raises(ConfigurationError, match=r"1 values of column 'PAY_4' of .* not numbers, first '' in row 152"):
+    with pytest.raises(ConfigurationError, match=r"1 rows of .* do not have 25 fields, first row 152 with 9"):
         open_data(folder, expected_records=None)
 
 
 UNREADABLE = {
-    "empty": (b"", r"cannot be read \(EmptyDataError: No columns to parse from file\); fetch it again"),
-    "a longer row": (b"ID,X1\n1,2,3\n", r"cannot be read \(ParserError: .*Expected 2 fields in line 2, saw 3\); fetch"),
-    "another coding": (b"ID,X1\n\xff\xfe,2\n", r"cannot be read \(UnicodeDecodeError: .*\); fetch it again"),
-    "a page": (b"<html>\n404\n</html>", "begins with no row of names such as LIMIT_BAL or X1; use a comma-separated"),
-    "semicolons": (b"ID;X1;X2\n1;2;3\n", "begins with no row of names"),
+    "empty": (b"", "has no column names such as ID, LIMIT_BAL, SEX in its first 2 rows"),
+    "a longer row": (
+        (",".join(credit()) + 200 * "\n1,2").encode(),
+        "200 rows of .* do not have 25 fields, first row 2 with 2",
+    ),
+    "another coding": (b"ID,X1\n\xff\xfe,2\n", r"cannot be read \(.*invalid start byte\); fetch it again"),
+    "a page": (
+        b"<html>\n404\n</html>",
+        "has no column names such as ID, LIMIT_BAL, SEX in its first 2 rows; check the sep",
+    ),
+    "semicolons": (b"ID;X1;X2\n1;2;3\n", "has no column names such as"),
 }
 
 

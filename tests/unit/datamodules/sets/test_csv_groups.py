@@ -279,12 +279,11 @@ def test_a_table_without_training_records(files, tmp_path):
         ),
         (
             {"partitioner": ContiguousColumns(2)},
-            "groups says which table holds which record, so the tables must be the parties; leave out "
-            "ContiguousColumns or groups",
+            "with groups the tables must be the parties; leave out ContiguousColumns or groups",
         ),
         (
             {"partitioner": Groups(Views(), [1, 1, 1, 1])},
-            "groups says which table holds which record, so the tables must be the parties; leave out Groups or groups",
+            "with groups the tables must be the parties; leave out Groups or groups",
         ),
     ],
 )

@@ -238,7 +238,8 @@ REFUSALS = {
     "ids are huge": (change(bank(), "id", r3=2**63), r"ids of party 'bank' are uint64 \(first 0\); write them as text"),
     "ids of two kinds": (
         bank() | {"id": [f"a{i}" for i in range(60)]},
-        "ids of party 'shop' are whole numbers but those of party 'bank' are text; write them alike in all files",
+        "ids of party 'shop' are whole numbers but those of party 'bank' are text; write them in the same form in "
+        "all files",
     ),
     "no common ids": (
         bank(start=500),
@@ -261,7 +262,11 @@ REFUSALS = {
         change(bank(), "y", r3=None),
         "1 values of column 'y' of party 'bank' are missing, first of record 21",
     ),
-    "mixed labels": (change(bank(), "y", r3="yes"), r"'y' of party 'bank' mixes 39 numbers and 1 texts .*labels alike"),
+    "mixed labels": (
+        change(bank(), "y", r3="yes"),
+        r"'y' of party 'bank' mixes 39 numbers and 1 texts .*labels "
+        r"in the same form",
+    ),
     "real labels": (
         change(bank(), "y", r3=0.5),
         "labels 'y' of party 'bank' are fractions, not classes; use task: regr",

@@ -77,7 +77,8 @@ def test_a_letter_0_is_refused(tmp_path):
 
 def test_a_split_that_there_is_not():
     with pytest.raises(
-        ConfigurationError, match="split 'capitals' is none of EMNIST's; use balanced, byclass, bymerge,"
+        ConfigurationError,
+        match="split must be one of balanced, byclass, bymerge, letters, digits, mnist; got 'capitals'",
     ):
         EMNIST(split="capitals")
 

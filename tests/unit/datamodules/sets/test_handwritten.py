@@ -174,7 +174,7 @@ def test_no_files(tmp_path):
         Handwritten(data_dir=tmp_path).setup("fit")
     names = "mfeat-fac, mfeat-fou, mfeat-kar, mfeat-mor, mfeat-pix, mfeat-zer"
     assert str(error.value) == (
-        f"{tmp_path} holds neither Handwritten.mat nor {names}; put the six text files {names} from "
+        f"{tmp_path} holds no Handwritten.mat and no {names}; put the six text files {names} from "
         "https://archive.ics.uci.edu/dataset/72/multiple+features there, or name another folder with data_dir or "
         "LIGHTNING_VFL_DATA"
     )
@@ -184,9 +184,7 @@ def test_some_text_files_are_not_there(texts, tmp_path):
     for path in texts.iterdir():
         if path.name not in ("mfeat-kar", "mfeat-zer"):
             (tmp_path / path.name).symlink_to(path)
-    with pytest.raises(
-        ConfigurationError, match=r"holds neither Handwritten.mat nor mfeat-kar, mfeat-zer; put the six"
-    ):
+    with pytest.raises(ConfigurationError, match=r"holds no Handwritten.mat and no mfeat-kar, mfeat-zer; put the six"):
         open_data(tmp_path)
 
 
@@ -204,19 +202,19 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "two kinds of labels": ({"Y": LABELS}, "holds an X and Y and y; save the views as"),
     "a matrix": (
         {"X": np.zeros((200, 649))},
-        "X of .* is no list of views but a float64 matrix of 200 x 649; save a cell",
+        "X of .* must be a cell array of views in one row or column; got a float64 matrix of 200 x 649; save a cell",
     ),
     "a struct": (
         {"X": {"fac": ROWS[0]}},
-        "X of .* is no list of views but a struct of 1 x 1; save a cell array with one",
+        "X of .* must be a cell array of views in one row or column; got a struct of 1 x 1; save a cell array with one",
     ),
     "a table of cells": (
         {"X": cell_array(ROWS).reshape(2, 3)},
-        "X of .* is no list of views but a cell array of 2 x 3; save a cell array",
+        "X of .* must be a cell array of views in one row or column; got a cell array of 2 x 3; save a cell array",
     ),
     "records in columns": (
         other_view(ROWS[1].T),
-        "view 1 of .* is a uint8 matrix of 76 x 200; save a full real matrix with a row for each of the 200 labels",
+        "view 1 of .* is a uint8 matrix of 76 x 200; save a full real matrix with one row for each of the 200 labels",
     ),
     "records missing": (
         other_view(ROWS[1][:-1]),
@@ -247,18 +245,27 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         "the views of .* are 216, 75, 64, 6, 240, 47 columns wide; use a",
     ),
     "no view at all": ({"X": np.empty((0, 0), dtype=object)}, "the views of .* are none columns wide; use a file"),
-    "labels as text": ({"y": "numerals"}, "the labels of .* are a <U8 matrix of 1; save one number a record"),
+    "labels as text": ({"y": "numerals"}, "the labels of .* are a <U8 matrix of 1; save one number for each record"),
     "labels one-hot": (
         {"y": np.eye(10)[LABELS]},
-        "labels of .* are a float64 matrix of 200 x 10; save one number a record",
+        "labels of .* are a float64 matrix of 200 x 10; save one number for each record",
     ),
-    "no label": ({"y": np.zeros((0, 0))}, "the labels of .* are a float64 matrix of 0 x 0; save one number a record"),
-    "labels from 2": ({"y": LABELS + 2}, "the labels of .* are 2, 3, .*, 11; number the classes from 1 without a gap"),
+    "no label": (
+        {"y": np.zeros((0, 0))},
+        "the labels of .* are a float64 matrix of 0 x 0; save one number for each record",
+    ),
+    "labels from 2": (
+        {"y": LABELS + 2},
+        "the labels of .* are 2, 3, .*, 11; number the classes from 0 or 1 without a gap",
+    ),
     "a gap": ({"y": LABELS + (LABELS > 4)}, "the labels of .* are 0, 1, 2, 3, 4, 6, 7, 8, 9, 10; number the classes"),
-    "fractions": ({"y": LABELS / 2}, "the labels of .* are 0, 0.5, 1, 1.5, .*; number the classes from 1"),
+    "fractions": ({"y": LABELS / 2}, "the labels of .* are 0, 0.5, 1, 1.5, .*; number the classes from 0 or 1"),
     "not a number": ({"y": np.where(LABELS == 3, np.nan, LABELS)}, "the labels of .* are 0, 1, .*, nan; number the"),
-    "many labels": ({"y": np.arange(200) * 2}, r"the labels of .* are 0, 2, .*, 22, \.\.\.; number the classes from 1"),
-    "nine classes": ({"y": LABELS.clip(0, 8)}, "the labels of .* are of 9 classes instead of 10; use the file of the"),
+    "many labels": (
+        {"y": np.arange(200) * 2},
+        r"the labels of .* are 0, 2, .*, 22, \.\.\.; number the classes from 0 or 1",
+    ),
+    "nine classes": ({"y": LABELS.clip(0, 8)}, "the labels of .* have 9 classes instead of 10; use the file of the"),
     "a lacking value": (
         other_view(np.where(np.arange(76) == 3, np.nan, ROWS[1])),
         r"\d+ feature values of the \w+ records are NaN .*, first of party 1, column 'fou\.3', record \d+; impute",
@@ -284,7 +291,7 @@ def test_a_matlab_file_of_version_7_3(tmp_path):
     (tmp_path / "Handwritten.mat").write_bytes(head.ljust(512, b"\x00") + b"\x89HDF\r\n\x1a\n")
     with pytest.raises(ConfigurationError) as error:
         open_data(tmp_path)
-    what = "is a MATLAB file of version 7.3, which is not read; load it in MATLAB and save it with '-v7'"
+    what = "is a MATLAB file of version 7.3, which cannot be read; load it in MATLAB and save it with '-v7'"
     assert str(error.value) == f"{tmp_path / 'Handwritten.mat'} {what}"
 
 

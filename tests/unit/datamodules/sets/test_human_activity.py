@@ -127,7 +127,7 @@ def test_validation_records_are_drawn_by_the_seed_and_stratified(uci):
 
 
 def test_shares_that_leave_nothing_are_refused():
-    with pytest.raises(ConfigurationError, match=r"val_share 1.0 leaves nothing for training; use a share"):
+    with pytest.raises(ConfigurationError, match=r"val_share 1.0 leaves no records for training; use a share"):
         HumanActivity(val_share=1.0)
 
 
@@ -148,14 +148,17 @@ def test_no_files(tmp_path):
     with pytest.raises(ConfigurationError) as error:
         HumanActivity(data_dir=tmp_path).setup("fit")
     assert str(error.value) == (
-        f"{tmp_path} holds neither features.txt of UCI's HumanActivity nor train.csv and test.csv of Kaggle's; put the "
+        f"{tmp_path} holds no features.txt of UCI's HumanActivity and no train.csv and no test.csv of Kaggle's; "
+        f"put the "
         f"folder 'UCI HAR Dataset' from {SOURCE} there, or name another folder with data_dir or LIGHTNING_VFL_DATA"
     )
 
 
 def test_one_file_of_kaggle_alone(small_csv):
     (small_csv / "test.csv").unlink()
-    with pytest.raises(ConfigurationError, match=r"of UCI's HumanActivity nor test\.csv of Kaggle's; put the folder"):
+    with pytest.raises(
+        ConfigurationError, match=r"of UCI's HumanActivity and no test\.csv of Kaggle's; put the folder"
+    ):
         open_data(small_csv)
 
 
@@ -172,7 +175,8 @@ def test_files_cut_short(small):
     with pytest.raises(ConfigurationError) as error:
         open_data(small, expected_records=(18, 12))
     assert str(error.value) == (
-        f"{path} holds 15 records instead of 18; fetch it again from {SOURCE}, or set expected_records if that is meant"
+        f"{path} holds 15 records instead of 18; fetch it again from {SOURCE}, or set expected_records to the "
+        f"number of your own file"
     )
     with pytest.raises(
         ConfigurationError, match=r"X_train.txt holds 18 lines of 561 numbers instead of 15 lines of 561"
@@ -225,11 +229,12 @@ SPOILT_CSV = {
     ),
     "columns missing": (
         lambda t: "\n".join(line.split(",", 2)[2] for line in t.splitlines()),
-        "has 560 columns instead of 561 beside 'subject' and 'Activity', or no 'Activity'; fetch it again from",
+        "must have 561 columns of features, 'Activity' and perhaps 'subject'; got 560 columns of features, with "
+        "'Activity'; fetch",
     ),
     "no column of activities": (
         lambda t: t.replace('"Activity"', '"activity"'),
-        "has 562 columns .*, or no 'Activity'",
+        "got 562 columns of features, without 'Activity'",
     ),
     "a long row": (lambda t: cell(t, 5, 0, "1,1"), r"cannot be read \(.*saw 564.*\); fetch it again from"),
     "long rows": (

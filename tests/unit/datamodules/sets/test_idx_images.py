@@ -125,7 +125,7 @@ class LikeTheParty(StandardiseParty):
 )
 def test_bytes_give_the_bits_of_their_floats(tmp_path, cut, normaliser):
     write_idx(tmp_path)
-    data = MNIST(cut, normaliser, data_dir=tmp_path, val_records=30)
+    data = MNIST(cut, normaliser=normaliser, data_dir=tmp_path, val_records=30)
     for stage in ("fit", "test", "predict"):
         data.setup(stage)
     for split in ("train", "val", "test", "predict"):
@@ -190,7 +190,9 @@ def test_other_cuts_and_the_folder_of_all_data(tmp_path, monkeypatch):
     assert [tuple(x.shape) for x in next(iter(data.train_dataloader())).features] == [(16, 1, 14, 14)] * 4
 
 
-@pytest.mark.parametrize(("records", "message"), [(-1, "use 0 or more"), (TRAIN, f"lower it to at most {TRAIN - 1}")])
+@pytest.mark.parametrize(
+    ("records", "message"), [(-1, "must be 0 or more"), (TRAIN, f"lower it to at most {TRAIN - 1}")]
+)
 def test_impossible_numbers_of_validation_records(tmp_path, records, message):
     write_idx(tmp_path)
     with pytest.raises(ConfigurationError, match=message):
@@ -225,7 +227,7 @@ def test_damaged_files_are_refused_by_name(tmp_path, damage):
     with pytest.raises(ConfigurationError, match=message) as error:
         MNIST(data_dir=tmp_path, val_records=10).setup("fit")
     assert str(error.value).startswith(str(tmp_path / file))
-    assert str(error.value).endswith("delete the file to have it fetched again, or replace it")
+    assert str(error.value).endswith("delete the file to have it downloaded again, or replace it")
 
 
 def test_labels_beyond_the_classes_are_refused(tmp_path):

@@ -24,9 +24,9 @@ from lightning_vfl.datamodules import (
     Standardise,
     Unchanged,
 )
+from lightning_vfl.datamodules.records import pictures
+from lightning_vfl.datamodules.records.pictures import Pictures
 from lightning_vfl.datamodules.records.records import Request
-from lightning_vfl.datamodules.sets import image_folder
-from lightning_vfl.datamodules.sets.image_folder import Pictures
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
@@ -172,8 +172,8 @@ def test_a_class_of_the_test_that_was_not_trained(spoilt):
     with pytest.raises(ConfigurationError) as error:
         open_data(spoilt, "fit")
     assert str(error.value) == (
-        f"{spoilt}/test has the folder 'cow', which is no class of {spoilt}/train; sort the pictures into folders "
-        "called like those of the training pictures, or remove it"
+        f"{spoilt}/test has the folder 'cow', which is not a class of the training pictures; sort the pictures into "
+        "folders with the names of the training classes, or remove the folder"
     )
 
 
@@ -398,7 +398,7 @@ def test_a_party_without_a_training_picture(drawn):
             return np.tile([True, False, True, True], (records, 1))
 
     with pytest.raises(
-        ConfigurationError, match="party 1 holds none of the 32 training records, so nothing can be fitted"
+        ConfigurationError, match="party 1 holds none of the 32 training records, so its scaling cannot be fitted"
     ):
         open_data(drawn[0], "fit", partitioner=Nothing())
 
@@ -441,7 +441,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
     """After an epoch as before; and while it runs, no more pictures are there than a batch has."""
     alive: list[weakref.ref] = []
     most = 0
-    real = image_folder._decoded
+    real = pictures._decoded
 
     def watched(*args: Any) -> np.ndarray:
         nonlocal most
@@ -450,7 +450,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
         most = max(most, sum(ref() is not None for ref in alive))
         return array
 
-    monkeypatch.setattr(image_folder, "_decoded", watched)
+    monkeypatch.setattr(pictures, "_decoded", watched)
     sizes = []
     for number in (4, 40):
         folder = tmp_path / str(number)
@@ -509,7 +509,7 @@ DAMAGE = {
     "a head alone": (lambda path: path.write_bytes(path.read_bytes()[:33]), r"\(.+\)"),
     "16 bits": (
         lambda path: Image.fromarray(np.zeros((8, 8), np.uint16)).save(path),
-        r"\(mode I;16 has not 8 bits a channel\)",
+        r"\(mode I;16 does not have 8 bits a channel\)",
     ),
     "a link to nowhere": (lambda path: (path.unlink(), path.symlink_to("/nowhere")), r"\(.*No such file.*\)"),
 }
@@ -586,22 +586,22 @@ def test_pictures_are_looked_at_in_many_tasks(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": 0}, "size 0 is too small; use 1 or more"),
-        ({"fit_records": 0}, "fit_records 0 is too small; use 1 or more"),
-        ({"threads": 0}, "threads 0 is too small; use 1 or more"),
-        ({"val_share": 1.0}, "val_share 1.0 leaves nothing for training"),
-        ({"mean": [0.5] * 3}, "mean and deviation are given together and instead of a normaliser; give both and no"),
-        ({"deviation": [0.5] * 3}, "mean and deviation are given together"),
+        ({"size": 0}, "size must be at least 1; got 0"),
+        ({"fit_records": 0}, "fit_records must be at least 1; got 0"),
+        ({"threads": 0}, "threads must be at least 1; got 0"),
+        ({"val_share": 1.0}, "val_share 1.0 leaves no records for training"),
+        ({"mean": [0.5] * 3}, "mean and deviation must be given together and without a normaliser; give both and no"),
+        ({"deviation": [0.5] * 3}, "mean and deviation must be given together"),
         (
             {"mean": [0.5] * 3, "deviation": [0.5] * 3, "normaliser": Unchanged()},
-            "mean and deviation are given together",
+            "mean and deviation must be given together",
         ),
         (
             {"mean": [0.5] * 3, "deviation": [0.5]},
-            r"mean \[0.5, 0.5, 0.5\] and deviation \[0.5\] do not scale 3 channels",
+            r"must have 3 number\(s\) each, .* got mean \[0.5, 0.5, 0.5\] and deviation \[0.5\]",
         ),
-        ({"mean": [0.5] * 3, "deviation": [0.5, 0, 1]}, "give 3 number\\(s\\) for each, deviations above 0"),
-        ({"mean": [0.5] * 3, "deviation": [0.5] * 3, "colour": False}, "do not scale 1 channels"),
+        ({"mean": [0.5] * 3, "deviation": [0.5, 0, 1]}, r"must have 3 number\(s\) each, deviations above 0; got mean"),
+        ({"mean": [0.5] * 3, "deviation": [0.5] * 3, "colour": False}, "must have 1 number"),
     ],
 )
 def test_impossible_settings(settings, message):

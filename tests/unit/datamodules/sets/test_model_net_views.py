@@ -158,9 +158,9 @@ def test_shapes_need_no_files(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": 0}, "size 0 makes no picture; use 1 or more"),
-        ({"channels": 2}, "channels 2 is neither grey nor RGB; use 1 or 3"),
-        ({"val_share": 1.0}, "val_share 1.0 leaves nothing for training"),
+        ({"size": 0}, "size must be at least 1 pixel; got 0"),
+        ({"channels": 2}, r"channels must be 1 \(grey\) or 3 \(RGB\); got 2"),
+        ({"val_share": 1.0}, "val_share 1.0 leaves no records for training"),
     ],
 )
 def test_impossible_settings(settings, message):
@@ -189,8 +189,8 @@ def test_missing_views_are_refused_by_the_name_of_the_object(spoilt):
     with pytest.raises(ConfigurationError) as error:
         open_data(spoilt)
     assert str(error.value) == (
-        f"object 'sofa_0002' in {spoilt}/sofa/train lacks view 3, 11 of 1 to 12; render what is missing, or remove the "
-        "object"
+        f"object 'sofa_0002' in {spoilt}/sofa/train has no view 3, 11 of 1 to 12; render the missing views, or remove "
+        "the object"
     )
 
 
@@ -221,9 +221,9 @@ SPOILT = {
     ),
     "with transparency": (
         lambda f: replace(f / FIRST, picture((8, 8, 4))),
-        f"{FIRST} is neither grey nor RGB but of mode RGBA; save it as one of them",
+        f"{FIRST} is neither grey nor RGB but has mode RGBA; save it as grey or RGB",
     ),
-    "of 16 bits": (lambda f: replace(f / FIRST, picture(kind=np.uint16)), "is neither grey nor RGB but of mode I;16"),
+    "of 16 bits": (lambda f: replace(f / FIRST, picture(kind=np.uint16)), "is neither grey nor RGB but has mode I;16"),
     "no picture": (
         lambda f: ((f / FIRST).unlink(), (f / FIRST).write_bytes(b"<html>")),
         f"{FIRST} cannot be read as a picture .*; render it again",

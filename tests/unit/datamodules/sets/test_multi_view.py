@@ -81,13 +81,15 @@ def test_a_named_cell_array_stands_for_all_its_views(tmp_path):
     savemat(tmp_path / "own.mat", content)
     check(open_data(tmp_path, views=["face", "data"]), {"face": more, "data0": one, "data1": more})
     savemat(tmp_path / "own.mat", content | {"data1": one})
-    with pytest.raises(ConfigurationError, match=r"two views of .*own.mat are called data1; give the variables other"):
+    with pytest.raises(
+        ConfigurationError, match=r"two views of .*own.mat are both called data1; give the variables other"
+    ):
         open_data(tmp_path, views=["data1", "data"])
 
 
 def test_views_and_classes_are_reported_once(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.multi_view.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.view_form.rank_zero_info", said.append)
     write_npz(tmp_path, labels=np.arange(60).clip(0, 39) // 10)
     open_data(tmp_path)
     assert said == ["MultiView: 60 records in 2 views (voice, face), 4 classes of 10 to 30"]
@@ -123,10 +125,10 @@ def test_several_files(tmp_path):
 
 
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
-    "a text": ({"views": "voice"}, r"views is 'voice' where a list of names is wanted; write \[voice\]"),
-    "no view": ({"views": []}, r"views \[\] and labels None do not name each variable once; name every view once"),
-    "a view twice": ({"views": ["face", "face"]}, "views face, face and labels None do not name each variable once"),
-    "labels as a view": ({"views": ["face", "y"], "labels": "y"}, "views face, y and labels y do not name each"),
+    "a text": ({"views": "voice"}, r"views must be a list of names; got 'voice', write \[voice\]"),
+    "no view": ({"views": []}, r"views \[\] and labels None must name each variable once; name at least one view"),
+    "a view twice": ({"views": ["face", "face"]}, "views face, face and labels None must name each variable once"),
+    "labels as a view": ({"views": ["face", "y"], "labels": "y"}, "views face, y and labels y must name each"),
     "shares": ({"val_share": 0.9}, "use shares from 0 that add up to less than 1"),
 }
 
@@ -147,18 +149,20 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no labels": (
         {"labels": None},
         {},
-        "holds none of Y, y, gt, label, labels but voice, code, face; say with labels which variable the labels are",
+        "holds none of Y, y, gt, label, labels but voice, code, face; name the variable of the labels with the "
+        "argument labels",
     ),
-    "two kinds of labels": ({"y": np.arange(60) % 3}, {}, "holds y and labels; say with labels which variable"),
+    "two kinds of labels": ({"y": np.arange(60) % 3}, {}, "holds y and labels; name the variable of the labels"),
     "no views": (
         {"voice": None, "face": np.zeros((59, 3))},
         {},
-        "holds no matrix with a row for each of the 60 labels; save one a view",
+        "holds no matrix with one row for each of the 60 labels; save one matrix for each view",
     ),
     "a named view too short": (
         {"face": np.zeros((59, 3))},
         {"views": ["voice", "face"]},
-        "view 'face' of .* is a float64 matrix of 59 x 3; save a full real matrix with a row for each of the 60 labels",
+        "view 'face' of .* is a float64 matrix of 59 x 3; save a full real matrix with one row for each of the 60 "
+        "labels",
     ),
     "a named list": ({}, {"views": ["code"]}, "view 'code' of .* is a int64 matrix of 60; save a full real matrix"),
     "classes with a gap": ({"labels": np.arange(60) % 3 * 2}, {}, "the labels of .* are 0, 2, 4; number the classes"),
@@ -234,7 +238,10 @@ def test_a_matlab_file_that_is_none(tmp_path):
 def test_a_table_of_cells(tmp_path):
     cells = cell_array([np.zeros((4, 1))] * 4).reshape(2, 2)
     savemat(tmp_path / "mine.mat", {"X": cells, "Y": [1, 2, 1, 2]})
-    with pytest.raises(ConfigurationError, match=r"X of .* is no list of views but a cell array of 2 x 2; save a cell"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"X of .* must be a cell array of views in one row or column; got a cell array of 2 x 2; save a cell",
+    ):
         open_data(tmp_path)
 
 

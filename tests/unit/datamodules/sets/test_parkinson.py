@@ -148,9 +148,9 @@ def test_pos_weight_is_that_of_the_training_records(folder):
 
 def test_the_classes_are_reported_once(folder, monkeypatch):
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.parkinson.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.one_table.rank_zero_info", said.append)
     open_data(folder)
-    assert said == [f"Parkinson: 60 records of {FILE}, 45 of them (75.0%) of people with the disease; 15 of 20 people"]
+    assert said == [f"Parkinson: 60 records of {FILE}, 45 of them (75.0%) of a person with the disease"]
 
 
 # ---- files that are refused
@@ -172,7 +172,8 @@ def test_a_file_cut_short(tmp_path):
     with pytest.raises(ConfigurationError) as error:
         open_data(tmp_path)
     assert str(error.value) == (
-        f"{path} holds 57 records instead of 60; fetch it again from {SOURCE}, or set expected_records if that is meant"
+        f"{path} holds 57 records instead of 60; fetch it again from {SOURCE}, or set expected_records to the "
+        f"number of your own file"
     )
     with pytest.raises(ConfigurationError, match="holds 57 records instead of 756; fetch it again"):
         Parkinson(data_dir=tmp_path).setup("fit")
@@ -200,10 +201,10 @@ def renamed(**names: str) -> dict[str, list[Any]]:
 
 WANTED = "instead of id, class and 753 features"
 REFUSALS = {
-    "no person": (renamed(id="number"), f"has 755 columns {WANTED}; missing: id; correct its columns or fetch it"),
+    "no person": (renamed(id="number"), f"has 755 columns {WANTED}; missing: id; correct the columns or fetch the"),
     "a column less": (
         {name: column for name, column in TABLE.items() if name != "feature_751"},
-        f"has 754 columns {WANTED}; correct its columns or fetch it again from",
+        f"has 754 columns {WANTED}; correct the columns or fetch the file again from",
     ),
     "no class": (
         {name: column for name, column in TABLE.items() if name not in ("gender", "class")},
@@ -211,9 +212,9 @@ REFUSALS = {
     ),
     "a column twice": (
         renamed(feature_3='"feature_5"'),
-        f"has 755 columns {WANTED}; more than once: feature_5; correct its columns",
+        f"has 755 columns {WANTED}; more than once: feature_5; correct the columns",
     ),
-    "no name": (renamed(feature_3=""), f"has 755 columns {WANTED}; without a name: 1; correct its columns"),
+    "no name": (renamed(feature_3=""), f"has 755 columns {WANTED}; without a name: 1; correct the columns"),
     "text": (
         change("feature_9", r4="loud", r7="?"),
         "2 values of column 'feature_9' of .* are not numbers, first 'loud' in row 7; correct or remove the records",
@@ -229,7 +230,7 @@ REFUSALS = {
     ),
     "a third class": (
         change("class", r1=2, r2=0.5),
-        "2 values of column 'class' of .* are neither 0 nor 1, first '2' in row 4; write 1 for a person with the",
+        "2 values of column 'class' of .* are neither 0 nor 1, first '2' in row 4; write 1 for a record of a person",
     ),
     "a person of both classes": (
         change("class", r13=1),
@@ -238,7 +239,8 @@ REFUSALS = {
     "one class": (TABLE | {"class": [1] * 60}, r"holds 60 records of 1 class\(es\) instead of 2; fetch it again from"),
     "a number for every record": (
         TABLE | {"id": list(range(60))},
-        "column 'id' of .* has another value in every record, so nothing tells which are of one person; number the "
+        "column 'id' of .* has another value in every record, so it does not tell which recordings are of one "
+        "person; number the "
         "people or set split: rows",
     ),
     "one healthy person": (
@@ -263,9 +265,7 @@ def test_rows_may_be_of_people_without_numbers(tmp_path):
     check(open_data(tmp_path, split="rows"))
 
 
-NO_NAMES = (
-    "has no row of names such as id, gender, class among its first two; use the comma-separated file with this name"
-)
+NO_NAMES = "has no column names such as id, gender, class in its first 2 rows; check the separator between the fields"
 UNREADABLE = {
     "empty": (b"", NO_NAMES),
     "a page": (b"<html>\n404\n</html>", NO_NAMES),

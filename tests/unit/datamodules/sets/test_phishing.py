@@ -185,15 +185,15 @@ def test_pos_weight_without_a_legitimate_site_in_training(folder):
     with pytest.raises(ConfigurationError) as error:
         _ = data.pos_weight
     assert str(error.value) == (
-        "none of the 20 training records of Phishing is a legitimate site; lower test_share and val_share"
+        "Phishing has 20 training records, none of them of a legitimate site; keep more records for training"
     )
 
 
 def test_the_classes_are_reported_once(folder, monkeypatch):
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.phishing.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.one_table.rank_zero_info", said.append)
     open_data(folder)
-    assert said == ["Phishing: 200 records of Training Dataset.arff, 120 of them (60.0%) legitimate"]
+    assert said == ["Phishing: 200 records of Training Dataset.arff, 120 of them (60.0%) of a legitimate site"]
 
 
 def test_the_folder_of_all_data(tmp_path, monkeypatch):
@@ -230,10 +230,11 @@ def without(*names: str) -> dict[str, list[Any]]:
 REFUSALS = {
     "a column missing": (
         without("port"),
-        r"has 30 columns that are not the 30 features and the label \(missing: port\); correct its columns or fetch it",
+        r"has 30 columns that are not the 31 columns of this data set \(missing: port\); correct the columns or "
+        r"fetch the",
     ),
     "columns missing": (without("Result", "SFH"), r"has 29 columns .* \(missing: SFH, Result\)"),
-    "a column too much": (phishing() | {"id": [1] * 200}, r"has 32 columns .* \(unknown: id\); correct its columns"),
+    "a column too much": (phishing() | {"id": [1] * 200}, r"has 32 columns .* \(unknown: id\); correct the columns"),
     "another column": (
         {"popUpWindow" if name == "popUpWidnow" else name: column for name, column in phishing().items()},
         r"has 31 columns .* \(missing: popUpWidnow; unknown: popUpWindow\)",
@@ -248,7 +249,8 @@ REFUSALS = {
     "not a number": (change("Favicon", r1="nan"), f"1 values of column 'Favicon' .* 'nan' in row {FIRST + 1}"),
     "a class between": (
         change("Result", r1=0, r2=0),
-        f"2 values of column 'Result' of .* are neither -1 nor 1, first '0' in row {FIRST + 1}; write 1 for a legit",
+        f"2 values of column 'Result' of .* are neither -1 nor 1, first '0' in row {FIRST + 1}; write 1 for a "
+        f"record of a legit",
     ),
     "no label": (change("Result", r1="?"), r"1 values of column 'Result' of .* are neither -1 nor 1, first '\?'"),
     "one class": (
@@ -291,8 +293,8 @@ def test_a_file_cut_short(folder):
     with pytest.raises(ConfigurationError) as error:
         open_data(folder, expected_records=200)
     assert str(error.value) == (
-        f"{path} holds 150 records instead of 200; fetch it again from {SOURCE}, or set expected_records if that is "
-        "meant"
+        f"{path} holds 150 records instead of 200; fetch it again from {SOURCE}, or set expected_records to the "
+        "number of your own file"
     )
     with pytest.raises(ConfigurationError, match="holds 150 records instead of 11055; fetch it again"):
         Phishing(data_dir=folder).setup("fit")
@@ -303,21 +305,21 @@ def head(*attributes: str) -> bytes:
     return "\n".join(["@relation phishing", *attributes, "@data", "1,1"]).encode()
 
 
-NO_DATA = "is no ARFF file: it has no line '@data'; put the file with this name from"
+NO_DATA = "is not an ARFF file: it has no line '@data'; fetch it again from"
 UNREADABLE = {
     "empty": (b"", NO_DATA),
     "a page": (b"<html>\n404\n</html>", NO_DATA),
     "a table of commas": (b"port,Result\n1,-1\n", NO_DATA),
     "a head alone": (b"@relation phishing\n@attribute port {1,-1}\n", NO_DATA),
     "another coding": (b"@relation \xff\xfe", r"cannot be read \(.*invalid start byte\); fetch it again from"),
-    "no columns": (head(), r"has 0 columns that are not the 30 features and the label \(missing: having_IP_Add"),
+    "no columns": (head(), r"has 0 columns that are not the 31 columns of this data set \(missing: having_IP_Add"),
     "a column twice": (
         head("@attribute port {1}", "@attribute port {1}"),
-        r"the head of .* cannot be read \(ValueError: .*'port' occurs more than once\); fetch it again from",
+        r"the head of .* cannot be read \(ValueError: .*'port' occurs more than once\); fetch the file again from",
     ),
     "text columns": (
         head("@attribute port string"),
-        r"the head of .* cannot be read \(NotImplementedError: String attributes .*\); fetch it again from",
+        r"the head of .* cannot be read \(NotImplementedError: String attributes .*\); fetch the file again from",
     ),
     "a column without values": (
         head("@attribute port"),

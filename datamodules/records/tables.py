@@ -1,4 +1,4 @@
-"""The records of one table of two classes, and which of them are in which split: what such data sets hand out."""
+"""The records of one table with labels of two classes, and the records of each split."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,8 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 
-from ..base import SplitName
-from .records import Split
+from .records import Split, SplitName
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,34 +16,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Divided:
-    """All N records.
+class Table:
+    """N records.
 
     Args:
-        ids: (N,) of the records, the user's own.
+        columns: the F names of the columns.
+        ids: (N,) record ids.
         features: (N, F).
         labels: (N,), 0 or 1.
         rows: positions of the records of each split.
     """
 
+    columns: tuple[str, ...]
     ids: "NDArray[np.int64]"
     features: Tensor
     labels: Tensor
     rows: "Mapping[SplitName, NDArray[np.int64]]"
 
     def splits(self, names: Iterable[SplitName]) -> dict[SplitName, Split]:
-        """Those of these splits that have records."""
+        """The records of these splits; a split without records is left out."""
         rows = {name: self.rows[name] for name in names if len(self.rows[name])}
         return {name: Split(self.features[r], self.labels[r], self.ids[r]) for name, r in rows.items()}
 
-    def pos_weight(self, data: str, positive: str, remedy: str = "lower test_share and val_share") -> float:
-        """Training records of class 0 for each one of class 1.
+    def pos_weight(self, data: str, positive: str) -> float:
+        """The number of training records of class 0 for each training record of class 1.
+
+        Args:
+            data: name of the data set, for the error.
+            positive: what a record of class 1 is, for the error: ``with a default``.
 
         Raises:
-            ConfigurationError: if there is none of class 1; ``positive`` says what such a record is or has.
+            ConfigurationError: if no training record is of class 1.
         """
         labels = self.labels[self.rows["train"]]
         positives = int(labels.sum())
         if not positives:
-            raise ConfigurationError(f"none of the {len(labels)} training records of {data} {positive}; {remedy}")
+            raise ConfigurationError(
+                f"{data} has {len(labels)} training records, none of them {positive}; keep more records for training"
+            )
         return (len(labels) - positives) / positives

@@ -1,0 +1,49 @@
+"""What one record looks like, and which of its numbers a party holds."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The form of one record before its columns are divided between the parties.
+
+    Args:
+        shape: per-record shape: (F,) for a table, (C, H, W) for an image.
+        columns: the F names of a table's columns; empty for images.
+        views: widths of the data's own views, which follow each other in the flattened record; empty if the data have
+            no views. Views of images are whole channels.
+        view_names: the names of those views.
+    """
+
+    shape: tuple[int, ...]
+    columns: tuple[str, ...] = ()
+    views: tuple[int, ...] = ()
+    view_names: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """F, the number of values in one record."""
+        return prod(self.shape)
+
+    def name_of(self, position: int) -> str:
+        """A column's name in error messages: ``column 'age'``, or ``position 17`` if columns have no names."""
+        return f"column '{self.columns[position]}'" if self.columns else f"position {position}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The columns of one party.
+
+    Args:
+        positions: (F_m,) int64 positions in the flattened record.
+        shape: per-record shape of the party's features.
+    """
+
+    positions: "NDArray[np.int64]"
+    shape: tuple[int, ...]

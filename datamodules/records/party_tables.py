@@ -1,0 +1,215 @@
+"""The table of one party in a CSV or Parquet file: reading it, its ids, and its columns as numbers."""
+
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+
+from .one_hot import one_hot
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+def read_table(path: Path, party: str, id_column: str, separator: str, text: Iterable[str] = ()) -> "pd.DataFrame":
+    """The party's table with its checked ids as the index.
+
+    Args:
+        path: the file; ``.parquet`` and ``.pq`` are Parquet, all others are CSV with a first row of names.
+        party: the name of the party, for errors.
+        id_column: the column of the ids.
+        separator: between the fields of a CSV file.
+        text: columns of a CSV file to read as text.
+
+    Raises:
+        ConfigurationError: if the file cannot be read, or its ids are missing, repeated or neither text nor whole
+            numbers.
+    """
+    import pandas as pd  # 0.5 s, where it is used
+
+    try:
+        if path.suffix in (".parquet", ".pq"):
+            table = pd.read_parquet(path)
+        else:
+            with warnings.catch_warnings():
+                # pandas only warns of rows longer than the header, and drops their surplus
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                table = pd.read_csv(
+                    path,
+                    sep=separator,
+                    index_col=False,
+                    skipinitialspace=True,
+                    low_memory=False,
+                    dtype=dict.fromkeys(text, str),
+                )
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        raise ConfigurationError(
+            f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
+        ) from error
+    if id_column not in table:
+        raise ConfigurationError(
+            f"{path} of party '{party}' has no id column '{id_column}', only {listed(table)}; "
+            "correct id_column or separator"
+        )
+    ids = table.pop(id_column)
+    if ids.empty:
+        raise ConfigurationError(f"{path} of party '{party}' holds no record; correct tables")
+    if missing := int(ids.isna().sum()):
+        raise ConfigurationError(f"{missing} records of party '{party}' have no id; add ids or remove the records")
+    if kind_of(ids) not in ("whole numbers", "text") or (ids.dtype == np.uint64 and int(ids.max()) >= 2**63):
+        raise ConfigurationError(
+            f"ids of party '{party}' are {ids.dtype} (first {ids.iloc[0]}); write them as text or as whole numbers "
+            "of 63 bits"
+        )
+    twice = ids.duplicated()
+    if twice.any():
+        raise ConfigurationError(
+            f"{int(twice.sum())} ids of party '{party}' are duplicates, first {ids[twice].iloc[0]}; "
+            "keep one record of each id"
+        )
+    return table.set_axis(pd.Index(ids))
+
+
+def encode_group(
+    tables: "Mapping[str, pd.DataFrame]", train_ids: "NDArray[np.generic]", categorical: Collection[str]
+) -> "dict[str, tuple[NDArray[np.float64], list[tuple[str, str]]]]":
+    """Each table of a group as numbers, and (name, column of the file) of its columns, the same for all tables.
+
+    Args:
+        tables: party -> its table; all have the same columns in the same order.
+        train_ids: the ids of the training records, whose categories are encoded.
+        categorical: columns to encode one-hot.
+
+    Raises:
+        ConfigurationError: for a party without training records, for missing values and for text among numbers.
+    """
+    trained = {party: table.index.isin(train_ids) for party, table in tables.items()}
+    if idle := [party for party, rows in trained.items() if not rows.any()]:
+        raise ConfigurationError(
+            f"party '{idle[0]}' holds none of the {len(train_ids)} training records; use another seed or overlap, "
+            "or leave its table out"
+        )
+    numbers: list[NDArray[np.float64]] = []
+    names: list[tuple[str, str]] = []
+    for named in zip(*(table.items() for table in tables.values()), strict=True):
+        columns = {party: column for party, (_, column) in zip(tables, named, strict=True)}
+        for party, column in columns.items():
+            refuse_missing(column, party)
+        name = str(named[0][0])
+        if name in categorical:
+            text = np.concatenate([column.astype(str).to_numpy(dtype=np.str_) for column in columns.values()])
+            indicators, categories = one_hot(text, np.concatenate([*trained.values()]))
+            numbers += [*indicators.T]
+            names += [(f"{name}={category}", name) for category in categories]
+        else:
+            fix = "list the column under categorical"
+            numbers.append(np.concatenate([numbers_of(column, party, fix) for party, column in columns.items()]))
+            names.append((name, name))
+    rows = sum(len(table) for table in tables.values())
+    block = np.stack(numbers, axis=1) if numbers else np.empty((rows, 0))
+    ends = np.cumsum([len(table) for table in tables.values()])
+    return {party: (own, names) for party, own in zip(tables, np.split(block, ends[:-1]), strict=True)}
+
+
+def common_ids(tables: "Mapping[str, pd.DataFrame]", needed: Iterable[tuple[str, ...]]) -> "NDArray[np.generic]":
+    """The sorted ids that at least one table of each of the needed groups holds.
+
+    Raises:
+        ConfigurationError: if there are none.
+    """
+    ids = reduce(np.intersect1d, [np.concatenate([plain_ids(tables[p].index) for p in group]) for group in needed])
+    if not len(ids):
+        samples = ", ".join(f"{party} {table.index[0]}" for party, table in tables.items())
+        raise ConfigurationError(
+            f"the tables have no id in common (first ids: {samples}); correct id_column or the ids"
+        )
+    return np.sort(ids)
+
+
+def read_labels(
+    column: "pd.Series[Any]", party: str, classification: bool
+) -> "tuple[NDArray[np.generic], tuple[int | str, ...]]":
+    """(N,) labels: class numbers and the classes as the file has them, or real numbers and no classes.
+
+    Raises:
+        ConfigurationError: for missing labels, labels of different kinds and classes that are fractions.
+    """
+    refuse_missing(column, party)
+    if not classification:
+        return numbers_of(column, party, "use task: classification"), ()
+    values: NDArray[np.generic]
+    if as_numbers(column).isna().all():
+        values = column.astype(str).to_numpy(dtype=np.str_)
+    else:
+        numbers = numbers_of(column, party, "write all labels in the same form")
+        if not (np.isfinite(numbers) & (numbers == np.round(numbers))).all():
+            raise ConfigurationError(
+                f"labels '{column.name}' of party '{party}' are fractions, not classes; use task: regression"
+            )
+        values = numbers.astype(np.int64)
+    classes, labels = np.unique(values, return_inverse=True)
+    return labels.astype(np.int64), tuple(classes.tolist())
+
+
+def kind_of(ids: "pd.Series[Any] | pd.Index[Any]") -> str:
+    """``whole numbers``, ``text``, or the name of another dtype."""
+    from pandas.api.types import is_integer_dtype, is_string_dtype
+
+    return "whole numbers" if is_integer_dtype(ids) else "text" if is_string_dtype(ids) else str(ids.dtype)
+
+
+def plain_ids(ids: "pd.Index[Any]") -> "NDArray[np.generic]":
+    """The ids as int64, or as text."""
+    plain: NDArray[np.generic] = ids.to_numpy(dtype=np.int64 if kind_of(ids) == "whole numbers" else np.str_)
+    return plain
+
+
+def listed(names: Iterable[object]) -> str:
+    """The first twelve names, for errors."""
+    some = [str(name) for name in names]
+    return ", ".join(some[:12]) + (", ..." if len(some) > 12 else "")
+
+
+def refuse_missing(column: "pd.Series[Any]", party: str) -> None:
+    """Accept a column without missing values.
+
+    Raises:
+        ConfigurationError: if values are missing.
+    """
+    missing = column.isna()
+    if missing.any():
+        raise ConfigurationError(
+            f"{int(missing.sum())} values of column '{column.name}' of party '{party}' are missing, first of record "
+            f"{column.index[missing][0]}; fill them in or remove the records"
+        )
+
+
+def as_numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """The column's numbers, NaN for text, dates and other values."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    return pd.to_numeric(column.astype(str), errors="coerce")
+
+
+def numbers_of(column: "pd.Series[Any]", party: str, fix: str) -> "NDArray[np.float64]":
+    """The column's numbers.
+
+    Raises:
+        ConfigurationError: if it holds text; ``fix`` says what else can be done about it.
+    """
+    numbers = as_numbers(column)
+    text = numbers.isna()
+    if text.any():
+        first = f"first '{column[text].iloc[0]}' of record {column.index[text][0]}"
+        count = int(text.sum())
+        what = "is text" if text.all() else f"mixes {len(text) - count} numbers and {count} texts"
+        raise ConfigurationError(f"column '{column.name}' of party '{party}' {what} ({first}); correct it or {fix}")
+    return numbers.to_numpy(dtype=np.float64)

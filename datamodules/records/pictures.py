@@ -1,0 +1,169 @@
+"""Pictures in class folders: their names, their bytes in one size, and a check for damaged files."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ENDINGS = (".png", ".jpg", ".jpeg")
+_FORMATS = ("JPEG", "PNG")
+_ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}  # MPO: the JPEG files of some cameras
+_TAIL = 32  # the last mark of a format is among so many bytes at the end of a file
+_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes of 8 bits; Pillow would cut off further bits silently
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures of a folder as bytes of one size: the source of ``StreamedRecords``.
+
+    Args:
+        folder: the folder of the files.
+        names: (N,) paths of the files in the folder.
+        labels: (N,) int64.
+        size: side in pixels; the shorter side is resized to it (bilinear) and the middle is cut out.
+        channels: 1: grey, 3: red, green, blue.
+        threads: number of pictures that are decoded at a time.
+    """
+
+    folder: Path
+    names: "NDArray[np.str_]"
+    labels: "NDArray[np.int64]"
+    size: int
+    channels: int
+    threads: int
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, places: Tensor) -> Tensor:
+        """(B, channels · size²) uint8.
+
+        Raises:
+            ConfigurationError: for a picture that cannot be decoded, with its name.
+        """
+        pixels = np.empty((len(places), self.channels, self.size, self.size), np.uint8)
+
+        def fill(row: int, place: int) -> None:
+            path = self.folder / self.names[place]
+            try:
+                pixels[row] = _decoded(path, self.size, self.channels)
+            except Exception as error:  # Pillow's errors for damaged pictures have no common class
+                raise ConfigurationError(
+                    f"{path} cannot be decoded ({_reason(error)}); replace or remove it"
+                ) from error
+
+        with ThreadPoolExecutor(self.threads) as pool:  # a pool that stays open would not survive a fork into workers
+            for _ in pool.map(fill, range(len(places)), places.tolist()):
+                pass
+        return torch.from_numpy(pixels).flatten(1)
+
+    def refuse_damaged(self, places: "NDArray[np.int64]") -> None:
+        """Accept pictures whose head and end are right. Only a picture without the usual end is decoded.
+
+        Raises:
+            ConfigurationError: for files that are not pictures, are cut short or have more than 8 bits a channel.
+        """
+
+        def wrong(part: "NDArray[np.int64]") -> list[tuple[Path, str]]:
+            paths = (self.folder / name for name in self.names[part])
+            return [(path, said) for path in paths if (said := _what_is_wrong(path, self.size, self.channels))]
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            parts = np.array_split(
+                places, max(1, len(places) // 256)
+            )  # a task for each picture would cost more than the check
+            found = list(chain.from_iterable(pool.map(wrong, parts)))
+        if found:
+            path, said = found[0]
+            raise ConfigurationError(
+                f"{len(found)} of {len(places)} pictures cannot be used, first {path} ({said}); replace or remove them"
+            )
+
+
+def list_pictures(folder: Path, classes: Sequence[str], start: Path) -> "tuple[NDArray[np.str_], NDArray[np.int64]]":
+    """The paths, relative to ``start``, of the pictures in the class folders of a folder, and their labels.
+
+    Raises:
+        ConfigurationError: for a folder that is not a class, and for no pictures.
+    """
+    if strange := [name for name in subfolders(folder) if name not in classes]:
+        raise ConfigurationError(
+            f"{folder} has the folder '{strange[0]}', which is not a class of the training pictures; sort the pictures "
+            "into folders with the names of the training classes, or remove the folder"
+        )
+    names = [find_pictures(folder / name, start) for name in classes]
+    if not any(names):
+        raise no_pictures(f"{folder} holds no pictures", "in class folders; put some there")
+    labels = np.arange(len(classes), dtype=np.int64).repeat([len(of_class) for of_class in names])
+    return np.array([name for of_class in names for name in of_class]), labels
+
+
+def no_pictures(what: str, fix: str) -> ConfigurationError:
+    """The error for a folder without pictures."""
+    return ConfigurationError(f"{what} ({', '.join(_ENDINGS)}) {fix}")
+
+
+def subfolders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, sorted; hidden ones are left out."""
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def find_pictures(folder: Path, start: Path) -> list[str]:
+    """The paths, relative to ``start``, of the pictures in a folder and its subfolders, sorted."""
+    found = (Path(place, file) for place, _, files in os.walk(folder, followlinks=True) for file in files)
+    return sorted(
+        path.relative_to(start).as_posix()
+        for path in found
+        if path.suffix.lower() in _ENDINGS and not path.name.startswith(".")
+    )
+
+
+def _decoded(file: Path | BinaryIO, size: int, channels: int) -> "NDArray[np.uint8]":
+    """(channels, size, size): the middle of a picture whose shorter side is resized to ``size``."""
+    with Image.open(file, formats=_FORMATS) as image:
+        _refuse_deep(image)
+        if image.mode == "P":  # Pillow would warn that its transparency is dropped
+            picture = image.convert("RGBA").convert("L" if channels == 1 else "RGB")
+        else:
+            picture = image.convert("L" if channels == 1 else "RGB")
+    side = min(picture.size)
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    middle = picture.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+    return np.asarray(middle).reshape(size, size, channels).transpose(2, 0, 1)
+
+
+def _refuse_deep(image: Image.Image) -> None:
+    if image.mode not in _MODES:
+        raise ValueError(f"mode {image.mode} does not have 8 bits a channel")
+
+
+def _what_is_wrong(path: Path, size: int, channels: int) -> str:
+    """Why a picture cannot be used, judged by its head and its end; "": no reason."""
+    try:
+        with path.open("rb") as file:
+            with Image.open(file, formats=_FORMATS) as image:
+                _refuse_deep(image)
+                mark = _ENDS[str(image.format)]
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            if mark not in file.read():  # cut short, or other bytes follow the picture
+                _decoded(file, size, channels)
+    except Exception as error:  # Pillow's errors for damaged pictures have no common class
+        return _reason(error)
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    return "neither PNG nor JPEG" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
