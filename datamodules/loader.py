@@ -1,4 +1,4 @@
-"""The one loader of a stage: a schedule's batches, cut for this rank, counted so that a killed run finds its place."""
+"""The loader of a stage: a schedule's batches, with this process's rows, counted so that a run can be resumed."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -16,30 +16,30 @@ from .records.records import Records, Request
 
 
 class ScheduledLoader:
-    """Batches of a schedule, fetched whole. The same object serves a whole fit.
+    """The batches of a schedule. The same object is used for a whole fit.
 
     The state is the epoch, the batches already handed out, and the schedule's state at the start of the epoch.
-    Lightning stores it in checkpoints, so that a resumed run continues with the very next batch. It is counted when a
-    batch is handed out, not when it is fetched: workers run ahead.
+    Lightning stores it in checkpoints, so that a resumed run continues with the next batch. A batch is counted when it
+    is handed out, not when it is loaded, because workers load batches ahead.
 
-    It is an iterable and no ``DataLoader``, because the trainer rebuilds those with samplers of its own (distributed
-    ones, and for prediction) and would break the plan. Each rank takes its rows of every joint batch, without padding:
-    together the ranks see exactly the joint batch. Batches with a column of positions for every participant are for one
-    process: their rows belong together for nobody.
+    The loader is not a ``DataLoader``, because the trainer rebuilds those with samplers of its own (for several
+    processes, and for prediction) and would change the order. Each process takes its rows of every joint batch, without
+    padding: together the processes see exactly the joint batch. Batches with a column of positions for every
+    participant need a single process, because their rows are not the same records for all participants.
 
     Args:
         records: the records of the stage.
         schedule: the order of batches.
         rank: number of this process.
         world_size: number of processes.
-        num_workers: worker processes; 0 is fastest for data in memory.
-        pin_memory: for a faster way to a GPU.
+        num_workers: worker processes that load batches; 0 is fastest for data in memory.
+        pin_memory: copy batches to pinned memory, from which a GPU loads faster.
 
     Raises:
-        ConfigurationError: on iterating, for several processes and batches with a column for every participant.
+        ConfigurationError: on iteration, for several processes and batches with a column for every participant.
     """
 
-    batch_sampler = None  # Lightning asks for it beside ``sampler``
+    batch_sampler = None  # Lightning reads it together with ``sampler``
 
     def __init__(
         self,
@@ -58,23 +58,23 @@ class ScheduledLoader:
         self.pin_memory = pin_memory
         self.epoch = 0
         self.offset = 0  # batches of this epoch that have been handed out
-        self._restored = False  # the offset is where to go on, not where an earlier pass ended
+        self._restored = False  # True: the offset comes from a checkpoint; False: it is where an earlier pass ended
 
     def __len__(self) -> int:
         return self.schedule.steps
 
     @property
     def sampler(self) -> "ScheduledLoader":
-        """Where Lightning looks for ``set_epoch``."""
+        """The loader itself, on which Lightning calls ``set_epoch``."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of this epoch, unless it is the one that was interrupted. Called by the trainer."""
+        """Go to the start of this epoch, unless it was interrupted and is resumed. Called by the trainer."""
         while self.epoch < epoch:
             self._next_epoch()
 
     def __iter__(self) -> Iterator[VerticalBatch]:
-        if self.offset > 0 and not self._restored:  # begun before: nobody has called set_epoch since
+        if self.offset > 0 and not self._restored:  # begun before, without a call of set_epoch since
             self._next_epoch()
         self._restored = False
         for batch in self._batches():
@@ -82,7 +82,7 @@ class ScheduledLoader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands; plain numbers."""
+        """The position of the loader, as plain numbers."""
         return {
             "epoch": self.epoch,
             "offset": self.offset,
@@ -91,10 +91,14 @@ class ScheduledLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand there again."""
+        """Restore the position from a checkpoint.
+
+        Raises:
+            ConfigurationError: in the middle of an epoch, for another number of batches in an epoch.
+        """
         if state["steps"] != self.schedule.steps and 0 < state["offset"] < state["steps"]:
             raise ConfigurationError(
-                f"the checkpoint stands in the middle of an epoch of {state['steps']} batches, this loader has "
+                f"the checkpoint is from the middle of an epoch of {state['steps']} batches, this loader has "
                 f"{self.schedule.steps}; resume with the same batch_size and number of processes"
             )
         self.epoch, self.offset = state["epoch"], state["offset"]
@@ -109,18 +113,18 @@ class ScheduledLoader:
         if self.num_workers == 0 and not self.pin_memory:
             return map(self.records.__getitem__, self._requests())
         loader: DataLoader[VerticalBatch | ConfigurationError] = DataLoader(
-            _Told(self.records),
+            _Caught(self.records),
             batch_size=None,
-            sampler=list(self._requests()),  # requests instead of positions
+            sampler=list(self._requests()),  # requests, not positions
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
-            collate_fn=_as_fetched,  # torch's own would turn the tuples inside a batch into lists
-            generator=torch.Generator(),  # without one of its own, it draws from the global generator
+            collate_fn=_as_fetched,  # torch's default would turn the tuples inside a batch into lists
+            generator=torch.Generator(),  # without it, the loader would draw from the global generator
         )
-        return map(_or_refused, loader)
+        return map(_or_raise, loader)
 
     def _requests(self) -> Iterator[Request]:
-        """What is left of the epoch, this rank's rows of every joint batch."""
+        """The rest of the epoch: this process's rows of every joint batch."""
         for positions, event in islice(self.schedule.epoch(self.epoch), self.offset, None):
             total = len(positions)
             start, end = total * self.rank // self.world_size, total * (self.rank + 1) // self.world_size
@@ -135,7 +139,7 @@ class ScheduledLoader:
     def _refuse_several(self) -> None:
         if self.world_size > 1:
             raise ConfigurationError(
-                "where parties hold different records, every participant goes through records of its own, which "
+                "if parties hold different records, every participant has an order of its own, which "
                 f"{self.world_size} processes cannot share; use one (--trainer.devices 1)"
             )
 
@@ -149,8 +153,8 @@ def _as_fetched(batch: Any) -> Any:
     return batch
 
 
-class _Told(Dataset[VerticalBatch | ConfigurationError]):
-    """The records, for worker processes: what is wrong comes back as it is, without torch's traceback around it."""
+class _Caught(Dataset[VerticalBatch | ConfigurationError]):
+    """The records, for worker processes: errors are returned, so that torch does not wrap them in a traceback."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -162,7 +166,7 @@ class _Told(Dataset[VerticalBatch | ConfigurationError]):
             return error
 
 
-def _or_refused(batch: VerticalBatch | ConfigurationError) -> VerticalBatch:
+def _or_raise(batch: VerticalBatch | ConfigurationError) -> VerticalBatch:
     if isinstance(batch, ConfigurationError):
         raise batch
     return batch

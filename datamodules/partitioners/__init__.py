@@ -1,1 +1,1 @@
-"""Who holds which columns and which records."""
+"""Partitioners: which party holds which columns, which records and which labels."""

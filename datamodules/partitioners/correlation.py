@@ -1,4 +1,4 @@
-"""Parties that know the same or different things: columns shared out by their correlation (VertiBench)."""
+"""Columns divided by their correlation: parties with similar or with different columns (VertiBench)."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -26,27 +26,28 @@ _WORK = 5e9
 
 
 class ColumnsByCorrelation(InformedPartitioner):
-    """Columns shared out evenly, so that those of different parties correlate as much as is asked for.
+    """Parts of even width, with a chosen correlation between the columns of different parties.
 
-    With β = 0, columns that correlate are with the same party and parties know different things; with β = 1, every
-    party has some of each kind and all know much the same. Covers every column exactly once; the positions (pixels) of
-    an image are columns too.
+    With β = 0, correlated columns go to the same party; with β = 1, correlated columns go to different parties, so all
+    parties have similar information. Every column goes to exactly one party; the positions (pixels) of an image are
+    columns too.
 
     Args:
         parties: M, 2 or more.
-        beta: β in [0, 1], where between the lowest and the highest score ``inter_party_correlation`` should be.
-        seed: names the beginnings of the search.
+        beta: β in [0, 1], the place of the wanted ``inter_party_correlation`` between the lowest score and the highest.
+        seed: names the random starts of the search.
 
-    Guarantee: widths differ by one at most, the first are the larger. A larger β gives a higher score or the same cut:
-        for all β the cut is the nearest of the same candidates, which the search has met between the lowest score and
-        the highest. A constant column correlates with nothing. Seed, settings and training records decide alone.
-    Not guaranteed: that these are the lowest and the highest of all, too many to look at. Of 70 tables of four to eight
-        columns, one had a lower cut, by 5 % of the range.
+    Guarantee: widths differ by at most one, and the first are the larger. A larger β gives a higher score or the same
+        parts: for every β the result is the nearest of the same candidates, which the search finds between the lowest
+        score and the highest. A constant column has correlation 0 with every column. The parts depend on the seed, the
+        settings and the training records only.
+    Not guaranteed: that the lowest and the highest score of all divisions are found; there are too many to try all. Of
+        70 tables of four to eight columns, one had a lower score, by 5 % of the range.
     Units: seconds of one core, 0.5 for 30 columns, 4 for 561, 36 for 2,000: they grow with the cube of the columns.
 
     Raises:
         ConfigurationError: for fewer than two parties and β outside [0, 1]; in ``split``, for more parties than
-            columns, and columns whose cuts all have the same score.
+            columns, and if all divisions of the columns have the same score.
 
     Example:
         >>> import torch
@@ -70,10 +71,10 @@ class ColumnsByCorrelation(InformedPartitioner):
 
     def __init__(self, parties: int, beta: float = 0.5, seed: int = 0) -> None:
         if parties < 2:
-            raise ConfigurationError(f"the columns of {parties} parties correlate with nobody else's; use 2 or more")
+            raise ConfigurationError(f"parties must be at least 2; got {parties}")
         if not 0 <= beta <= 1:
             raise ConfigurationError(
-                f"beta {beta} is outside [0, 1]; use 0 for parties that know different things, 1 for alike"
+                f"beta must be from 0 (parties with different columns) to 1 (parties with similar columns); got {beta}"
             )
         self.parties = parties
         self.beta = float(beta)
@@ -85,8 +86,9 @@ class ColumnsByCorrelation(InformedPartitioner):
         low, high = scores.min(), scores.max()
         if low == high:
             raise ConfigurationError(
-                f"all cuts of these {layout.size} columns for {self.parties} parties have the same correlation, so "
-                "beta decides nothing; use fewer parties, or RandomColumns"
+                f"all divisions of these {layout.size} columns between {self.parties} parties have the same "
+                f"correlation, "
+                "so beta has no effect; use fewer parties, or RandomColumns"
             )
         order = scores.argsort(kind="stable")
         nearest = np.abs(scores[order] - (low + self.beta * (high - low))).argmin()
@@ -95,10 +97,10 @@ class ColumnsByCorrelation(InformedPartitioner):
 
 
 def spearman(features: "NDArray[np.float64]") -> "Matrix":
-    """(F, F) rank correlations of columns (N, F); those of a constant column are 0, with itself too.
+    """(F, F) rank correlations of columns (N, F); a constant column has correlation 0, also with itself.
 
-    The same on every machine to the last bit, up to N = 300,000: twice the centred ranks are whole numbers, whose
-    products add up to less than 2⁵³.
+    The result is bit for bit the same on every machine, up to N = 300,000: twice the centred ranks are whole numbers,
+    and sums of their products are below 2⁵³.
 
     Example:
         >>> spearman(np.array([[1.0, 9.0, 3.0], [2.0, 4.0, 3.0], [7.0, 2.0, 3.0]])).tolist()
@@ -114,11 +116,11 @@ def spearman(features: "NDArray[np.float64]") -> "Matrix":
 
 
 def inter_party_correlation(correlation: "Matrix", parts: "Sequence[NDArray[np.int64]]") -> float:
-    """Icor: how much more the columns of different parties correlate than those of the same party, in [-1, 1].
+    """Icor, in [-1, 1]: the correlation between columns of different parties minus that within the same party.
 
-    Pcor of two parties is the deviation of the singular values of the correlations between their columns, divided by
-    the root of the number of these values; 0 if that is one. Icor is the mean over ordered pairs (i, j) of parties of
-    Pcor(i, j) - Pcor(i, i).
+    Pcor of two parties is the standard deviation of the singular values of the correlations between their columns,
+    divided by the root of the number of singular values; 0 for a single value. Icor is the mean of
+    Pcor(i, j) - Pcor(i, i) over ordered pairs (i, j) of parties.
 
     Args:
         correlation: (F, F), such as ``spearman`` gives.
@@ -153,23 +155,24 @@ def _own(owners: "Owners", parties: int) -> "list[NDArray[np.int64]]":
 
 
 def _candidates(correlation: "Matrix", parties: int, seed: int) -> "tuple[NDArray[np.float64], list[Owners]]":
-    """Scores of cuts from the lowest found to the highest, and the owners (F,) of the columns in each.
+    """The scores of the divisions that the search tried, and the owners (F,) of the columns in each.
 
-    From random cuts, towards low scores and towards high ones: first exchanges of two columns that gather correlated
-    columns in parties, or scatter them, because squared correlations within parties are quick to follow; then exchanges
-    tried at random, by the score itself. At last, cuts on ways from the lowest to high ones. How many scores are
-    computed depends on what one costs, never on a clock.
+    The search starts from random divisions, once towards low scores and once towards high scores. First it exchanges
+    two columns at a time so that correlated columns gather in one party, or spread over parties, because squared
+    correlations within parties are quick to update; then it tries random exchanges, judged by the score itself. Last it
+    tries divisions on paths from the lowest score to high scores. The number of scores that are computed depends on the
+    cost of one score, never on a clock.
     """
     columns = len(correlation)
-    block = (columns / parties) ** 3 + 40**3  # a small one costs as much as one of 40 columns
+    block = (columns / parties) ** 3 + 40**3  # a small block costs as much as one of 40 columns
     cost = parties * (parties + 1) / 2 * block
     allowed = int(np.clip(min(_WORK / cost, 100 * columns), _FEWEST_SCORES, _MOST_SCORES))
-    squares = np.rint(correlation**2 * 1e9).astype(np.int64)  # whole numbers: no sum depends on its order
+    squares = np.rint(correlation**2 * 1e9).astype(np.int64)  # whole numbers: sums do not depend on their order
     scores: list[float] = []
     cuts: list[Owners] = []
 
     def score(owners: "Owners") -> float:
-        # to 1e-9: singular values differ in the last bits from machine to machine, and equal cuts should stay equal
+        # to 1e-9: the last bits of singular values differ between machines, and equal divisions must have equal scores
         scores.append(round(inter_party_correlation(correlation, _own(owners, parties)), 9))
         cuts.append(owners.copy())
         return scores[-1]
@@ -207,13 +210,13 @@ def _candidates(correlation: "Matrix", parties: int, seed: int) -> "tuple[NDArra
 
 
 def _pairs(columns: int, number: int, seed: int, *names: Name) -> "NDArray[np.int64]":
-    """(number, 2) columns to exchange, at random."""
+    """(number, 2) random columns to exchange."""
     words = stream(seed, "correlation", "pairs", *names).random_raw(2 * number)
     return (words % np.uint64(columns)).astype(np.int64).reshape(-1, 2)
 
 
 def _exchanges(gains: "NDArray[np.int64]", owners: "Owners") -> "Iterator[Owners]":
-    """These owners, and those after each exchange of two columns that adds to the ``gains`` (F, F) within parties."""
+    """These owners, and those after each exchange of two columns that raises the ``gains`` (F, F) within parties."""
     owners = owners.copy()
     every, own = np.arange(len(owners)), np.diag(gains)
     of_party = np.stack([gains[:, owners == party].sum(1) for party in range(owners.max() + 1)], axis=1)  # (F, M)

@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class Groups(PartitionerOver):
-    """The parts of another partitioner, each for a group of parties that share the records out among themselves.
+    """The parts of another partitioner, each for a group of parties that hold different records.
 
-    Part g goes to ``members[g]`` parties. Party numbers run through the groups in order: members [1, 2, 2] are the
-    parties 0 | 1, 2 | 3, 4. A group of one is a party as usual and holds every record; with no other groups, nothing
-    is said about who holds what.
+    Part g goes to ``members[g]`` parties, and every record to one of them. Parties are numbered group by group: members
+    [1, 2, 2] are the parties 0 | 1, 2 | 3, 4. A group of one is an ordinary party and holds every record; if all groups
+    are such, ``held`` is that of the other partitioner.
 
     Args:
-        partitioner: cuts the columns into G parts; None: the usual cut of the data, which the datamodule fills in.
-        members: G numbers of parties.
-        seed: names the shares.
+        partitioner: divides the columns into G parts; None: the data set's usual partitioner.
+        members: the number of parties in each of the G groups.
+        seed: names the division of the records.
 
     Shapes: ``held`` (N, M), M the sum of ``members``.
-    Guarantee: in every split each record is held by exactly one party of each group, and the shares of a group's
-        parties differ by one record at most, the first parties have the larger. Seed, split and group alone decide.
-    Not guaranteed: that a record in two splits, as the test records often are those to predict, is with the same party
-        in both; that the shares are alike in their labels.
+    Guarantee: in every split exactly one party of each group holds a record. The shares of a group's parties differ by
+        at most one record, and the first parties have the larger. They depend on seed, split and group only.
+    Not guaranteed: that a record of two splits (test records are often the records to predict) is held by the same
+        party in both; that the labels of the shares have the same distribution.
 
     Raises:
-        ConfigurationError: for numbers below 1; in ``split``, if there are not as many numbers as parts, or the parts
-            are in groups already.
+        ConfigurationError: for numbers below 1; in ``split``, if ``members`` does not have a number for each part, or
+            the parts are in groups already.
 
     Example:
         >>> from lightning_vfl.datamodules import ContiguousColumns
@@ -56,9 +56,11 @@ class Groups(PartitionerOver):
 
     def __init__(self, partitioner: Partitioner | None, members: Sequence[int], seed: int = 0) -> None:
         if not members:
-            raise ConfigurationError("members is empty; give one number of parties for each part")
+            raise ConfigurationError("members must have a number of parties for each part; got none")
         if few := [g for g, parties in enumerate(members) if parties < 1]:
-            raise ConfigurationError(f"members gives group {few[0]} to {members[few[0]]} parties; use 1 or more")
+            raise ConfigurationError(
+                f"members must be 1 or more for every group; got {members[few[0]]} for group {few[0]}"
+            )
         super().__init__(partitioner)
         self.members = tuple(members)
         self.seed = seed
@@ -68,28 +70,29 @@ class Groups(PartitionerOver):
         parts = inner.split(layout)
         if len(parts) != len(self.members):
             raise ConfigurationError(
-                f"members has {len(self.members)} numbers but {type(inner).__name__} cuts the columns into "
-                f"{len(parts)} parts; give one number of parties for each part"
+                f"members has {len(self.members)} numbers, but {type(inner).__name__} makes {len(parts)} parts; "
+                f"give one "
+                "number of parties for each part"
             )
         if any(len(group) > 1 for group in inner.groups(len(parts))):
             raise ConfigurationError(
-                f"{type(inner).__name__} cuts into groups already, which cannot be grouped again; say all numbers in "
-                "one members"
+                f"{type(inner).__name__} makes groups already, which cannot be grouped again; give all numbers in one "
+                "members"
             )
         return tuple(part for part, parties in zip(parts, self.members, strict=True) for _ in range(parties))
 
     def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
         if parties != sum(self.members):
             raise ConfigurationError(
-                f"Groups has {sum(self.members)} parties (members {', '.join(map(str, self.members))}) but is asked "
-                f"for the groups of {parties}; hand it the parts it has made"
+                f"Groups has {sum(self.members)} parties (members {', '.join(map(str, self.members))}); got {parties} "
+                "parties; pass the number of its parts"
             )
         ends = np.cumsum(self.members).tolist()
         return tuple(tuple(range(end - size, end)) for size, end in zip(self.members, ends, strict=True))
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
         groups = self.groups(parties)
-        own = self.inner.held(split, records, len(groups))  # (N, G): what a group lacks, none of its parties holds
+        own = self.inner.held(split, records, len(groups))  # (N, G)
         if max(self.members) == 1:
             return own
         held = np.zeros((records, parties), dtype=bool)
@@ -101,32 +104,33 @@ class Groups(PartitionerOver):
 
 
 def who_holds(name: str, split: Split, partitioner: Partitioner, groups: Sequence[Sequence[int]]) -> Tensor | None:
-    """(N, M) bool, which party holds which record of a split: where both data and partitioner say so; None: all do.
+    """(N, M) bool, whether party m holds record n, according to the data and to the partitioner; None: all parties do.
 
     Args:
-        name: the split's, as in ``Partitioner.held``.
-        split: its records; ``present`` is left as it is.
-        partitioner: the cut into M parties.
+        name: the name of the split, as in ``Partitioner.held``.
+        split: its records; ``present`` is not changed.
+        partitioner: the partitioner, with M parties.
         groups: the parties of each group, M in all.
 
-    Guarantee: no record is held by two parties of a group.
+    Guarantee: no two parties of a group hold the same record.
 
     Raises:
-        ConfigurationError: if one is, or if either says it for other numbers of records or parties.
+        ConfigurationError: if two do, or if the data or the partitioner return another shape.
     """
     records, parties = len(split.ids), sum(len(group) for group in groups)
     present = None
     shares = partitioner.held(name, records, parties)
     for source, said in (
-        ("the data say", split.present),
-        (f"{type(partitioner).__name__} says", None if shares is None else torch.as_tensor(shares, dtype=torch.bool)),
+        ("present of the data", split.present),
+        (f"{type(partitioner).__name__}.held", None if shares is None else torch.as_tensor(shares, dtype=torch.bool)),
     ):
         if said is None:
             continue
         if said.shape != (records, parties):
             raise ConfigurationError(
-                f"{source} who holds the {name} records in shape {tuple(said.shape)}, but there are {records} records "
-                f"and {parties} parties; say it for each record and party"
+                f"{source} has shape {tuple(said.shape)} for the {name} records; return one truth value for each "
+                f"of the "
+                f"{records} records and {parties} parties"
             )
         present = said if present is None else present & said
     if present is None and any(len(group) > 1 for group in groups):
@@ -144,6 +148,6 @@ def _refuse_shared(name: str, split: Split, present: Tensor, groups: Sequence[Se
             holders = " and ".join(str(party) for party in group if present[row, party])
             raise ConfigurationError(
                 f"{int(twice.sum())} {name} records are held by several parties of one group, first record "
-                f"{split.ids[row]} by parties {holders}; parties of a group hold different records, so leave each with "
+                f"{split.ids[row]} by parties {holders}; parties of a group hold different records, so give each to "
                 "one of them"
             )

@@ -1,4 +1,4 @@
-"""Parties of uneven importance: columns shared out by how much they say about the label (VertiBench)."""
+"""Parts of uneven importance: columns divided by their information about the label (VertiBench)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -19,31 +19,32 @@ _BINS = 10
 
 
 class ColumnsByImportance(InformedPartitioner):
-    """Columns shared out so that the importance of parties follows a draw from Dirichlet(α).
+    """Columns divided so that the importance of parties follows a draw from Dirichlet(α).
 
-    A party is as important as its columns together. Covers every column exactly once; the positions (pixels) of an
-    image are columns too.
+    The importance of a party is the sum over its columns. Every column goes to exactly one party; the positions
+    (pixels) of an image are columns too.
 
     Args:
         parties: M.
-        alpha: α > 0 for every party: 0.1 makes few parties important, 100 all alike. Or M numbers: the mean shares are
-            in proportion to them, and the larger they are, the less shares vary.
-        importance: how important a column is. ``mutual_information``: what it says about the label, see
-            ``mutual_information``. Or numbers from 0, one a column in their order, or name -> number, where the
-            one-hot columns of a name share its number: such as mean absolute Shapley values of a model of yours.
-        seed: names the shares, and the order of columns of equal importance.
+        alpha: α > 0 for every party: with 0.1 few parties are important, with 100 all are nearly equal. Or M numbers:
+            the mean shares are proportional to them, and the larger they are, the less shares vary.
+        importance: the importance of a column. ``mutual_information``: its information about the label, see the
+            function of this name. Or numbers from 0, one for each column in their order, or name -> number, where the
+            one-hot columns of a name share its number: for example mean absolute Shapley values of your own model.
+        seed: names the draw of the shares, and the order of columns of equal importance.
 
-    Units: importance, nats by mutual information; only ratios matter.
-    Guarantee: every party has a column. No party gets more than the most important column above the share drawn for it,
-        none falls short of it by more than that and what the M - 1 least important columns weigh. Columns of no
-        importance are shared out by number, in the same shares. Seed, settings and training records decide alone.
-    Not guaranteed: that columns which say the same are counted once: mutual information looks at one column at a time.
-        That the one-hot columns of a category stay together.
+    Units: importance, nats for mutual information; only ratios matter.
+    Guarantee: every party has at least one column. The importance of a party is above its share by at most the most
+        important column, and below its share by at most this column and the M - 1 least important columns together.
+        Columns of importance 0 are divided by number, in the same shares. The parts depend on the seed, the settings
+        and the training records only.
+    Not guaranteed: that columns with the same information are counted once: mutual information is computed column by
+        column. That the one-hot columns of a category stay together.
 
     Raises:
-        ConfigurationError: for α that is not a positive number or not one a party, and numbers below 0; in ``split``,
-            for more parties than columns, numbers that are not those of the columns, and mutual information without
-            labels.
+        ConfigurationError: for α that is not positive or not one number for each party, and numbers below 0; in
+            ``split``, for more parties than columns, for importance that is not given for every column, and for mutual
+            information without labels.
 
     Example:
         >>> import torch
@@ -57,8 +58,8 @@ class ColumnsByImportance(InformedPartitioner):
 
     References:
         Wu, Hou, He, "VertiBench: Advancing Feature Distribution Diversity in Vertical Federated Learning Benchmarks",
-        https://arxiv.org/abs/2307.02040, "Split by party importance". There every column goes to a party by chance,
-        with probabilities drawn from Dirichlet(α), so that importance follows the draw in the mean; here in every cut.
+        https://arxiv.org/abs/2307.02040, "Split by party importance". There every column goes to a random party,
+        with probabilities drawn from Dirichlet(α), so that importance follows the draw on average; here it always does.
     """
 
     def __init__(
@@ -88,14 +89,15 @@ class ColumnsByImportance(InformedPartitioner):
         if isinstance(self.importance, str):
             if training.labels is None:
                 raise ConfigurationError(
-                    "mutual information needs labels, which these data do not have; give importance a number a column"
+                    "mutual information needs labels, and these data have none; give importance as one number for "
+                    "each column"
                 )
             return mutual_information(training.features, training.labels)
         if isinstance(self.importance, dict):
             return _by_name(self.importance, layout.columns)
         if len(self.importance) != layout.size:
             raise ConfigurationError(
-                f"importance has {len(self.importance)} numbers for {layout.size} columns; give one a column"
+                f"importance must have one number for each of the {layout.size} columns; got {len(self.importance)}"
             )
         return np.array(self.importance)
 
@@ -103,11 +105,12 @@ class ColumnsByImportance(InformedPartitioner):
 def mutual_information(
     features: "NDArray[np.float64]", labels: "NDArray[np.int64] | NDArray[np.float64]"
 ) -> "NDArray[np.float64]":
-    """(F,) nats that each column says about the label, by itself: estimated from a table of counts.
+    """(F,) the mutual information, in nats, between each column and the label, estimated from a table of counts.
 
-    A column's values are sorted into ten bins of equally many records, equal values into the same; so are labels that
-    are real numbers. What independent columns would be expected to say in a table of so few records, (bins - 1)
-    (classes - 1) / 2N, is taken off; nothing is left below 0. Rounded to 1e-9, so that it is the same on every machine.
+    The values of a column are sorted into ten bins of equally many records, equal values into the same bin; labels that
+    are real numbers are treated in the same way. The expected estimate for independent columns, (bins - 1)
+    (classes - 1) / 2N, is subtracted, and negative results become 0. The result is rounded to 1e-9, so that it is the
+    same on every machine.
 
     Args:
         features: (N, F).
@@ -138,15 +141,15 @@ def mutual_information(
 
 
 def _bins(values: "NDArray[np.float64]") -> "NDArray[np.int64]":
-    """(N, F) the bin, 0 to 9, of each value among those of its column."""
+    """(N, F) the bin, 0 to 9, of each value of a column."""
     from scipy.stats import rankdata  # where it is used
 
-    ranks: NDArray[np.float64] = rankdata(values, axis=0)  # 1 to N; equal values have their mean rank
+    ranks: NDArray[np.float64] = rankdata(values, axis=0)  # 1 to N; equal values have the mean of their ranks
     return ((ranks - 0.5) * _BINS // len(values)).astype(np.int64)
 
 
 def _by_name(importance: Mapping[str, float], columns: tuple[str, ...]) -> "NDArray[np.float64]":
-    """(F,) by the columns' names; the one-hot columns of a name share its number."""
+    """(F,) the importance by name; the one-hot columns of a name share its number."""
     names = [column if column in importance else column.split("=", 1)[0] for column in columns]
     if strange := [name for name in importance if name not in names]:
         raise ConfigurationError(
@@ -155,15 +158,15 @@ def _by_name(importance: Mapping[str, float], columns: tuple[str, ...]) -> "NDAr
         )
     if unnamed := [column for name, column in zip(names, columns, strict=True) if name not in importance]:
         raise ConfigurationError(
-            f"importance has no number for {len(unnamed)} columns, first '{unnamed[0]}'; give it one, such as 0"
+            f"importance has no number for {len(unnamed)} columns, first '{unnamed[0]}'; give one, such as 0"
         )
     return np.array([importance[name] / names.count(name) for name in names])
 
 
 def _checked(importance: Sequence[float] | Mapping[str, float]) -> tuple[float, ...] | dict[str, float]:
-    """The numbers, kept as they were given."""
+    """The checked numbers, in the form in which they were given."""
     named = {str(name): float(x) for name, x in importance.items()} if isinstance(importance, Mapping) else None
     numbers = tuple(float(x) for x in importance) if named is None else tuple(named.values())
     if wrong := [x for x in numbers if not 0 <= x < np.inf]:
-        raise ConfigurationError(f"importance {wrong[0]:g} cannot be shared out; use finite numbers from 0")
+        raise ConfigurationError(f"importance must be finite numbers from 0; got {wrong[0]:g}")
     return numbers if named is None else named

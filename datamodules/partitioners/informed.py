@@ -1,4 +1,4 @@
-"""Partitioners whose cut depends on what the training records hold."""
+"""Partitioners that depend on the values of training records."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingRecords:
-    """What an informed partitioner is shown, before anything is cut or scaled.
+    """The training records that an informed partitioner sees, before their columns are divided and scaled.
 
     Args:
         features: (N, F) float64, finite.
@@ -35,20 +35,20 @@ class TrainingRecords:
 
 
 class InformedPartitioner(Partitioner):
-    """Cuts by values: a subclass says ``parts_by`` instead of ``parts``.
+    """Divides columns by their values. A subclass implements ``parts_by`` instead of ``parts``.
 
-    A datamodule hands over its training records when the columns are cut, through any partitioner built over this one.
-    Who cuts is the experimenter, who sees all columns and labels; no party does.
+    A datamodule passes its training records when the columns are divided, also through partitioners around this one.
+    The division is the experimenter's, who sees all columns and labels; no party sees them.
 
-    Guarantee: ``parts_by`` sees training records alone, and at most ``most_records`` of them: of more, a draw that
-        their number alone decides. Columns are cut anew in every program; a checkpoint keeps a fingerprint of the cut
-        and is refused where other training records have led to another one.
-    Not guaranteed: anything about records that a partitioner built over this one takes from some parties: the cut comes
-        first, and sees them whole.
+    Guarantee: ``parts_by`` sees only training records, and at most ``most_records`` of them; of more records it sees a
+        random draw that depends on their number only. The columns are divided anew in every program; a checkpoint keeps
+        a fingerprint of the parts and is refused if other training records lead to other parts.
+    Not guaranteed: anything about records that a partitioner around this one takes away from some parties: the columns
+        are divided first, with all records.
 
     Raises:
         ConfigurationError: in ``split``, without training records; for values that are not finite or not in memory, and
-            data that say themselves which party holds which record.
+            for data that decide themselves which party holds which record.
 
     Example:
         >>> class LargestFirst(InformedPartitioner):
@@ -65,7 +65,7 @@ class InformedPartitioner(Partitioner):
 
     @abstractmethod
     def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
-        """One part a party: a pure function of its arguments and the settings."""
+        """One part for each party: a pure function of the arguments and the settings."""
 
     def informed_by(self, training: Callable[[], Split]) -> Self:
         informed = copy(self)
@@ -75,22 +75,22 @@ class InformedPartitioner(Partitioner):
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         if self._training is None:
             raise ConfigurationError(
-                f"{type(self).__name__} cuts by what the training records hold; hand it to a datamodule, or show it "
-                "records with informed_by before split"
+                f"{type(self).__name__} needs training records; pass it to a datamodule, or call informed_by "
+                f"before split"
             )
         return self.parts_by(layout, self._seen(layout, self._training()))
 
     def _seen(self, layout: Layout, train: Split) -> TrainingRecords:
         if train.present is not None:
             raise ConfigurationError(
-                f"the data say which of their own parties holds which record, so {type(self).__name__} cannot cut the "
-                "columns anew; use records that every party holds (overlap: inner) or another partitioner"
+                f"these data decide themselves which party holds which record, so {type(self).__name__} cannot divide "
+                "their columns; use records that every party holds (overlap: inner) or another partitioner"
             )
         features, labels = train.features.flatten(1), train.labels
-        if features.shape[1] != layout.size:  # pictures that stay on disk
+        if features.shape[1] != layout.size:  # pictures that stay on the disk
             raise ConfigurationError(
-                f"{type(self).__name__} cuts by values, but these data do not keep theirs in memory; use a partitioner "
-                "that needs none (RowStrips, Grid)"
+                f"{type(self).__name__} needs the values of the data in memory, and these data stay on the disk; use a "
+                "partitioner that needs no values (RowStrips, Grid)"
             )
         if len(features) > self.most_records:
             rows = torch.from_numpy(np.sort(permutation(len(features), 0, "informed partition")[: self.most_records]))
@@ -100,14 +100,14 @@ class InformedPartitioner(Partitioner):
             position = int(bad.nonzero()[0, 1])
             raise ConfigurationError(
                 f"{int(bad.sum())} feature values of the training records are NaN or infinite, first in "
-                f"{layout.name_of(position)}; impute or remove them, {type(self).__name__} cuts by these values"
+                f"{layout.name_of(position)}; impute or remove them, because {type(self).__name__} uses these values"
             )
         wide = None if labels is None else labels.double() if labels.is_floating_point() else labels.long()
         return TrainingRecords(features.double().numpy(), None if wide is None else wide.numpy())
 
 
 def fingerprint(parts: Sequence[Part]) -> str:
-    """How many columns each party holds, and a short name of which ones these are, the same on every machine.
+    """The number of columns of each party, and a short hash of their positions, the same on every machine.
 
     Example:
         >>> from lightning_vfl.datamodules import ContiguousColumns

@@ -1,4 +1,4 @@
-"""Who holds which labels: active parties that share the labels out among themselves (CVFL)."""
+"""Which party holds which labels, for several active parties (CVFL)."""
 
 import csv
 from collections.abc import Sequence
@@ -20,28 +20,29 @@ NOBODY = -1
 
 
 class LabelPartition(PartitionerOver):
-    """The columns of another partitioner, and the labels of the training records shared out among the first parties.
+    """The parts of another partitioner, with the labels of the training records divided between the first parties.
 
-    Three ways: evenly at random (``active`` parties), by class (``classes``), or as a ``file`` says. The parties that
-    hold labels are the active ones.
+    Labels are divided evenly at random (``active``), by class (``classes``), or by a ``file``. The parties that hold
+    labels are the active parties.
 
     Args:
-        partitioner: cuts the columns into M parts; None: the usual cut of the data, which the datamodule fills in.
-        active: L, the first parties, who get equal shares of a random order; None: all M.
-        classes: for each of the first parties the classes whose labels it holds. The records of a class that several
-            parties name are divided evenly among them, at random.
+        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        active: L, the number of parties, the first ones, that get equal shares of a random order; None: all M.
+        classes: for each of the first parties the classes whose labels it holds. The records of a class of several
+            parties are divided evenly between them, at random.
         file: CSV with the columns ``id`` and ``party``: a training record's id and the number of the party that holds
-            its label. Records that it does not name have a label that nobody holds.
-        seed: names the draws.
+            its label. No party holds the labels of records that are not in the file.
+        seed: names the random division.
 
     Shapes: ``label_holders`` (N,).
-    Guarantee: every label is held by one party, but for a ``file`` that leaves some out; seed, N and, with ``classes``,
-        the labels decide alone. Shares differ by one record at most (by one in every class), the first are the larger.
-    Not guaranteed: anything about validation and test labels, which nobody is asked for.
+    Guarantee: exactly one party holds each label, except for records that are not in the ``file``. The division
+        depends on seed, N and, with ``classes``, the labels only. Shares differ by at most one record (with
+        ``classes``, in every class), and the first are the larger.
+    Not guaranteed: anything about validation and test labels; only training labels are divided.
 
     Raises:
-        ConfigurationError: for settings that exclude each other; before training, for a class that nobody holds, a
-            party that would hold no label, a file with unknown parties or without the records' ids.
+        ConfigurationError: for settings that exclude each other; before training, for a class that no party holds, a
+            party that would hold no label, a file with unknown parties or without the ids of training records.
 
     Example:
         >>> from lightning_vfl.datamodules import ContiguousColumns
@@ -63,13 +64,15 @@ class LabelPartition(PartitionerOver):
         seed: int = 0,
     ) -> None:
         if sum(said is not None for said in (active, classes, file)) > 1:
-            raise ConfigurationError("active, classes and file are three ways to share labels out; give one of them")
+            raise ConfigurationError("only one of active, classes and file can be given; leave the others out")
         if active is not None and active < 1:
-            raise ConfigurationError(f"active {active} leaves nobody with labels; use 1 or more")
+            raise ConfigurationError(f"active must be at least 1; got {active}")
         if classes is not None and (not classes or not all(classes)):
-            raise ConfigurationError("classes names nothing for some party; give each of the first parties its classes")
+            raise ConfigurationError(
+                "classes must have at least one class for each of the first parties; add classes or leave the party out"
+            )
         if classes is not None and any(len(set(own)) < len(own) for own in classes):
-            raise ConfigurationError(f"classes {classes} names one twice for a party; name each once")
+            raise ConfigurationError(f"classes must name each class once for a party; got {classes}")
         super().__init__(partitioner)
         self.active = active
         self.classes = None if classes is None else tuple(tuple(int(k) for k in own) for own in classes)
@@ -86,11 +89,13 @@ class LabelPartition(PartitionerOver):
         else:
             active = parties if self.active is None else self.active
             if active > len(labels):
-                raise ConfigurationError(f"{active} parties cannot share {len(labels)} labels; use at most as many")
+                raise ConfigurationError(
+                    f"active must be at most {len(labels)}, the number of training labels; got {active}"
+                )
             holders = even_shares(len(labels), active, self.seed, "labels")
         if (most := int(holders.max(initial=NOBODY))) >= parties:
             raise ConfigurationError(
-                f"labels are given to party {most}, but the parties are 0 to {parties - 1}; share them among these"
+                f"labels are given to party {most}, but the parties are 0 to {parties - 1}; give them to these"
             )
         return holders
 
@@ -100,15 +105,15 @@ class LabelPartition(PartitionerOver):
             owners = np.array([party for party, own in enumerate(classes) if k in own], dtype=np.int64)
             if not len(owners):
                 raise ConfigurationError(
-                    f"the labels of class {k:g} are given to nobody; name it in classes, or leave its records out"
+                    f"the labels of class {k:g} are given to no party; name it in classes, or leave its records out"
                 )
             of_class = np.flatnonzero(labels == k)
             holders[of_class] = owners[even_shares(len(of_class), len(owners), self.seed, "labels", "class", int(k))]
         empty = [party for party in range(len(classes)) if not (holders == party).any()]
         if empty:
             raise ConfigurationError(
-                f"party {empty[0]} would hold no label: the training records have none of its classes "
-                f"{list(classes[empty[0]])} left for it; give it others"
+                f"party {empty[0]} would hold no label: no training record of its classes {list(classes[empty[0]])} is "
+                "left for it; give it other classes"
             )
         return holders
 
@@ -119,7 +124,7 @@ class LabelPartition(PartitionerOver):
             said = {row["id"]: int(row["party"]) for row in rows}
         except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"{file} does not say who holds which labels ({error}); give a CSV file with the columns id and party"
+                f"{file} cannot be read ({error}); give a CSV file with the columns id and party"
             ) from error
         if len(said) < len(rows):
             raise ConfigurationError(f"{file} names {len(rows) - len(said)} records twice; name each once")

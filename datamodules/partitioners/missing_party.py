@@ -1,4 +1,4 @@
-"""Parties that are there for training and not when the model is used."""
+"""Parties that take part in training and are missing when the model is evaluated or used."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -19,22 +19,24 @@ _SPLITS: tuple[_Later, ...] = ("val", "test", "predict")
 
 
 class MissingAtTest(PartitionerOver):
-    """The parts of another partitioner, for parties some of whom hold no record any more once training is over.
+    """The parts of another partitioner; some parties hold no records of later splits.
 
-    Training is with everybody, and the same to the bit as without this. Records of the other splits come without the
-    features of the missing. Where embeddings are joined in the clear (``Concat``, ``Sum``, ``Mean``, ``Max``, any with
-    ``evaluate: plain``), those of the missing are left out; ``MaskedSum`` and the Lagrange codes refuse such records.
+    All parties take part in training, which is bit for bit the same as without ``MissingAtTest``. Records of the other
+    splits have no features of the missing parties. Plain aggregators (``Concat``, ``Sum``, ``Mean``, ``Max``, and every
+    aggregator with ``evaluate: plain``) leave out the embeddings of missing parties; ``MaskedSum`` and the Lagrange
+    codes refuse such records.
 
     Args:
-        partitioner: cuts the columns into M parts; None: the usual cut of the data, which the datamodule fills in.
-        parties: numbers of the parties that are missing.
-        splits: where: ``val``, ``test``, ``predict``. Without ``val``, a model is chosen with everybody there.
+        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        parties: numbers of the missing parties.
+        splits: the splits in which they are missing: ``val``, ``test``, ``predict``. Without ``val``, the best model is
+            chosen with all parties.
 
     Shapes: ``held`` (N, M).
 
     Raises:
-        ConfigurationError: for no parties, a number twice, and splits that are none of these; in ``split``, for numbers
-            that no party has, and if nobody would be left.
+        ConfigurationError: for no parties, a repeated number, and other splits; in ``split``, for numbers that no party
+            has, and if no party would be left.
 
     Example:
         >>> from lightning_vfl.datamodules import ContiguousColumns
@@ -50,9 +52,9 @@ class MissingAtTest(PartitionerOver):
         splits: Sequence[_Later] = _SPLITS,
     ) -> None:
         if not parties or len(set(parties)) < len(parties):
-            raise ConfigurationError(f"parties {list(parties)} names none, or one twice; name each missing party once")
+            raise ConfigurationError(f"parties must name at least one missing party, each once; got {list(parties)}")
         if not splits or not set(splits) <= set(_SPLITS):
-            raise ConfigurationError(f"splits {list(splits)} are not some of {', '.join(_SPLITS)}; name these only")
+            raise ConfigurationError(f"splits must be one or more of {', '.join(_SPLITS)}; got {list(splits)}")
         super().__init__(partitioner)
         self.parties = tuple(int(party) for party in parties)
         self.splits = tuple(splits)
@@ -61,10 +63,10 @@ class MissingAtTest(PartitionerOver):
         parts = super().parts(layout)
         if strange := [party for party in self.parties if not 0 <= party < len(parts)]:
             raise ConfigurationError(
-                f"party {strange[0]} cannot be missing, the parties are 0 to {len(parts) - 1}; correct its number"
+                f"parties names party {strange[0]}, but the parties are 0 to {len(parts) - 1}; correct its number"
             )
         if len(self.parties) == len(parts):
-            raise ConfigurationError(f"all {len(parts)} parties would be missing; leave one there")
+            raise ConfigurationError(f"all {len(parts)} parties would be missing; name fewer in parties")
         return parts
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":

@@ -1,4 +1,4 @@
-"""Partitioners that say something more about the parts that another one cuts."""
+"""Partitioners that change one decision of another partitioner."""
 
 from collections.abc import Callable
 from copy import copy
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class PartitionerOver(Partitioner):
-    """What another partitioner says, passed on; a subclass changes the part that it is about.
+    """Passes on all decisions of another partitioner. A subclass changes some of them.
 
     Args:
-        partitioner: cuts the columns; None: the usual cut of the data, which the datamodule fills in.
+        partitioner: divides the columns; None: the data set's usual partitioner, which the datamodule fills in.
     """
 
-    covering: ClassVar[bool] = False  # the other partitioner keeps its own promise
+    covering: ClassVar[bool] = False  # the other partitioner checks its own promise
 
     def __init__(self, partitioner: Partitioner | None) -> None:
         self.partitioner = partitioner
@@ -34,12 +34,12 @@ class PartitionerOver(Partitioner):
         """The other partitioner.
 
         Raises:
-            ConfigurationError: if there is none yet.
+            ConfigurationError: if it is None.
         """
         if self.partitioner is None:
             raise ConfigurationError(
-                f"{type(self).__name__} has no cut of its own; give it a partitioner, or hand it to a datamodule, "
-                "which fills in its usual one"
+                f"{type(self).__name__} needs another partitioner; give it one, or pass {type(self).__name__} to a "
+                "datamodule, which fills in its usual partitioner"
             )
         return self.partitioner
 
@@ -50,7 +50,7 @@ class PartitionerOver(Partitioner):
         return self._over(self.inner.informed_by(training))
 
     def _over(self, inner: Partitioner) -> Self:
-        """The same over another one."""
+        """A copy with this inner partitioner."""
         if inner is self.partitioner:
             return self
         filled = copy(self)

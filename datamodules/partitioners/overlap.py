@@ -1,4 +1,4 @@
-"""Parties that have few records in common, and more of their own (DVFL, section 5.3)."""
+"""Parties with few records in common, and more of their own (DVFL, section 5.3)."""
 
 from typing import TYPE_CHECKING
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class LimitedOverlap(PartitionerOver):
-    """The parts of another partitioner, for parties that hold few training records in common.
+    """The parts of another partitioner, with few training records that all parties hold.
 
-    ``aligned`` training records are held by every party. The others are shuffled and shared out evenly, each to one
-    party. Validation, test and prediction records are held by everybody.
+    Every party holds the ``aligned`` training records. The others are shuffled and divided evenly, each to one party.
+    Every party holds all validation, test and prediction records.
 
     Args:
-        partitioner: cuts the columns into M parts; None: the usual cut of the data, which the datamodule fills in.
-        aligned: how many training records every party holds; the paper has 128 to 1024.
+        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        aligned: the number of training records that every party holds; the paper has 128 to 1024.
         seed: names the draw.
-        only_aligned: leave the other records out of training: what is left to methods that learn from common records.
+        only_aligned: leave the other records out of training, as methods that learn from common records have to.
 
     Shapes: ``held`` (N, M).
-    Guarantee: (seed, N) alone decides which records are aligned, and with M, who holds the others; the shares differ by
-        one record at most, the first parties have the larger. The aligned records of a smaller number are among those
-        of a larger one. With ``only_aligned`` they are the same, to the bit: parties scale their features with all
-        records that they hold, and these are left out after that.
-    Not guaranteed: that the aligned records are alike in their labels; the draw does not see them.
+    Guarantee: the aligned records depend on (seed, N) only, the holders of the others also on M. Shares differ by at
+        most one record, and the first parties have the larger. The aligned records of a smaller number are among those
+        of a larger number. With ``only_aligned`` the features of aligned records are bit for bit the same: each party
+        fits its scaling to all records that it holds, and the others are left out after that.
+    Not guaranteed: that the labels of the aligned records are distributed like all labels; the draw does not use them.
 
     Raises:
         ConfigurationError: for ``aligned`` below 1; in ``split``, if the parts are for groups of parties; in ``held``
-            and ``kept``, if there are fewer training records; in ``held``, if the other partitioner shares out records
+            and ``kept``, if there are fewer training records; in ``held``, if the other partitioner divides records
             too.
 
     Example:
@@ -58,7 +58,7 @@ class LimitedOverlap(PartitionerOver):
         only_aligned: bool = False,
     ) -> None:
         if aligned < 1:
-            raise ConfigurationError(f"aligned {aligned} leaves the parties no record in common; use 1 or more")
+            raise ConfigurationError(f"aligned must be at least 1; got {aligned}")
         super().__init__(partitioner)
         self.aligned = aligned
         self.seed = seed
@@ -69,8 +69,8 @@ class LimitedOverlap(PartitionerOver):
         parts = inner.split(layout)
         if any(len(group) > 1 for group in inner.groups(len(parts))):
             raise ConfigurationError(
-                f"{type(inner).__name__} cuts for groups of parties, which share out the records among themselves; "
-                "give LimitedOverlap one that cuts columns alone"
+                f"{type(inner).__name__} makes groups of parties, between which records are divided already; give "
+                "LimitedOverlap a partitioner that divides only columns"
             )
         return parts
 
@@ -78,8 +78,9 @@ class LimitedOverlap(PartitionerOver):
         inner = self.inner
         if inner.held(split, records, parties) is not None:
             raise ConfigurationError(
-                f"{type(inner).__name__} says already who holds the {split} records; give LimitedOverlap one that cuts "
-                "columns alone"
+                f"{type(inner).__name__} decides already who holds the {split} records; give LimitedOverlap a "
+                f"partitioner "
+                "that divides only columns"
             )
         if split != "train":
             return None
@@ -96,7 +97,7 @@ class LimitedOverlap(PartitionerOver):
         return np.sort(self._order(records)[: self.aligned])
 
     def _order(self, records: int) -> "NDArray[np.int64]":
-        """The training records in the order in which they are given out, aligned ones first."""
+        """The training records in the order in which they are assigned to parties, aligned ones first."""
         if self.aligned > records:
             raise ConfigurationError(
                 f"aligned {self.aligned} exceeds the {records} training records; lower it to at most {records}"

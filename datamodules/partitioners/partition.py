@@ -1,9 +1,10 @@
-"""Who gets which columns, and which records of them. A partitioner sees the layout of a record, never a value.
+"""The base class of partitioners, and those that need only the layout of a record.
 
-Whose cut depends on values says so, and is shown training records: see ``informed.py``.
+A partitioner divides the columns of a record between parties. It sees the layout of a record and no values; a
+partitioner that depends on values sees training records, see ``informed.py``.
 
-A record is flattened to F numbers; a part is a list of positions among them and the shape in which its party sees them.
-Images are (channels, height, width), so a strip or a tile is a list of pixels like any other.
+A record is flattened to F numbers. A part is a list of positions among them and the shape of the party's features.
+Images are (channels, height, width), so a strip or a tile is a list of pixels.
 """
 
 import os
@@ -30,35 +31,35 @@ if TYPE_CHECKING:
 
 
 class Partitioner(ABC):
-    """Cuts a record's columns into parts, one a party.
+    """Divides the columns of a record into parts, one for each party.
 
-    ``covering`` says what is promised: every column goes to exactly one party. ``split`` checks the promise, and every
-    part for emptiness, on whatever ``parts`` returns.
+    ``covering`` True promises that every column goes to exactly one party. ``split`` checks this promise, and that no
+    part is empty, for the result of ``parts``.
     """
 
     covering: ClassVar[bool] = True
 
     @abstractmethod
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        """One part a party."""
+        """One part for each party."""
 
     def split(self, layout: Layout) -> tuple[Part, ...]:
         """The parts, checked.
 
         Raises:
-            ConfigurationError: for an empty part, or a cover that is not what the class promises.
+            ConfigurationError: for an empty part, or if ``covering`` does not hold.
         """
         parts = self.parts(layout)
         empty = [m for m, part in enumerate(parts) if len(part.positions) == 0]
         if empty:
             raise ConfigurationError(
-                f"{type(self).__name__} leaves party {empty[0]} without a column; use fewer parties than {len(parts)}"
+                f"{type(self).__name__} gives party {empty[0]} no column; use fewer parties than {len(parts)}"
             )
         taken = np.bincount(np.concatenate([part.positions for part in parts]), minlength=layout.size)
         if self.covering and not (taken == 1).all():
             raise ConfigurationError(
-                f"{type(self).__name__} promises every column to one party but {int((taken == 0).sum())} columns go to "
-                f"nobody and {int((taken > 1).sum())} to several; set covering = False if that is meant"
+                f"{type(self).__name__} must give every column to exactly one party, but {int((taken == 0).sum())} "
+                f"columns go to no party and {int((taken > 1).sum())} to several; correct parts or set covering = False"
             )
         return parts
 
@@ -70,35 +71,40 @@ class Partitioner(ABC):
         return Roster.singles(parties).groups
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
-        """(N, M), which party holds which of the N records of a split: train, val, test or predict; None: all do."""
+        """(N, M), whether party m holds record n of a split (train, val, test or predict).
+
+        None, the default: every party holds every record.
+        """
         return None
 
     def kept(self, split: str, records: int) -> "NDArray[np.int64] | None":
-        """Sorted positions of those of the N records of a split that are used at all; None: all are.
+        """Sorted positions of the records of a split that are used, among its N records; None, the default: all.
 
-        The others are left out when parties have scaled their features with whatever they hold.
+        Each party fits its scaling to all records that it holds; the unused records are left out after that.
         """
         return None
 
     def label_holders(self, labels: "NDArray[np.generic]", ids: "NDArray[np.generic]", parties: int) -> "Shares | None":
-        """(N,) int64, the party that holds the label of each training record, -1: nobody; None: nobody has said.
+        """(N,) int64, the party that holds the label of each training record, -1: no party.
+
+        None, the default: not specified.
 
         Args:
-            labels: (N,) of the training records; nothing else of a record is shown.
+            labels: (N,) of the training records.
             ids: (N,) the user's own record ids.
             parties: M.
         """
         return None
 
     def with_default(self, usual: "Partitioner") -> "Partitioner":
-        """This partitioner, with the usual cut of the data where it was left without one."""
+        """This partitioner; if it needs another partitioner and has none, with the data set's usual one."""
         return self
 
     def informed_by(self, training: "Callable[[], Split]") -> "Partitioner":
-        """This partitioner, able to see the training records where its cut depends on them; default: it does not.
+        """This partitioner with access to the training records; default: it does not need them.
 
         Args:
-            training: loads them; called when the columns are cut, and only by who needs them.
+            training: loads the training records; called when the columns are divided, if the partitioner needs them.
         """
         return self
 
@@ -108,14 +114,14 @@ class Partitioner(ABC):
 
 
 def _even(total: int, parties: int, what: str) -> list["NDArray[np.int64]"]:
-    """``numpy.array_split`` of ``range(total)``: sizes differ by one at most, the first parts are the larger."""
+    """``numpy.array_split`` of ``range(total)``: sizes differ by at most one, and the first parts are the larger."""
     if parties < 1 or parties > total:
         raise ConfigurationError(f"{parties} parties cannot share {total} {what}; use 1 to {total} parties")
     return np.array_split(np.arange(total, dtype=np.int64), parties)
 
 
 class ContiguousColumns(Partitioner):
-    """Columns in order, cut into even runs (``numpy.array_split``). Covers every column exactly once.
+    """Columns in order, in runs of even length (``numpy.array_split``). Every column goes to exactly one party.
 
     Example:
         >>> [part.positions.tolist() for part in ContiguousColumns(2).split(Layout((5,)))]
@@ -131,11 +137,11 @@ class ContiguousColumns(Partitioner):
 
 
 class RandomColumns(Partitioner):
-    """Columns in a seeded random order, cut into even runs. Covers every column exactly once.
+    """Columns in a seeded random order, in runs of even length. Every column goes to exactly one party.
 
     Args:
         parties: M.
-        seed: names the order; the same seed gives the same parts on every machine.
+        seed: names the random order; the same seed gives the same parts on every machine.
     """
 
     def __init__(self, parties: int, seed: int = 0) -> None:
@@ -149,15 +155,15 @@ class RandomColumns(Partitioner):
 
 
 class NamedColumns(Partitioner):
-    """Columns by name, party by party. Covers every column exactly once, unless ``drop_rest``.
+    """Columns by name. Every column goes to exactly one party, unless ``drop_rest``.
 
     Args:
         columns: party name -> names of its columns. A name also stands for its one-hot columns (``job`` for
             ``job=clerk``, ``job=farmer``).
-        drop_rest: columns that no party names are left out instead of refused.
+        drop_rest: leave out columns that are given to no party; False: refuse them.
     """
 
-    covering: ClassVar[bool] = False  # the names decide; parts() checks them itself
+    covering: ClassVar[bool] = False  # parts() checks the names itself
 
     def __init__(self, columns: Mapping[str, Sequence[str]], drop_rest: bool = False) -> None:
         self.columns = columns
@@ -165,7 +171,9 @@ class NamedColumns(Partitioner):
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         if not layout.columns:
-            raise ConfigurationError("NamedColumns needs data whose columns have names; images take RowStrips or Grid")
+            raise ConfigurationError(
+                "NamedColumns needs columns with names, and these data have none; use RowStrips or Grid for images"
+            )
         owners: dict[str, list[int]] = {}
         for position, column in enumerate(layout.columns):
             owners.setdefault(column, []).append(position)
@@ -193,14 +201,14 @@ class NamedColumns(Partitioner):
         rest = [column for position, column in enumerate(layout.columns) if position not in taken]
         if rest and not self.drop_rest:
             raise ConfigurationError(
-                f"{len(rest)} columns are given to nobody ({', '.join(rest[:5])}{', ...' if len(rest) > 5 else ''}); "
+                f"{len(rest)} columns are given to no party ({', '.join(rest[:5])}{', ...' if len(rest) > 5 else ''}); "
                 "name them or set drop_rest: true"
             )
         return tuple(parts)
 
 
 class RowStrips(Partitioner):
-    """Horizontal strips of an image, top to bottom, even in height. Covers every pixel exactly once.
+    """Horizontal strips of an image of even height, top to bottom. Every pixel goes to exactly one party.
 
     Party m sees (C, h_m, W).
     """
@@ -213,7 +221,7 @@ class RowStrips(Partitioner):
 
 
 class Grid(Partitioner):
-    """Tiles of an image, row by row; ``Grid(2, 2)`` are the quadrants. Covers every pixel exactly once.
+    """Tiles of an image, row by row; ``Grid(2, 2)`` gives quadrants. Every pixel goes to exactly one party.
 
     Party m sees (C, h_m, w_m).
     """
@@ -229,7 +237,7 @@ class Grid(Partitioner):
 def _tiles(layout: Layout, down: int, across: int) -> tuple[Part, ...]:
     if len(layout.shape) != 3:
         raise ConfigurationError(
-            f"strips and grids cut images (channels, height, width), but a record has shape {layout.shape}; "
+            f"strips and grids need images (channels, height, width), but a record has shape {layout.shape}; "
             "use ContiguousColumns, RandomColumns or NamedColumns"
         )
     pixels = np.arange(layout.size, dtype=np.int64).reshape(layout.shape)
@@ -242,12 +250,12 @@ def _tiles(layout: Layout, down: int, across: int) -> tuple[Part, ...]:
 
 
 class Views(Partitioner):
-    """The ready-made views of the data, one a party or evenly in order. Covers every column exactly once.
+    """The data set's own views, one for each party or evenly in order. Every column goes to exactly one party.
 
-    A party sees its views one after the other: k columns of a table, (k, H, W) of channels of images.
+    The views of a party follow each other: k columns of a table, or (k, H, W) channels of images.
 
     Args:
-        parties: M, who share the views (``numpy.array_split``); None: as many as there are views.
+        parties: M, between whom the views are divided (``numpy.array_split``); None: one party for each view.
 
     Example:
         >>> [part.shape for part in Views(2).split(Layout((3, 4, 4), views=(16, 16, 16)))]
@@ -259,10 +267,12 @@ class Views(Partitioner):
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         if not layout.views:
-            raise ConfigurationError("Views needs data that come in views; use ContiguousColumns or NamedColumns")
+            raise ConfigurationError(
+                "Views needs data with views, and these data have none; use ContiguousColumns or NamedColumns"
+            )
         count = len(layout.views)
         ends = np.cumsum([0, *layout.views])
-        inner = layout.shape[1:]  # of an image; nothing of a table
+        inner = layout.shape[1:]  # (H, W) of an image; () of a table
         parts = []
         for run in _even(count, count if self.parties is None else self.parties, "views"):
             positions = np.arange(ends[run[0]], ends[run[-1] + 1], dtype=np.int64)
@@ -270,7 +280,7 @@ class Views(Partitioner):
         return tuple(parts)
 
     def __repr__(self) -> str:
-        return "Views()" if self.parties is None else super().__repr__()  # the former is in earlier checkpoints
+        return "Views()" if self.parties is None else super().__repr__()  # as in earlier checkpoints
 
 
 def files_named(partitioner: Partitioner) -> list[Path]:

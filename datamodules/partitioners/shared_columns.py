@@ -1,4 +1,4 @@
-"""Columns that several parties hold: each bank knows a customer's age."""
+"""Columns that several parties hold, such as a customer's age that every bank knows."""
 
 from collections.abc import Sequence
 
@@ -13,25 +13,25 @@ from .partition import Partitioner
 
 
 class OverlappingColumns(PartitionerOver):
-    """The parts of another partitioner, some of whose columns further parties hold too.
+    """The parts of another partitioner, some of whose columns other parties hold too.
 
-    A part's own columns come first, in their order; those that it shares follow in the order of the data.
+    The columns of the other partitioner come first in a part; the added columns follow in the order of the data.
 
     Args:
-        partitioner: cuts the columns into M parts; None: the usual cut of the data, which the datamodule fills in.
-        shared: which columns: a share in (0, 1] of those that somebody holds, at least one, drawn at random; or their
-            names, where a name also stands for its one-hot columns.
-        holders: how many parties hold each of them: whose it is, and others drawn at random; None: all M.
+        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        shared: which columns: a share in (0, 1] of the columns that a party holds, at least one column, drawn at
+            random; or names of columns, where a name also stands for its one-hot columns.
+        holders: the number of parties that hold each of them: its owner, and others drawn at random; None: all M.
         seed: names the draws.
 
-    Guarantee: what several parties hold of a record are the same values, as far as each of them holds the record and
-        scales column by column (``Standardise``). The columns of a smaller share are among those of a larger one, the
-        holders of a column among those when there are more. The seed decides alone, with the settings and F, M.
-    Not guaranteed: the same values where a party scales all its columns together (``StandardiseParty``).
+    Guarantee: the holders of a column have the same values, if they hold the same records and scale column by column
+        (``Standardise``). The columns of a smaller share are among those of a larger share; the holders of a column
+        are among those with a larger ``holders``. Everything depends on the seed, the settings, F and M only.
+    Not guaranteed: the same values if a party scales all its columns together (``StandardiseParty``).
 
     Raises:
         ConfigurationError: for a share outside (0, 1], no names, fewer than two holders; in ``split``, for more holders
-            than parties, names that nobody holds, parties who see images, and parts that are for groups of parties.
+            than parties, names that no party holds, parties with images, and parts for groups of parties.
 
     Example:
         >>> from lightning_vfl.datamodules import ContiguousColumns
@@ -48,11 +48,11 @@ class OverlappingColumns(PartitionerOver):
         seed: int = 0,
     ) -> None:
         if isinstance(shared, int | float) and not 0 < shared <= 1:
-            raise ConfigurationError(f"shared {shared} is no share of the columns; use a number above 0 and up to 1")
+            raise ConfigurationError(f"shared must be a share above 0 and up to 1, or names of columns; got {shared}")
         if isinstance(shared, Sequence) and not shared:
-            raise ConfigurationError("shared names no column; name some, or leave OverlappingColumns out")
+            raise ConfigurationError("shared must name at least one column; got none")
         if holders is not None and holders < 2:
-            raise ConfigurationError(f"holders {holders} shares a column with nobody; use 2 or more")
+            raise ConfigurationError(f"holders must be at least 2; got {holders}")
         super().__init__(partitioner)
         self.shared = float(shared) if isinstance(shared, int | float) else tuple(shared)
         self.holders = holders
@@ -65,18 +65,17 @@ class OverlappingColumns(PartitionerOver):
         holders = parties if self.holders is None else self.holders
         if not 2 <= holders <= parties:
             raise ConfigurationError(
-                f"columns cannot be shared by {holders} of {parties} parties; use at least two parties, and no more "
-                "holders than parties"
+                f"holders must be from 2 to the number of parties, which is {parties}; got {holders}"
             )
         if any(len(group) > 1 for group in inner.groups(parties)):
             raise ConfigurationError(
-                f"{type(inner).__name__} cuts for groups of parties, who hold the same columns already; put Groups "
-                "over OverlappingColumns instead"
+                f"{type(inner).__name__} makes groups of parties, which hold the same columns already; use "
+                "OverlappingColumns inside Groups instead"
             )
         if images := [part.shape for part in parts if len(part.shape) > 1]:
             raise ConfigurationError(
-                f"a party that sees an image of shape {images[0]} has no place for single pixels of another; use "
-                "ContiguousColumns or RandomColumns, or leave OverlappingColumns out"
+                f"pixels cannot be added to a party with images of shape {images[0]}; use ContiguousColumns or "
+                "RandomColumns, or leave OverlappingColumns out"
             )
         own = [part.positions for part in parts]
         held = [set(positions.tolist()) for positions in own]
@@ -92,7 +91,7 @@ class OverlappingColumns(PartitionerOver):
         return tuple(Part(positions, (len(positions),)) for positions in wider)
 
     def _chosen(self, layout: Layout, held: set[int]) -> list[int]:
-        """Sorted positions of the columns to share, of those that somebody holds."""
+        """Sorted positions of the columns to share, among the columns that a party holds."""
         if isinstance(self.shared, float):
             order = [
                 position
@@ -107,7 +106,8 @@ class OverlappingColumns(PartitionerOver):
                 of_name.setdefault(name, []).append(position)
         if unknown := [name for name in self.shared if name not in of_name]:
             raise ConfigurationError(
-                f"shared names column '{unknown[0]}', which no party holds; use names of columns that are cut, or a "
+                f"shared names column '{unknown[0]}', which no party holds; use names of columns that a party "
+                f"holds, or a "
                 "share of them"
             )
         return sorted({position for name in self.shared for position in of_name[name]})

@@ -1,4 +1,4 @@
-"""Parties of uneven width, as a Dirichlet distribution has it."""
+"""Parts of uneven width, with shares from a Dirichlet distribution."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 
 
 class DirichletColumns(Partitioner):
-    """Random columns, in parts whose widths follow a draw from Dirichlet(α). Covers every column exactly once.
+    """Random columns, in parts whose widths follow a draw from Dirichlet(α). Every column goes to exactly one party.
 
-    An image is dealt out in strips, top to bottom, of uneven height; party m then sees (C, h_m, W).
+    An image is divided into strips of uneven height, top to bottom; party m then sees (C, h_m, W).
 
     Args:
         parties: M.
-        alpha: α > 0 for every party: 0.1 gives most columns to few parties, 1 any shares alike, 100 nearly equal ones.
-            Or M numbers: the mean shares are in proportion to them, and the larger they are, the less shares vary.
-        seed: names the shares and the order of the columns.
+        alpha: α > 0 for every party: with 0.1 few parties get most columns, with 1 all shares are equally likely, with
+            100 shares are nearly equal. Or M numbers: the mean shares are proportional to them, and the larger they
+            are, the less shares vary.
+        seed: names the draw of the shares and the order of the columns.
 
-    Guarantee: every party has a column (a row of pixels of an image). A width exceeds its share of all columns by one
-        at most, and falls short of it by one at most, unless shares of less than one column have to be made up. Seed,
-        α, and the numbers of parties and columns decide alone.
+    Guarantee: every party has at least one column (one row of pixels of an image). A width is at most one above its
+        share of all columns, and at most one below, unless parties with a share of less than one column take columns
+        from others. The parts depend on the seed, α, and the numbers of parties and columns only.
 
     Raises:
-        ConfigurationError: for α that is not a positive number, or not one a party; in ``split``, for more parties than
-            columns.
+        ConfigurationError: for α that is not positive, or not one number for each party; in ``split``, for more parties
+            than columns.
 
     Example:
         >>> [len(part.positions) for part in DirichletColumns(4, alpha=0.5).split(Layout((20,)))]
@@ -65,28 +66,28 @@ class DirichletColumns(Partitioner):
 
 
 def concentrations(alpha: float | Sequence[float], parties: int) -> float | tuple[float, ...]:
-    """The checked α of a Dirichlet distribution, one number for all parties or one for each.
+    """The checked α of a Dirichlet distribution: one number for all parties or one for each.
 
     Raises:
-        ConfigurationError: if they are not.
+        ConfigurationError: for another number of values, and for values that are not positive and finite.
     """
     numbers = tuple(float(a) for a in alpha) if isinstance(alpha, Sequence) else (float(alpha),)
     if isinstance(alpha, Sequence) and len(numbers) != parties:
         raise ConfigurationError(
-            f"alpha has {len(numbers)} numbers for {parties} parties; give one number, or {parties}"
+            f"alpha must be one number, or one for each of the {parties} parties; got {len(numbers)} numbers"
         )
     if wrong := [a for a in numbers if not 0 < a < np.inf]:
         raise ConfigurationError(
-            f"alpha {wrong[0]:g} is no concentration; use a number above 0, such as 1, or 1000 for even shares"
+            f"alpha must be above 0 and finite, such as 1, or 1000 for even shares; got {wrong[0]:g}"
         )
     return numbers if isinstance(alpha, Sequence) else numbers[0]
 
 
 def refuse_too_many(parties: int, things: int, what: str) -> None:
-    """Refuse parties of whom some would have nothing.
+    """Accept a number of parties that can have at least one thing each.
 
     Raises:
-        ConfigurationError: if there are more than things to share out, or none.
+        ConfigurationError: for more parties than things, and for no party.
     """
     if not 1 <= parties <= things:
         raise ConfigurationError(f"{parties} parties cannot share {things} {what}; use 1 to {things} parties")
@@ -95,7 +96,7 @@ def refuse_too_many(parties: int, things: int, what: str) -> None:
 def dirichlet(alpha: float | Sequence[float], parties: int, seed: int, *names: Name) -> "NDArray[np.float64]":
     """(M,) shares that add up to 1, drawn from Dirichlet(α) by a named stream.
 
-    Gamma variables, normalised. Their logarithms are drawn: with α = 0.001 nearly all of them would be 0 otherwise.
+    They are normalised Gamma variables, drawn as logarithms: with α = 0.001 nearly all of them would otherwise be 0.
 
     Example:
         >>> [round(float(share), 3) for share in dirichlet(0.5, 3, 0, "doctest")]
@@ -112,17 +113,18 @@ def dirichlet(alpha: float | Sequence[float], parties: int, seed: int, *names: N
 
 
 def share_out(weights: "NDArray[np.float64]", shares: "NDArray[np.float64]") -> "NDArray[np.int64]":
-    """(n,) who gets each of n weighty things, so that everybody's weight follows the shares, and everybody has one.
+    """(n,) the party that gets each of n weighted things; weights follow the shares, and every party gets a thing.
 
-    One after the other goes to whoever lacks most of his share; what weighs nothing, to whoever lacks most of his share
-    of the number. When as many are left as there are parties without any, these get one each.
+    Things are assigned one by one. Each goes to the party whose weight is furthest below its share; a thing of weight 0
+    goes to the party whose number of things is furthest below its share of their number. When as many things are left
+    as there are parties without one, each of these parties gets one.
 
     Args:
-        weights: (n,) from 0, in the order in which they are given out: best from the heaviest on.
-        shares: (M,) that add up to 1.
+        weights: (n,) numbers from 0, in the order in which things are assigned; best from the heaviest on.
+        shares: (M,) numbers that add up to 1.
 
-    Guarantee: nobody gets more than the heaviest above the weight of his share; nobody lacks more than the heaviest
-        and what the last M - 1 weigh.
+    Guarantee: the weight of a party is above its share by at most the heaviest thing, and below its share by at most
+        the heaviest thing and the last M - 1 things together.
 
     Example:
         >>> share_out(np.array([5.0, 3.0, 2.0, 1.0, 0.0]), np.array([0.5, 0.5])).tolist()

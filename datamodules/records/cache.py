@@ -1,4 +1,4 @@
-"""Records as they come out of ``setup``, kept on the disk and opened again without reading, cutting or scaling."""
+"""Prepared records on the disk, opened again without reading, dividing or scaling the data."""
 
 import json
 import os
@@ -18,44 +18,46 @@ from .records import VerticalRecords
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FORMAT = 1  # a higher number makes everything that was kept before another key
-_ABOUT = "about.json"  # written last: without it, nothing else counts
-_MAPPED = "features"  # the others are small and read whole
+_FORMAT = 1  # another number changes every key, so that nothing stored before is used
+_ABOUT = "about.json"  # written last: without it, the other files are not used
+_MAPPED = "features"  # memory-mapped; the others are small and read into memory
 
 
 class Kept(NamedTuple):
-    """What was kept of a split: its records, None if the data have none; and the parts that they were cut into."""
+    """The stored records of a split (None if the data have no such split), and the parts of the parties."""
 
     records: VerticalRecords | None
     parts: tuple[Part, ...]
 
 
 class RecordCache:
-    """Prepared records of splits in a folder, a subfolder for each split of each key.
+    """Prepared records of splits in a folder, with a subfolder for each split of each key.
 
     Args:
-        folder: where to keep them; it is made if it is not there.
-        name: begins the names of the subfolders.
-        key: what decides about the records, by name: plain numbers, texts and lists of them.
+        folder: the folder; it is created if it is not there.
+        name: the start of the subfolders' names.
+        key: everything that decides about the records, by name: plain numbers, texts and lists of them.
 
     Units: disk, 4 bytes a feature and 16 to 24 a record: 188 MB for the 60,000 training and validation images of
-        FashionMNIST and 32 MB for the test images, for every key anew. Nothing is ever deleted.
-    Shapes: features (N, Σ F_m), mapped: a page of the file is read when a batch asks for it, and shared by all
-        processes of the machine. Whoever writes to it changes a copy of their own, never the file.
-    Guarantee: what is read is what was written, bit for bit, for this very key and split. Files take their names when
-        they are complete, the one that vouches for the others last: a writer that is killed leaves nothing that is
-        read. What is cut short, of another form or of another key counts as not there, and is written anew.
-    Not guaranteed: that a file whose numbers were changed in place is noticed. That file systems without atomic
-        renaming, or a power cut, keep these promises.
+        FashionMNIST and 32 MB for the test images, again for every key. Nothing is deleted.
+    Shapes: features (N, Σ F_m), memory-mapped: a page of the file is read when a batch needs it, and shared by all
+        processes of the machine. Writing to the features changes a private copy, never the file.
+    Guarantee: the records are bit for bit those that were written for the same key and split. Files get their names
+        when they are complete, ``about.json`` last, so the files of a killed writer are not read. Files that are cut
+        short, have another form or another key are ignored and written anew.
+    Not guaranteed: that numbers changed inside a file are noticed. These guarantees on file systems without atomic
+        renaming, or after a power cut.
     """
 
     def __init__(self, folder: Path, name: str, key: Mapping[str, Any]) -> None:
         self.folder = folder
         self.name = name
-        self.key = json.loads(json.dumps({"format": _FORMAT, **key}, default=str))  # as it is read again
+        self.key = json.loads(
+            json.dumps({"format": _FORMAT, **key}, default=str)
+        )  # in the form in which it is read again
 
     def read(self, split: str) -> Kept | None:
-        """What was kept of this split; None: nothing that can be used."""
+        """The stored records of this split; None: there are none that can be used."""
         place = self._place(split)
         try:
             about = json.loads((place / _ABOUT).read_text())
@@ -67,10 +69,10 @@ class RecordCache:
             parts = tuple(Part(own, shape) for own, shape in zip(positions, shapes, strict=True))
             return Kept(_records(arrays, shapes) if _MAPPED in arrays else None, parts)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError):
-            return None  # not there, cut short, or not ours: whatever it is, it is written anew
+            return None  # not there, cut short, or of another program: it is written anew
 
     def write(self, split: str, records: VerticalRecords | None, parts: Sequence[Part]) -> None:
-        """Keep these; where that cannot be done, warn and go on."""
+        """Store the records; if that fails, warn and continue."""
         arrays: dict[str, NDArray[Any]] = {"positions": np.concatenate([part.positions for part in parts])}
         if records is not None:
             arrays |= {_MAPPED: records.features.numpy(), "ids": records.ids}
@@ -91,10 +93,10 @@ class RecordCache:
                     np.save(file, array, allow_pickle=False)
             with _Complete(place / _ABOUT) as file:
                 file.write(json.dumps(about, indent=1).encode())
-        except (OSError, ValueError) as error:  # no such folder, no right, a full disk; ids that are objects
+        except (OSError, ValueError) as error:  # no such folder, no permission, a full disk; ids that are objects
             rank_zero_warn(
-                f"the prepared {split} records cannot be kept in {self.folder} ({type(error).__name__}: {error}) and "
-                "will be prepared again next time; name a folder that can be written with cache_dir, or leave it out"
+                f"the prepared {split} records cannot be stored in {self.folder} ({type(error).__name__}: {error}) and "
+                "will be prepared again next time; set cache_dir to a folder with write permission, or leave it out"
             )
 
     def _place(self, split: str) -> Path:
@@ -103,7 +105,7 @@ class RecordCache:
 
 
 def state_of(files: Sequence[Path]) -> list[list[Any]]:
-    """Path, size and time of change of each file, for a key; size and time are None where there is none."""
+    """Path, size and modification time of each file, for a key; size and time are None for a missing file."""
     said: list[list[Any]] = []
     for file in files:
         try:
@@ -115,7 +117,7 @@ def state_of(files: Sequence[Path]) -> list[list[Any]]:
 
 
 def described(thing: object) -> str:
-    """Class and settings of a partitioner, for a key; two of one name are told by their modules.
+    """Class and settings of a partitioner or normaliser, for a key; the module tells two classes of one name apart.
 
     Example:
         >>> from lightning_vfl.datamodules import RowStrips
@@ -126,11 +128,11 @@ def described(thing: object) -> str:
 
 
 class _Complete:
-    """A file that takes its name when it is complete and closed, and is gone if anything goes wrong before."""
+    """A file that gets its name when it is complete and closed, and is removed after an error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._temporary = path.with_name(f"{path.name}.{token_hex(8)}.tmp")  # several may write at once
+        self._temporary = path.with_name(f"{path.name}.{token_hex(8)}.tmp")  # several processes may write at once
 
     def __enter__(self) -> IO[bytes]:
         self._file = self._temporary.open("xb")
@@ -146,11 +148,15 @@ class _Complete:
 
 
 def _opened(path: Path, said: Sequence[Any]) -> "NDArray[Any]":
-    """The array in this file, refused with a ``ValueError`` if it is not of the form that was said."""
-    # "c": written pages are copied, which torch, that knows no read-only memory, may do; also refuses short files
+    """The array in this file.
+
+    Raises:
+        ValueError: if it does not have the expected shape and dtype.
+    """
+    # "c" (copy on write) because torch has no read-only memory; np.load also refuses short files
     array: NDArray[Any] = np.load(path, mmap_mode="c" if path.stem == _MAPPED else None, allow_pickle=False)
     if [list(array.shape), array.dtype.str] != list(said):
-        raise ValueError(f"{path} holds other numbers than were written")
+        raise ValueError(f"{path} does not have the expected shape and dtype")
     return array
 
 

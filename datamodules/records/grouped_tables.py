@@ -1,4 +1,4 @@
-"""Tables that form a group: the same columns for different records."""
+"""Groups of tables with the same columns for different records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,28 +12,25 @@ if TYPE_CHECKING:
 def check_names(
     groups: Iterable[Sequence[str]], tables: Iterable[str], label_party: str
 ) -> tuple[tuple[str, ...], ...]:
-    """The groups of several tables, each in the order of the tables; one of a single table changes nothing.
+    """The groups of at least two tables, each in the order of the tables.
 
     Raises:
-        ConfigurationError: for tables that are not there, are named twice or stand with the label party.
+        ConfigurationError: for unknown tables, for repeated tables and for the label party's table in a group.
     """
     tables, groups = list(tables), list(groups)
     for group in groups:
         if isinstance(group, str):
-            raise ConfigurationError(
-                f"groups has '{group}' where the names of a group's tables are wanted; write a list of lists"
-            )
+            raise ConfigurationError(f"groups must be a list of lists of table names; got '{group}' in place of a list")
         if not group:
-            raise ConfigurationError("groups has a group without a table; name its tables or leave it out")
+            raise ConfigurationError("groups has an empty group; name its tables or leave it out")
         if len(group) > 1 and label_party in group:
             raise ConfigurationError(
-                f"groups puts label_party '{label_party}' with others, but the active party stands apart; take it out "
-                "of its group"
+                f"groups has label_party '{label_party}' in a group with other tables; take it out of the group"
             )
     names = [name for group in groups for name in group]
     for name in names:
         if name not in tables:
-            raise ConfigurationError(f"groups names table '{name}', which is not there; use {', '.join(tables)}")
+            raise ConfigurationError(f"groups names the unknown table '{name}'; use {', '.join(tables)}")
         if names.count(name) > 1:
             raise ConfigurationError(f"groups names table '{name}' {names.count(name)} times; name it once")
     return tuple(tuple(sorted(group, key=tables.index)) for group in groups if len(group) > 1)
@@ -51,10 +48,10 @@ def with_singles(groups: Iterable[tuple[str, ...]], tables: Iterable[str]) -> tu
 
 
 def alike(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> "dict[str, pd.DataFrame]":
-    """The tables, the columns of a group's in the order of its first.
+    """The tables, with the columns of every group in the order of its first table.
 
     Raises:
-        ConfigurationError: for tables of a group with different columns.
+        ConfigurationError: if tables of a group have different columns.
     """
     ordered = dict(tables)
     for first, *others in groups:
@@ -66,7 +63,7 @@ def alike(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]
             }
             if told := [f"only '{party}' has {', '.join(names)}" for party, names in only.items() if names]:
                 raise ConfigurationError(
-                    f"tables '{first}' and '{other}' of a group have other columns ({'; '.join(told)}); give the "
+                    f"tables '{first}' and '{other}' of a group have different columns ({'; '.join(told)}); give the "
                     "tables of a group the same columns"
                 )
             ordered[other] = tables[other][columns]
@@ -74,10 +71,10 @@ def alike(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]
 
 
 def refuse_shared_ids(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> None:
-    """Nothing, if no id, the tables' index, is in two tables of a group.
+    """Accept tables whose ids (their index) are in one table of a group only.
 
     Raises:
-        ConfigurationError: with the number of ids that are, and the first.
+        ConfigurationError: with the number of ids in several tables, and the first.
     """
     for group in groups:
         ids = tables[group[0]].index.append([tables[party].index for party in group[1:]])

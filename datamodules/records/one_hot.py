@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 def one_hot(
     values: "NDArray[np.str_]", trained: "NDArray[np.int64] | NDArray[np.bool_]"
 ) -> "tuple[NDArray[np.float64], list[str]]":
-    """The columns (N, C) of N values, and the C categories in sorted order: those of the training records alone.
+    """(N, C) columns of 0 and 1 for N values, and the C categories of the training records in sorted order.
 
-    A category that only other records have is a row of zeros.
+    A value whose category no training record has becomes a row of zeros.
 
     Args:
         values: (N,) texts.
-        trained: which of them are training records, as positions or as (N,) truths.
+        trained: the training records, as positions or as (N,) truth values.
 
     Example:
         >>> columns, categories = one_hot(np.array(["b", "a", "c"]), np.array([0, 1]))

@@ -1,4 +1,4 @@
-"""Records that stay on the disk: their numbers are read when a batch asks for them, and forgotten after it."""
+"""Records that stay on the disk: their features are read for each batch and not kept."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -12,28 +12,28 @@ from .records import Records
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_AT_ONCE = 32  # records of a pass for the scaling: as much memory as a small batch
+_AT_ONCE = 32  # records read together for the scaling: as much memory as a small batch
 
 
 class Source(Protocol):
-    """Where the numbers of records are."""
+    """The store from which the features of records are read."""
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         ...
 
     def read(self, places: Tensor) -> Tensor:
-        """(B, F) uint8: the whole records at these places, flattened as the layout says."""
+        """(B, F) uint8: the whole records at these places, flattened in the order of the layout."""
         ...
 
 
 class Columns(NamedTuple):
-    """Which numbers of a record the parties have, side by side, and how each is scaled.
+    """The columns of all parties, side by side, and the scaling of each.
 
     Args:
-        positions: (Σ F_m,) int64 among the F numbers of the layout.
-        shift: (Σ F_m,) float32, in units of the numbers in [0, 1].
-        scale: (Σ F_m,) float32, likewise.
+        positions: (Σ F_m,) int64 positions in the flattened record.
+        shift: (Σ F_m,) float32, subtracted from numbers in [0, 1].
+        scale: (Σ F_m,) float32, by which the difference is divided.
     """
 
     positions: Tensor
@@ -42,22 +42,22 @@ class Columns(NamedTuple):
 
 
 class StreamedRecords(Records):
-    """Bytes of a source as numbers in [0, 1], cut and scaled, read whenever they are asked for.
+    """Bytes of a source as numbers in [0, 1], divided between parties, scaled, and read for each batch.
 
     Args:
-        source: the bytes; to be pickled where worker processes do not fork.
+        source: the bytes; it must be picklable for worker processes that are not forked.
         places: (N,) int64, the place in the source of each record.
-        columns: which numbers the parties have, and how they are scaled.
+        columns: the columns of the parties, and their scaling.
         shapes: per-record shape of each party.
         labels: (N,) or None.
         ids: (N,) the user's own record ids.
-        present: (N, M) bool or None.
-        label_holders: (N,) int64, the party that holds a record's label, -1: nobody; None: it is not said.
+        present: (N, M) bool, whether party m holds record n; None: every party holds every record.
+        label_holders: (N,) int64, the party that holds a record's label, -1: no party; None: not specified.
 
-    Units: memory, nothing for features between two calls; in a call 6 F bytes a record.
-    Guarantee: what is read is bit for bit what the same records held in memory would give, in whatever order and
-        batches. What a party does not hold is zero.
-    Not guaranteed: speed: ``features_of`` reads whole records, once for every party that asks.
+    Units: memory, none for features between two calls; during a call 6 F bytes a record.
+    Guarantee: features are bit for bit those of the same records in memory, in any order and batches. Features that a
+        party does not hold are zero.
+    Not guaranteed: speed: ``features_of`` reads whole records again for every party.
     """
 
     def __init__(
@@ -102,25 +102,25 @@ class StreamedRecords(Records):
 
 
 def _taken(numbers: Tensor, positions: Tensor) -> Tensor:
-    """(B, ΣF) uint8: these columns; by numpy, which is four times as fast as torch at bytes."""
+    """(B, ΣF) uint8: the columns at these positions; numpy is four times as fast as torch for bytes."""
     return torch.from_numpy(np.take(numbers.numpy(), positions.numpy(), axis=1))
 
 
 def two_alike(source: Source, places: Tensor, positions: Tensor, owners: Tensor, held: Tensor) -> Tensor:
-    """(2, ΣF) float64 in [0, 1]: two records with the mean and the deviation, column by column, of many.
+    """(2, ΣF) float64 in [0, 1]: two records with the same mean and deviation in every column as many records.
 
-    A scaling that is fitted to means and deviations of columns, or of several columns together, is the same for the two
-    as for all of them; so it can be fitted to more records than memory holds.
+    A scaling that depends on means and deviations of columns, or of several columns together, is the same for the two
+    records as for all; so it can be fitted to more records than fit into memory.
 
     Args:
         source: the bytes of whole records.
-        places: (n,) int64, the places of the many; they are read once, a few at a time.
-        positions: (ΣF,) int64, which numbers of a record are columns.
+        places: (n,) int64, the places of the many records; they are read once, a few at a time.
+        positions: (ΣF,) int64, the positions of the columns in a flattened record.
         owners: (ΣF,) int64, the party of each column.
-        held: (n, M) bool, which record counts for which party; for each party one or more.
+        held: (n, M) bool, whether record n is used for party m; at least one record for each party.
 
-    Guarantee: exact up to the last rounding: sums are of whole numbers, so neither order nor blocks matter, and what
-        never varies has deviation 0.
+    Guarantee: exact up to the last rounding: sums are of whole numbers, so they do not depend on the order, and a
+        constant column has deviation 0.
     """
     total, squares = torch.zeros(2, len(positions), dtype=torch.int64)
     for block, counted in zip(torch.split(places, _AT_ONCE), torch.split(held, _AT_ONCE), strict=True):

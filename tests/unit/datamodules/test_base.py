@@ -96,7 +96,7 @@ def test_more_parties_than_columns():
 
 
 def test_an_image_cut_of_a_table():
-    refused("strips and grids cut images", table(10, 4), partitioner=RowStrips(2))
+    refused("strips and grids need images", table(10, 4), partitioner=RowStrips(2))
 
 
 def test_a_batch_larger_than_the_data():

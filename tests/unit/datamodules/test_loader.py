@@ -201,6 +201,6 @@ def test_several_processes_cannot_share_records_of_ones_own():
     with pytest.raises(ConfigurationError) as error:
         next(iter(own_orders(rank=1, world=2)))
     assert str(error.value) == (
-        "where parties hold different records, every participant goes through records of its own, which 2 processes "
+        "if parties hold different records, every participant has an order of its own, which 2 processes "
         "cannot share; use one (--trainer.devices 1)"
     )

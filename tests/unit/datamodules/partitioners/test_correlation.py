@@ -168,16 +168,22 @@ def test_pixels_are_columns_like_any_other():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ColumnsByCorrelation(1), "the columns of 1 parties correlate with nobody else's; use 2 or more"),
-        (lambda: ColumnsByCorrelation(2, 1.5), "beta 1.5 is outside [0, 1]; use 0 for parties that know different"),
-        (lambda: ColumnsByCorrelation(2, float("nan")), "beta nan is outside [0, 1]"),
+        (lambda: ColumnsByCorrelation(1), "parties must be at least 2; got 1"),
+        (
+            lambda: ColumnsByCorrelation(2, 1.5),
+            "beta must be from 0 (parties with different columns) to 1 (parties with similar columns); got 1.5",
+        ),
+        (lambda: ColumnsByCorrelation(2, float("nan")), "to 1 (parties with similar columns); got nan"),
         (lambda: cut(mixed(3, 0), 4, 0.5), "4 parties cannot share 3 columns; use 1 to 3 parties"),
         (
             lambda: cut(mixed(4, 0), 4, 0.5),
-            "all cuts of these 4 columns for 4 parties have the same correlation, so beta decides nothing; use fewer "
-            "parties, or RandomColumns",
+            "all divisions of these 4 columns between 4 parties have the same correlation, so beta has no effect; use "
+            "fewer parties, or RandomColumns",
         ),
-        (lambda: cut(np.ones((9, 6)), 2, 0.5), "all cuts of these 6 columns for 2 parties have the same correlation"),
+        (
+            lambda: cut(np.ones((9, 6)), 2, 0.5),
+            "all divisions of these 6 columns between 2 parties have the same correlation",
+        ),
     ],
 )
 def test_an_impossible_cut_is_refused(make, message):

@@ -147,23 +147,25 @@ class Shared(Partitioner):
     [
         (
             lambda: Groups(ContiguousColumns(2), [1, 2, 2]).split(Layout((4,))),
-            "members has 3 numbers but ContiguousColumns cuts the columns into 2 parts; give one number of parties for "
-            "each part",
+            "members has 3 numbers, but ContiguousColumns makes 2 parts; give one number of parties for each part",
         ),
-        (lambda: Groups(ContiguousColumns(2), []), "members is empty; give one number of parties for each part"),
-        (lambda: Groups(ContiguousColumns(2), [1, 0]), "members gives group 1 to 0 parties; use 1 or more"),
-        (lambda: Groups(ContiguousColumns(2), [-1, 2]), "members gives group 0 to -1 parties; use 1 or more"),
+        (lambda: Groups(ContiguousColumns(2), []), "members must have a number of parties for each part; got none"),
+        (lambda: Groups(ContiguousColumns(2), [1, 0]), "members must be 1 or more for every group; got 0 for group 1"),
+        (
+            lambda: Groups(ContiguousColumns(2), [-1, 2]),
+            "members must be 1 or more for every group; got -1 for group 0",
+        ),
         (
             lambda: Groups(None, [1, 2]).split(Layout((4,))),
-            "Groups has no cut of its own; give it a partitioner, or hand it to a datamodule, which fills in its usual",
+            "Groups needs another partitioner; give it one, or pass Groups to a datamodule, which fills in its usual",
         ),
         (
             lambda: Groups(Groups(ContiguousColumns(2), [1, 2]), [1, 1, 1]).split(Layout((4,))),
-            "Groups cuts into groups already, which cannot be grouped again; say all numbers in one members",
+            "Groups makes groups already, which cannot be grouped again; give all numbers in one members",
         ),
         (
             lambda: Groups(ContiguousColumns(2), [1, 2]).groups(2),
-            r"Groups has 3 parties \(members 1, 2\) but is asked for the groups of 2; hand it the parts it has made",
+            r"Groups has 3 parties \(members 1, 2\); got 2 parties; pass the number of its parts",
         ),
         (lambda: Groups(ContiguousColumns(9), [1] * 9).split(Layout((4,))), "9 parties cannot share 4 columns"),
     ],
@@ -261,7 +263,7 @@ def test_a_record_that_two_parties_of_a_group_hold(held):
         InMemory({"train": table(23, 4)}, partitioner=Shared(held)).setup("fit")
     assert str(error.value) == (
         "23 train records are held by several parties of one group, first record r0 by parties 0 and 1; parties of a "
-        "group hold different records, so leave each with one of them"
+        "group hold different records, so give each to one of them"
     )
 
 
@@ -296,10 +298,11 @@ def test_presence_for_another_number_of_parties():
     with pytest.raises(ConfigurationError) as error:
         open_splits(Groups(ContiguousColumns(2), [1, 2]), train=split)
     assert str(error.value) == (
-        "the data say who holds the train records in shape (23, 2), but there are 23 records and 3 parties; say it for "
-        "each record and party"
+        "present of the data has shape (23, 2) for the train records; return one truth value for each of the 23 "
+        "records "
+        "and 3 parties"
     )
-    with pytest.raises(ConfigurationError, match=r"Shared says who holds the train records in shape \(9, 2\)"):
+    with pytest.raises(ConfigurationError, match=r"Shared.held has shape \(9, 2\)"):
         InMemory({"train": table(8, 4)}, partitioner=Shared(np.ones((9, 2), dtype=bool))).setup("fit")
 
 
@@ -345,7 +348,7 @@ def test_the_five_clients_of_bank_marketing(tmp_path):
 def test_groups_of_adult_follow_what_is_dropped(tmp_path):
     write_adult(tmp_path)
     data = Adult(Groups(None, [1, 2, 3]), data_dir=tmp_path, expected_records=None, drop=("education", "education-num"))
-    with pytest.raises(ConfigurationError, match="members has 3 numbers but NamedColumns cuts the columns into 2 par"):
+    with pytest.raises(ConfigurationError, match="members has 3 numbers, but NamedColumns makes 2 par"):
         data.setup("fit")
     kept = Adult(Groups(None, [1, 2, 3]), data_dir=tmp_path, expected_records=None)
     kept.setup("test")

@@ -142,25 +142,34 @@ def test_numbers_by_name_and_of_one_hot_columns():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ColumnsByImportance(2, 0.0), "alpha 0 is no concentration"),
+        (
+            lambda: ColumnsByImportance(2, 0.0),
+            "alpha must be above 0 and finite, such as 1, or 1000 for even shares; got 0",
+        ),
         (
             lambda: ColumnsByImportance(2, importance=[1.0, -0.5]),
-            "importance -0.5 cannot be shared out; use finite numbers from 0",
+            "importance must be finite numbers from 0; got -0.5",
         ),
-        (lambda: ColumnsByImportance(2, importance={"a": float("inf")}), "importance inf cannot be shared out"),
-        (lambda: cut(ColumnsByImportance(2, importance=[1.0] * 5)), "importance has 5 numbers for 6 columns; give one"),
+        (
+            lambda: ColumnsByImportance(2, importance={"a": float("inf")}),
+            "importance must be finite numbers from 0; got inf",
+        ),
+        (
+            lambda: cut(ColumnsByImportance(2, importance=[1.0] * 5)),
+            "importance must have one number for each of the 6 columns; got 5",
+        ),
         (
             lambda: cut(ColumnsByImportance(2, importance={"c0": 1.0, "d": 2.0}), None, NAMES),
             "importance names column 'd', which the data do not have; they have c0, c1, c2, c3, c4, c5",
         ),
         (
             lambda: cut(ColumnsByImportance(2, importance={"c0": 1.0, "c5": 2.0}), None, NAMES),
-            "importance has no number for 4 columns, first 'c1'; give it one, such as 0",
+            "importance has no number for 4 columns, first 'c1'; give one, such as 0",
         ),
         (lambda: cut(ColumnsByImportance(7)), "7 parties cannot share 6 columns; use 1 to 6 parties"),
         (
             lambda: cut(ColumnsByImportance(2), records(labels=False)),
-            "mutual information needs labels, which these data do not have; give importance a number a column",
+            "mutual information needs labels, and these data have none; give importance as one number for each column",
         ),
     ],
 )

@@ -193,7 +193,7 @@ def test_the_partitioner_itself_remembers_no_records():
     cut = BySize()
     data = InMemory(splits(), partitioner=cut)
     data.setup("fit")
-    with pytest.raises(ConfigurationError, match="hand it to a datamodule, or show it records with informed_by"):
+    with pytest.raises(ConfigurationError, match="pass it to a datamodule, or call informed_by"):
         cut.split(Layout((5,)))
 
 
@@ -251,7 +251,7 @@ def test_values_that_are_not_finite(value):
     split.features[6, 3] = split.features[8, 0] = value
     refused(
         "2 feature values of the training records are NaN or infinite, first in position 3; impute or remove them, "
-        "BySize cuts by these values",
+        "because BySize uses these values",
         split,
     )
     refused("first in column 'd'; impute", split, columns=("a", "b", "c", "d"))
@@ -259,7 +259,7 @@ def test_values_that_are_not_finite(value):
 
 def test_data_that_say_who_holds_what():
     split = dataclasses.replace(table(10, 4), present=torch.ones(10, 2, dtype=torch.bool))
-    refused("the data say which of their own parties holds which record, so BySize cannot cut the columns anew", split)
+    refused("these data decide themselves which party holds which record, so BySize cannot divide their columns", split)
 
 
 def test_values_that_stay_on_disk():
@@ -269,7 +269,7 @@ def test_values_that_stay_on_disk():
             return Layout((3, 8, 8))
 
     split = Split(torch.empty(5, 0), torch.arange(5) % 2, np.arange(5))
-    with pytest.raises(ConfigurationError, match=r"these data do not keep theirs in memory; use a partitioner that ne"):
+    with pytest.raises(ConfigurationError, match=r"these data stay on the disk; use a partitioner that ne"):
         OnDisk({"train": split}, partitioner=BySize()).setup("fit")
 
 
@@ -278,8 +278,8 @@ def test_without_training_records(partitioner):
     with pytest.raises(ConfigurationError) as error:
         OverlappingColumns(partitioner).split(Layout((5,)))
     assert str(error.value) == (
-        f"{type(partitioner).__name__} cuts by what the training records hold; hand it to a datamodule, or show it "
-        "records with informed_by before split"
+        f"{type(partitioner).__name__} needs training records; pass it to a datamodule, or call informed_by "
+        f"before split"
     )
 
 
@@ -289,7 +289,9 @@ def test_a_broken_promise_is_noticed():
             part, *_ = super().parts_by(layout, training)
             return part, part
 
-    with pytest.raises(ConfigurationError, match="Twice promises every column to one party but 2 columns go to nobody"):
+    with pytest.raises(
+        ConfigurationError, match="Twice must give every column to exactly one party, but 2 columns go to no party"
+    ):
         InMemory(splits(), partitioner=Twice()).setup("fit")
 
 

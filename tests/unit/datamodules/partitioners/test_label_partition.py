@@ -64,7 +64,7 @@ def test_everybody_has_as_many_and_the_first_have_the_one_more(records, data, pa
     cut = LabelPartition(ContiguousColumns(parties), active=active, seed=seed)
     labels = np.zeros(records, dtype=np.int64)
     if sharers > records:
-        with pytest.raises(ConfigurationError, match="cannot share"):
+        with pytest.raises(ConfigurationError, match="active must be at most"):
             holders(cut, labels, parties)
         return
     own = holders(cut, labels, parties)
@@ -285,25 +285,25 @@ def filed(text, parties=2):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (asked(active=1, classes=[[0]]), "are three ways to share labels out; give one of them"),
-        (asked(active=2, file="it.csv"), "are three ways to share labels out; give one of them"),
-        (asked(active=0), "active 0 leaves nobody with labels; use 1 or more"),
-        (asked(active=3), "labels are given to party 2, but the parties are 0 to 1; share them among these"),
-        (asked(labels=[0], active=2), "2 parties cannot share 1 labels; use at most as many"),
-        (asked(classes=[]), "classes names nothing for some party; give each of the first parties its classes"),
-        (asked(classes=[[0, 1, 2], []]), "classes names nothing for some party"),
-        (asked(classes=[[0, 0], [1, 2]]), "names one twice for a party; name each once"),
-        (asked(classes=[[0], [1]]), "the labels of class 2 are given to nobody; name it in classes, or leave its"),
-        (asked(classes=[[0, 1, 2], [5]]), r"party 1 would hold no label: .* its classes \[5\] left for it; give it"),
+        (asked(active=1, classes=[[0]]), "only one of active, classes and file can be given; leave the others out"),
+        (asked(active=2, file="it.csv"), "only one of active, classes and file can be given; leave the others out"),
+        (asked(active=0), "active must be at least 1; got 0"),
+        (asked(active=3), "labels are given to party 2, but the parties are 0 to 1; give them to these"),
+        (asked(labels=[0], active=2), "active must be at most 1, the number of training labels; got 2"),
+        (asked(classes=[]), "classes must have at least one class for each of the first parties; add classes"),
+        (asked(classes=[[0, 1, 2], []]), "classes must have at least one class for each"),
+        (asked(classes=[[0, 0], [1, 2]]), "classes must name each class once for a party; got"),
+        (asked(classes=[[0], [1]]), "the labels of class 2 are given to no party; name it in classes, or leave its"),
+        (asked(classes=[[0, 1, 2], [5]]), r"party 1 would hold no label: .* its classes \[5\] is left for it; give it"),
         (asked(labels=[0, 1], classes=[[0, 1], [1]]), "party 1 would hold no label"),
         (
             asked(classes=[[0], [1], [2]]),
-            "labels are given to party 2, but the parties are 0 to 1; share them among these",
+            "labels are given to party 2, but the parties are 0 to 1; give them to these",
         ),
-        (asked(file="nowhere.csv"), "nowhere.csv does not say who holds which labels .*; give a CSV file with the col"),
-        (filed("key,party\nr0,1\n"), "does not say who holds which labels"),
-        (filed("id,party\nr0\n"), "does not say who holds which labels"),
-        (filed("id,party\nr0,first\n"), "does not say who holds which labels"),
+        (asked(file="nowhere.csv"), "nowhere.csv cannot be read .*; give a CSV file with the col"),
+        (filed("key,party\nr0,1\n"), r"it.csv cannot be read \(.*\); give"),
+        (filed("id,party\nr0\n"), r"it.csv cannot be read \(.*\); give"),
+        (filed("id,party\nr0,first\n"), r"it.csv cannot be read \(.*\); give"),
         (filed("id,party\nr0,1\nr0,0\n"), "names 1 records twice; name each once"),
         (
             filed("id,party\nr0,2\n"),
@@ -313,7 +313,7 @@ def filed(text, parties=2):
         (filed("id,party\nx0,1\n"), "names none of the 2 training records, whose ids are like r0; use their ids"),
         (filed("id,party\n"), "names none of the 2 training records"),
         (filed(""), "names none of the 2 training records"),
-        (lambda _: LabelPartition(active=1).split(Layout((4,))), "LabelPartition has no cut of its own"),
+        (lambda _: LabelPartition(active=1).split(Layout((4,))), "LabelPartition needs another partitioner"),
     ],
 )
 def test_what_cannot_be_shared_out_is_refused_in_one_line(tmp_path, ask, message):

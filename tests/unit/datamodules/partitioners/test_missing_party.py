@@ -184,24 +184,24 @@ def test_in_the_clear_they_do_without(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MissingAtTest(None, []), "parties [] names none, or one twice; name each missing party once"),
-        (lambda: MissingAtTest(None, [1, 1]), "parties [1, 1] names none, or one twice"),
+        (lambda: MissingAtTest(None, []), "parties must name at least one missing party, each once; got []"),
+        (lambda: MissingAtTest(None, [1, 1]), "at least one missing party, each once; got [1, 1]"),
         (
             lambda: MissingAtTest(None, [1], ["train"]),  # type: ignore[list-item]  # wrong on purpose
-            "splits ['train'] are not some of val, test, predict; name these only",
+            "splits must be one or more of val, test, predict; got ['train']",
         ),
-        (lambda: MissingAtTest(None, [1], []), "splits [] are not some of val, test, predict"),
+        (lambda: MissingAtTest(None, [1], []), "splits must be one or more of val, test, predict; got []"),
         (
             lambda: MissingAtTest(ContiguousColumns(3), [3]).split(Layout((4,))),
-            "party 3 cannot be missing, the parties are 0 to 2; correct its number",
+            "parties names party 3, but the parties are 0 to 2; correct its number",
         ),
         (
             lambda: MissingAtTest(ContiguousColumns(3), [-1]).split(Layout((4,))),
-            "party -1 cannot be missing, the parties are 0 to 2",
+            "parties names party -1, but the parties are 0 to 2",
         ),
         (
             lambda: MissingAtTest(ContiguousColumns(2), [0, 1]).split(Layout((4,))),
-            "all 2 parties would be missing; leave one there",
+            "all 2 parties would be missing; name fewer in parties",
         ),
     ],
 )

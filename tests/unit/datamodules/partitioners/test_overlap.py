@@ -110,24 +110,27 @@ def test_the_usual_cut_fills_in_for_none():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LimitedOverlap(aligned=0), "aligned 0 leaves the parties no record in common; use 1 or more"),
+        (lambda: LimitedOverlap(aligned=0), "aligned must be at least 1; got 0"),
         (
             lambda: opened(LimitedOverlap(ContiguousColumns(2), 24)),
             "aligned 24 exceeds the 23 training records; lower it to at most 23",
         ),
         (
             lambda: opened(LimitedOverlap(Groups(ContiguousColumns(2), [1, 2]), 4)),
-            "Groups cuts for groups of parties, which share out the records among themselves; give LimitedOverlap one "
-            "that cuts columns alone",
+            "Groups makes groups of parties, between which records are divided already; give LimitedOverlap a "
+            "partitioner that divides only columns",
         ),
         (
             lambda: opened(LimitedOverlap(LimitedOverlap(ContiguousColumns(2), 4), 4)),
-            "LimitedOverlap says already who holds the train records; give LimitedOverlap one that cuts columns alone",
+            "LimitedOverlap decides already who holds the train records; give LimitedOverlap a partitioner that "
+            "divides "
+            "only columns",
         ),
         (
             lambda: LimitedOverlap().split(Layout((4,))),
-            "LimitedOverlap has no cut of its own; give it a partitioner, or hand it to a datamodule, which fills in "
-            "its usual one",
+            "LimitedOverlap needs another partitioner; give it one, or pass LimitedOverlap to a datamodule, which "
+            "fills "
+            "in its usual partitioner",
         ),
     ],
 )

@@ -240,13 +240,13 @@ def test_named_columns_may_leave_out_columns_when_asked():
         (RowStrips(5), Layout((1, 4, 9)), "5 parties cannot share 4 rows of pixels"),
         (Grid(1, 5), Layout((1, 9, 4)), "5 parties cannot share 4 columns of pixels"),
         (RowStrips(2), Layout((9,)), "use ContiguousColumns, RandomColumns or NamedColumns"),
-        (Views(), Layout((9,)), "Views needs data that come in views"),
+        (Views(), Layout((9,)), "Views needs data with views"),
         (Views(3), Layout((9,), views=(4, 5)), "3 parties cannot share 2 views; use 1 to 2 parties"),
-        (NamedColumns({"a": ["x"]}), Layout((1, 2, 2)), "images take RowStrips or Grid"),
+        (NamedColumns({"a": ["x"]}), Layout((1, 2, 2)), "use RowStrips or Grid for images"),
         (NamedColumns({"a": ["x"]}), Layout((1,), ("y",)), "party 'a' is given column 'x', which the data do not have"),
         (NamedColumns({"a": ["x"], "b": ["x"]}), Layout((1,), ("x",)), "column 'x' is given to both 'a' and 'b'"),
-        (NamedColumns({"a": ["x"]}), Layout((3,), ("x", "y", "z")), r"2 columns are given to nobody \(y, z\)"),
-        (NamedColumns({"a": ["x"], "b": []}), Layout((1,), ("x",)), "leaves party 1 without a column"),
+        (NamedColumns({"a": ["x"]}), Layout((3,), ("x", "y", "z")), r"2 columns are given to no party \(y, z\)"),
+        (NamedColumns({"a": ["x"], "b": []}), Layout((1,), ("x",)), "gives party 1 no column"),
     ],
 )
 def test_an_impossible_cut_is_refused(cut, layout, message):
@@ -259,7 +259,7 @@ def test_a_broken_promise_is_noticed():
         def parts(self, layout: Layout) -> tuple[Part, ...]:
             return (Part(np.array([0, 1]), (2,)), Part(np.array([1]), (1,)))
 
-    with pytest.raises(ConfigurationError, match="1 columns go to nobody and 1 to several"):
+    with pytest.raises(ConfigurationError, match="1 columns go to no party and 1 to several"):
         Overlapping().split(Layout((3,)))
 
 

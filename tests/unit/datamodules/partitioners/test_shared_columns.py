@@ -128,18 +128,25 @@ def test_the_usual_cut_fills_in_for_none():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: OverlappingColumns(shared=0.0), "shared 0.0 is no share of the columns; use a number above 0 and up"),
-        (lambda: OverlappingColumns(shared=1.2), "shared 1.2 is no share of the columns"),
-        (lambda: OverlappingColumns(shared=[]), "shared names no column; name some, or leave OverlappingColumns out"),
-        (lambda: OverlappingColumns(holders=1), "holders 1 shares a column with nobody; use 2 or more"),
+        (
+            lambda: OverlappingColumns(shared=0.0),
+            "shared must be a share above 0 and up to 1, or names of columns; got 0.0",
+        ),
+        (lambda: OverlappingColumns(shared=1.2), "up to 1, or names of columns; got 1.2"),
+        (lambda: OverlappingColumns(shared=[]), "shared must name at least one column; got none"),
+        (lambda: OverlappingColumns(holders=1), "holders must be at least 2; got 1"),
         (
             lambda: cut(OverlappingColumns(ContiguousColumns(2), holders=3)),
-            "columns cannot be shared by 3 of 2 parties; use at least two parties, and no more holders than parties",
+            "holders must be from 2 to the number of parties, which is 2; got 3",
         ),
-        (lambda: cut(OverlappingColumns(ContiguousColumns(1))), "columns cannot be shared by 1 of 1 parties"),
+        (
+            lambda: cut(OverlappingColumns(ContiguousColumns(1))),
+            "holders must be from 2 to the number of parties, which is 1; got 1",
+        ),
         (
             lambda: cut(OverlappingColumns(ContiguousColumns(2), ["c99"])),
-            "shared names column 'c99', which no party holds; use names of columns that are cut, or a share of them",
+            "shared names column 'c99', which no party holds; use names of columns that a party holds, or a share "
+            "of them",
         ),
         (
             lambda: OverlappingColumns(ContiguousColumns(2), ["age"]).split(Layout((4,))),
@@ -147,11 +154,11 @@ def test_the_usual_cut_fills_in_for_none():
         ),
         (
             lambda: cut(OverlappingColumns(Groups(ContiguousColumns(2), [1, 2]))),
-            "Groups cuts for groups of parties, who hold the same columns already; put Groups over OverlappingColumns",
+            "Groups makes groups of parties, which hold the same columns already; use OverlappingColumns inside Groups",
         ),
         (
             lambda: OverlappingColumns(RowStrips(2)).split(Layout((1, 4, 4))),
-            "a party that sees an image of shape (1, 2, 4) has no place for single pixels of another; use Contiguous",
+            "pixels cannot be added to a party with images of shape (1, 2, 4); use Contiguous",
         ),
     ],
 )

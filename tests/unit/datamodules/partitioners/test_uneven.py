@@ -121,11 +121,20 @@ def test_images_are_dealt_out_in_strips():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DirichletColumns(3, 0), "alpha 0 is no concentration; use a number above 0, such as 1, or 1000 for"),
-        (lambda: DirichletColumns(3, [1.0, -2.0, 1.0]), "alpha -2 is no concentration"),
-        (lambda: DirichletColumns(3, float("inf")), "alpha inf is no concentration"),
-        (lambda: DirichletColumns(3, float("nan")), "alpha nan is no concentration"),
-        (lambda: DirichletColumns(3, [1, 1]), "alpha has 2 numbers for 3 parties; give one number, or 3"),
+        (lambda: DirichletColumns(3, 0), "alpha must be above 0 and finite, such as 1, or 1000 for even shares; got 0"),
+        (
+            lambda: DirichletColumns(3, [1.0, -2.0, 1.0]),
+            "alpha must be above 0 and finite, such as 1, or 1000 for even shares; got -2",
+        ),
+        (
+            lambda: DirichletColumns(3, float("inf")),
+            "alpha must be above 0 and finite, such as 1, or 1000 for even shares; got inf",
+        ),
+        (
+            lambda: DirichletColumns(3, float("nan")),
+            "alpha must be above 0 and finite, such as 1, or 1000 for even shares; got nan",
+        ),
+        (lambda: DirichletColumns(3, [1, 1]), "alpha must be one number, or one for each of the 3 parties; got 2"),
         (lambda: DirichletColumns(4).split(Layout((3,))), "4 parties cannot share 3 columns; use 1 to 3 parties"),
         (lambda: DirichletColumns(0).split(Layout((3,))), "0 parties cannot share 3 columns; use 1 to 3 parties"),
         (lambda: DirichletColumns(5).split(Layout((9, 4, 9))), "5 parties cannot share 4 rows of pixels; use 1 to 4"),

@@ -305,7 +305,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, files, monkeypatc
 
 def test_a_folder_that_cannot_be_written_is_told_and_done_without(tmp_path, files):
     (tmp_path / "kept").write_text("not a folder")
-    with pytest.warns(UserWarning, match="cannot be kept in .*kept .* name a folder that can be written") as told:
+    with pytest.warns(UserWarning, match="cannot be stored in .*kept .* set cache_dir to a folder") as told:
         data = opened(**files, cache_dir=tmp_path / "kept")
     assert len(told) == 4
     assert same(data, opened(**files))

@@ -211,14 +211,14 @@ def test_other_columns(files, tmp_path):
     )
     refused(
         files,
-        "tables 'north' and 'south' of a group have other columns (only 'north' has spent; only 'south' has tax); give "
-        "the tables of a group the same columns",
+        "tables 'north' and 'south' of a group have different columns (only 'north' has spent; only 'south' has tax); "
+        "give the tables of a group the same columns",
     )
     write_csv(tmp_path / "south.csv", shop(SOUTH, tax=int))
     refused(
         files,
-        "tables 'north' and 'south' of a group have other columns (only 'south' has tax); give the tables of a group "
-        "the same columns",
+        "tables 'north' and 'south' of a group have different columns (only 'south' has tax); give the tables of a "
+        "group the same columns",
     )
 
 
@@ -269,13 +269,13 @@ def test_a_table_without_training_records(files, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"groups": [["north", "east"]]}, "groups names table 'east', which is not there; use north, bank, south, tax"),
+        ({"groups": [["north", "east"]]}, "groups names the unknown table 'east'; use north, bank, south, tax"),
         ({"groups": [["north", "south"], ["tax", "south"]]}, "groups names table 'south' 2 times; name it once"),
         ({"groups": [["north", "north"]]}, "groups names table 'north' 2 times; name it once"),
-        ({"groups": [["north", "south"], []]}, "groups has a group without a table; name its tables or leave it out"),
+        ({"groups": [["north", "south"], []]}, "groups has an empty group; name its tables or leave it out"),
         (
             {"groups": [["north", "bank"]]},
-            "groups puts label_party 'bank' with others, but the active party stands apart; take it out of its group",
+            "groups has label_party 'bank' in a group with other tables; take it out of the group",
         ),
         (
             {"partitioner": ContiguousColumns(2)},
@@ -292,7 +292,7 @@ def test_impossible_settings(files, settings, message):
 
 
 def test_a_single_table_written_as_text_is_no_group(files):
-    with pytest.raises(ConfigurationError, match="groups has 'north' where the names of a group's tables are wanted"):
+    with pytest.raises(ConfigurationError, match="groups must be a list of lists of table names; got 'north'"):
         open_tables(files, groups=["north", "south"])
 
 

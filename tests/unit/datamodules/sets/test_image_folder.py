@@ -408,7 +408,9 @@ def test_a_cut_by_values_is_refused(drawn):
         def parts_by(self, layout, training):
             pytest.fail("there are no values to look at")
 
-    with pytest.raises(ConfigurationError, match="ByValue cuts by values, but these data do not keep theirs in memory"):
+    with pytest.raises(
+        ConfigurationError, match="ByValue needs the values of the data in memory, and these data stay on the disk"
+    ):
         open_data(drawn[0], "fit", partitioner=ByValue())
 
 
