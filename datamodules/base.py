@@ -14,12 +14,12 @@ from lightning_vfl.schedules import InOrder, Schedule, Shuffled
 from lightning_vfl.types import VerticalBatch
 
 from .loader import ScheduledLoader
-from .partitioners.groups import who_holds
+from .partitioners.groups import find_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner
 from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
-from .records.records import Records, Split, VerticalRecords, columns_of, scaled
+from .records.records import Records, Split, VerticalRecords, scale_columns, take_columns
 from .records.records import SplitName as SplitName  # data sets import it from here
 
 _NEEDED: dict[str, tuple[SplitName, ...]] = {
@@ -38,8 +38,8 @@ class VerticalDataModule(LightningDataModule, ABC):
     the settings below as ``**loader`` and pass them on.
 
     Args:
-        partitioner: who gets which columns; None: the data set's usual cut.
-        normaliser: how each party scales its features, fitted on its own training rows; None: the data set's usual way.
+        partitioner: who gets which columns; None: the data set's default.
+        normaliser: how each party scales its features, fitted on its own training rows; None: the data set's default.
         batch_size: rows of a batch in each process; the joint batch has this times the number of processes.
         seed: names the order of the training records, and the draw of validation and test records.
         drop_last: leave out the last, smaller batch of every training epoch.
@@ -146,10 +146,10 @@ class VerticalDataModule(LightningDataModule, ABC):
         parts = self._cut(lambda: splits["train"].in_floats())
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
         widths = [len(part.positions) for part in parts]
-        cut = {name: columns_of(split.features.flatten(1), positions) for name, split in splits.items()}
+        cut = {name: take_columns(split.features.flatten(1), positions) for name, split in splits.items()}
         present, lacking = {}, {}
         for name, features in cut.items():
-            present[name] = held = who_holds(name, splits[name], self.partitioner, self.party_groups)
+            present[name] = held = find_holders(name, splits[name], self.partitioner, self.party_groups)
             if held is not None:  # features that a party does not hold are zero before and after scaling
                 lacking[name] = ~held.repeat_interleave(torch.tensor(widths), dim=1)
                 if features.is_floating_point():  # bytes may be the data set's own memory, and are always finite
@@ -159,7 +159,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         for name in missing:
             if name in splits:
                 split = splits[name]
-                features = scaled(cut[name], shift, scale)
+                features = scale_columns(cut[name], shift, scale)
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
                 holders = self._label_holders(split) if name == "train" else None

@@ -37,7 +37,7 @@ def check_val_records(val_records: int) -> None:
         raise ConfigurationError(f"val_records must be 0 or more; got {val_records}")
 
 
-def held_out(records: int, val_records: int, seed: int, data: str) -> dict[SplitName, np.ndarray]:
+def draw_validation(records: int, val_records: int, seed: int, data: str) -> dict[SplitName, np.ndarray]:
     """Sorted positions of the training and validation records; the seed names the draw.
 
     Raises:

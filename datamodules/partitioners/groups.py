@@ -27,7 +27,7 @@ class Groups(PartitionerOver):
     are such, ``held`` is that of the other partitioner.
 
     Args:
-        partitioner: divides the columns into G parts; None: the data set's usual partitioner.
+        partitioner: divides the columns into G parts; None: the data set's default partitioner.
         members: the number of parties in each of the G groups.
         seed: names the division of the records.
 
@@ -103,7 +103,7 @@ class Groups(PartitionerOver):
         return held if own is None else held & np.repeat(own, self.members, axis=1)
 
 
-def who_holds(name: str, split: Split, partitioner: Partitioner, groups: Sequence[Sequence[int]]) -> Tensor | None:
+def find_holders(name: str, split: Split, partitioner: Partitioner, groups: Sequence[Sequence[int]]) -> Tensor | None:
     """(N, M) bool, whether party m holds record n, according to the data and to the partitioner; None: all parties do.
 
     Args:

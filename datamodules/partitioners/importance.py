@@ -10,7 +10,7 @@ from lightning_vfl.streams import permutation
 
 from ..records.layout import Layout, Part
 from .informed import InformedPartitioner, TrainingRecords
-from .uneven import concentrations, dirichlet, refuse_too_many, share_out
+from .uneven import check_alpha, draw_shares, refuse_too_many, share_out
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class ColumnsByImportance(InformedPartitioner):
         seed: int = 0,
     ) -> None:
         self.parties = parties
-        self.alpha = concentrations(alpha, parties)
+        self.alpha = check_alpha(alpha, parties)
         self.importance = importance if isinstance(importance, str) else _checked(importance)
         self.seed = seed
 
@@ -79,7 +79,7 @@ class ColumnsByImportance(InformedPartitioner):
         importance = self._importance(layout, training)
         order = permutation(layout.size, self.seed, "columns by importance", "order")
         order = order[np.argsort(-importance[order], kind="stable")]
-        shares = dirichlet(self.alpha, self.parties, self.seed, "columns by importance")
+        shares = draw_shares(self.alpha, self.parties, self.seed, "columns by importance")
         owners = share_out(importance[order], shares)
         own = [np.sort(order[owners == party]) for party in range(self.parties)]
         return tuple(Part(positions, (len(positions),)) for positions in own)

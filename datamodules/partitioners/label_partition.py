@@ -26,7 +26,7 @@ class LabelPartition(PartitionerOver):
     labels are the active parties.
 
     Args:
-        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        partitioner: divides the columns into M parts; None: the data set's default partitioner.
         active: L, the number of parties, the first ones, that get equal shares of a random order; None: all M.
         classes: for each of the first parties the classes whose labels it holds. The records of a class of several
             parties are divided evenly between them, at random.

@@ -27,7 +27,7 @@ class MissingAtTest(PartitionerOver):
     codes refuse such records.
 
     Args:
-        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        partitioner: divides the columns into M parts; None: the data set's default partitioner.
         parties: numbers of the missing parties.
         splits: the splits in which they are missing: ``val``, ``test``, ``predict``. Without ``val``, the best model is
             chosen with all parties.

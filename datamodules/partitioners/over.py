@@ -21,7 +21,7 @@ class PartitionerOver(Partitioner):
     """Passes on all decisions of another partitioner. A subclass changes some of them.
 
     Args:
-        partitioner: divides the columns; None: the data set's usual partitioner, which the datamodule fills in.
+        partitioner: divides the columns; None: the data set's default partitioner, which the datamodule fills in.
     """
 
     covering: ClassVar[bool] = False  # the other partitioner checks its own promise
@@ -39,7 +39,7 @@ class PartitionerOver(Partitioner):
         if self.partitioner is None:
             raise ConfigurationError(
                 f"{type(self).__name__} needs another partitioner; give it one, or pass {type(self).__name__} to a "
-                "datamodule, which fills in its usual partitioner"
+                "datamodule, which fills in its default partitioner"
             )
         return self.partitioner
 

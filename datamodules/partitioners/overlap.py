@@ -22,7 +22,7 @@ class LimitedOverlap(PartitionerOver):
     Every party holds all validation, test and prediction records.
 
     Args:
-        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        partitioner: divides the columns into M parts; None: the data set's default partitioner.
         aligned: the number of training records that every party holds; the paper has 128 to 1024.
         seed: names the draw.
         only_aligned: leave the other records out of training, as methods that learn from common records have to.

@@ -97,7 +97,7 @@ class Partitioner(ABC):
         return None
 
     def with_default(self, usual: "Partitioner") -> "Partitioner":
-        """This partitioner; if it needs another partitioner and has none, with the data set's usual one."""
+        """This partitioner; if it needs another partitioner and has none, with the data set's default."""
         return self
 
     def informed_by(self, training: "Callable[[], Split]") -> "Partitioner":
@@ -283,12 +283,12 @@ class Views(Partitioner):
         return "Views()" if self.parties is None else super().__repr__()  # as in earlier checkpoints
 
 
-def files_named(partitioner: Partitioner) -> list[Path]:
+def find_setting_files(partitioner: Partitioner) -> list[Path]:
     """The files that a partitioner's settings name, and those of the partitioner inside it."""
     found = []
     for setting in vars(partitioner).values():
         if isinstance(setting, Partitioner):
-            found += files_named(setting)
+            found += find_setting_files(setting)
         elif isinstance(setting, str | Path) and os.path.isfile(setting):
             found.append(Path(setting))
     return found

@@ -18,7 +18,7 @@ class OverlappingColumns(PartitionerOver):
     The columns of the other partitioner come first in a part; the added columns follow in the order of the data.
 
     Args:
-        partitioner: divides the columns into M parts; None: the data set's usual partitioner.
+        partitioner: divides the columns into M parts; None: the data set's default partitioner.
         shared: which columns: a share in (0, 1] of the columns that a party holds, at least one column, drawn at
             random; or names of columns, where a name also stands for its one-hot columns.
         holders: the number of parties that hold each of them: its owner, and others drawn at random; None: all M.

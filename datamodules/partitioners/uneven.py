@@ -47,14 +47,14 @@ class DirichletColumns(Partitioner):
 
     def __init__(self, parties: int, alpha: float | Sequence[float] = 1.0, seed: int = 0) -> None:
         self.parties = parties
-        self.alpha = concentrations(alpha, parties)
+        self.alpha = check_alpha(alpha, parties)
         self.seed = seed
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         image = len(layout.shape) == 3
         things = layout.shape[1] if image else layout.size
         refuse_too_many(self.parties, things, "rows of pixels" if image else "columns")
-        shares = dirichlet(self.alpha, self.parties, self.seed, "dirichlet columns")
+        shares = draw_shares(self.alpha, self.parties, self.seed, "dirichlet columns")
         heights = np.bincount(share_out(np.ones(things), shares))
         if not image:
             order = permutation(things, self.seed, "dirichlet columns", "order")
@@ -65,7 +65,7 @@ class DirichletColumns(Partitioner):
         return tuple(Part(strip.reshape(-1), strip.shape) for strip in strips)
 
 
-def concentrations(alpha: float | Sequence[float], parties: int) -> float | tuple[float, ...]:
+def check_alpha(alpha: float | Sequence[float], parties: int) -> float | tuple[float, ...]:
     """The checked α of a Dirichlet distribution: one number for all parties or one for each.
 
     Raises:
@@ -93,13 +93,13 @@ def refuse_too_many(parties: int, things: int, what: str) -> None:
         raise ConfigurationError(f"{parties} parties cannot share {things} {what}; use 1 to {things} parties")
 
 
-def dirichlet(alpha: float | Sequence[float], parties: int, seed: int, *names: Name) -> "NDArray[np.float64]":
+def draw_shares(alpha: float | Sequence[float], parties: int, seed: int, *names: Name) -> "NDArray[np.float64]":
     """(M,) shares that add up to 1, drawn from Dirichlet(α) by a named stream.
 
     They are normalised Gamma variables, drawn as logarithms: with α = 0.001 nearly all of them would otherwise be 0.
 
     Example:
-        >>> [round(float(share), 3) for share in dirichlet(0.5, 3, 0, "doctest")]
+        >>> [round(float(share), 3) for share in draw_shares(0.5, 3, 0, "doctest")]
         [0.631, 0.231, 0.139]
     """
     from scipy.special import gammaincinv, logsumexp  # where it is used

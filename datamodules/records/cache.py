@@ -104,7 +104,7 @@ class RecordCache:
         return self.folder / f"{self.name}-{split}-{digest}"
 
 
-def state_of(files: Sequence[Path]) -> list[list[Any]]:
+def stat_files(files: Sequence[Path]) -> list[list[Any]]:
     """Path, size and modification time of each file, for a key; size and time are None for a missing file."""
     said: list[list[Any]] = []
     for file in files:
@@ -116,12 +116,12 @@ def state_of(files: Sequence[Path]) -> list[list[Any]]:
     return said
 
 
-def described(thing: object) -> str:
+def describe(thing: object) -> str:
     """Class and settings of a partitioner or normaliser, for a key; the module tells two classes of one name apart.
 
     Example:
         >>> from lightning_vfl.datamodules import RowStrips
-        >>> described(RowStrips(4))
+        >>> describe(RowStrips(4))
         'lightning_vfl.datamodules.partitioners.partition.RowStrips: RowStrips(parties=4)'
     """
     return f"{type(thing).__module__}.{type(thing).__qualname__}: {thing!r}"

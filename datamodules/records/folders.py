@@ -13,7 +13,7 @@ def data_folder(data_dir: str | Path | None, name: str) -> Path:
     return Path(os.environ.get("LIGHTNING_VFL_DATA", "data")) / name
 
 
-def absent(folder: Path, what: str, put: str) -> ConfigurationError:
+def missing_files(folder: Path, what: str, put: str) -> ConfigurationError:
     """The error for missing files of a data set.
 
     Args:

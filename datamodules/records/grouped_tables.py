@@ -36,18 +36,18 @@ def check_names(
     return tuple(tuple(sorted(group, key=tables.index)) for group in groups if len(group) > 1)
 
 
-def with_singles(groups: Iterable[tuple[str, ...]], tables: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+def add_singles(groups: Iterable[tuple[str, ...]], tables: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """These groups and every other table as a group of its own, in the order of their first tables.
 
     Example:
-        >>> with_singles([("b", "d")], ["a", "b", "c", "d"])
+        >>> add_singles([("b", "d")], ["a", "b", "c", "d"])
         (('a',), ('b', 'd'), ('c',))
     """
     group_of = {table: group for group in groups for table in group}
     return tuple(dict.fromkeys(group_of.get(table, (table,)) for table in tables))
 
 
-def alike(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> "dict[str, pd.DataFrame]":
+def align_columns(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> "dict[str, pd.DataFrame]":
     """The tables, with the columns of every group in the order of its first table.
 
     Raises:

@@ -46,7 +46,7 @@ class Split:
 _AT_ONCE = 256  # records scaled together: the block stays in the processor's cache through all operations
 
 
-def columns_of(numbers: Tensor, positions: Tensor) -> Tensor:
+def take_columns(numbers: Tensor, positions: Tensor) -> Tensor:
     """(N, ΣF) the columns at these positions of (N, F). The result is a copy, except for bytes in their own order."""
     if numbers.dtype != torch.uint8:
         return numbers.index_select(1, positions)
@@ -55,7 +55,7 @@ def columns_of(numbers: Tensor, positions: Tensor) -> Tensor:
     return torch.from_numpy(np.take(numbers.numpy(), positions.numpy(), axis=1))  # four times as fast as torch
 
 
-def scaled(columns: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def scale_columns(columns: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """(N, ΣF) columns scaled by (ΣF,): floats in place; bytes are converted to new float32 numbers in [0, 1] first.
 
     Guarantee: bytes give bit for bit the result that their float32 numbers would give.

@@ -106,7 +106,7 @@ def _taken(numbers: Tensor, positions: Tensor) -> Tensor:
     return torch.from_numpy(np.take(numbers.numpy(), positions.numpy(), axis=1))
 
 
-def two_alike(source: Source, places: Tensor, positions: Tensor, owners: Tensor, held: Tensor) -> Tensor:
+def match_moments(source: Source, places: Tensor, positions: Tensor, owners: Tensor, held: Tensor) -> Tensor:
     """(2, ΣF) float64 in [0, 1]: two records with the same mean and deviation in every column as many records.
 
     A scaling that depends on means and deviations of columns, or of several columns together, is the same for the two

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..partitioners.partition import Partitioner
 from ..records.cells import as_table, read_rows
-from ..records.folders import absent
+from ..records.folders import missing_files
 from ..records.tables import Table
 from ..split import check_shares, split_rows
 from .mixed_table import MixedTable
@@ -30,14 +30,14 @@ class Adult(MixedTable):
     ``adult.data``. A record's id is its position in its file, label 1 is ``>50K``, and ``?`` (unknown) is a category.
     ``fnlwgt``, a weight for estimates of the population, and ``education-num``, education as a number, are dropped.
 
-    The usual cut is that of vFedSec, appendix B, into 27, 63 and 16 columns, see ``groups``. The clients of one group
-    hold the same columns, so a group is one party here; ``Groups(None, members=[1, 2, 2])`` makes each of the 5 clients
-    a party. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
+    The default partition is that of vFedSec, appendix B, into 27, 63 and 16 columns, see ``groups``. Clients of one
+    group hold the same columns, so a group is one party here; ``Groups(None, members=[1, 2, 2])`` makes each of the 5
+    clients a party. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
     ``RandomColumns(8)``: these draw from the 106 encoded columns, so the categories of one column come to several
     parties; ``NamedColumns`` keeps them together.
 
     Args:
-        partitioner: who gets which columns; None: the usual cut.
+        partitioner: who gets which columns; None: the default.
         val_share: share of the records of ``adult.data`` for validation; 0: none.
         drop: columns that no party gets.
         categorical: columns to encode one-hot; all others must hold numbers.
@@ -94,7 +94,7 @@ class Adult(MixedTable):
     def read(self) -> Table:
         if missing := [file for file in _FILES if not (self.data_dir / file).is_file()]:
             what = f"{' and no '.join(missing)} of {type(self).__name__}"
-            raise absent(self.data_dir, what, f"'{_FILES[0]}' and '{_FILES[1]}' from {self.source}")
+            raise missing_files(self.data_dir, what, f"'{_FILES[0]}' and '{_FILES[1]}' from {self.source}")
         expected = self.expected_records or (None, None)
         (data, drawn), (test, tested) = (self._file(*file) for file in zip(_FILES, expected, strict=True))
         columns = {name: np.concatenate([column, test[name]]) for name, column in data.items()}

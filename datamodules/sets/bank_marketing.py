@@ -7,7 +7,7 @@ import numpy as np
 
 from ..partitioners.partition import Partitioner
 from ..records.cells import as_table, check_columns, read_names, read_rows
-from ..records.folders import absent
+from ..records.folders import missing_files
 from ..records.tables import Table
 from ..split import check_shares, split_rows
 from .mixed_table import MixedTable
@@ -27,14 +27,14 @@ class BankMarketing(MixedTable):
     ``yes``, ``unknown`` is a category, and the day of the month is read as a category too, as in vFedSec. ``duration``
     is dropped: how long a call took is known only when its outcome is known.
 
-    The usual cut is that of vFedSec, appendix B, into 57, 3 and 20 columns, see ``groups``. The clients of one group
-    hold the same columns, so a group is one party here; ``Groups(None, members=[1, 2, 2])`` makes each of the 5 clients
-    a party. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
+    The default partition is that of vFedSec, appendix B, into 57, 3 and 20 columns, see ``groups``. Clients of one
+    group hold the same columns, so a group is one party here; ``Groups(None, members=[1, 2, 2])`` makes each of the 5
+    clients a party. The 5 and 8 partitions of its Table 6, features drawn at random, are ``RandomColumns(5)`` and
     ``RandomColumns(8)``: these draw from the 80 encoded columns, so the categories of one column come to several
     parties; ``NamedColumns`` keeps them together.
 
     Args:
-        partitioner: who gets which columns; None: the usual cut.
+        partitioner: who gets which columns; None: the default.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
         drop: columns that no party gets.
@@ -96,7 +96,7 @@ class BankMarketing(MixedTable):
         path = self.data_dir / _FILE
         if not path.is_file():
             other = f", only {_OTHER}, which has other columns" if (self.data_dir / _OTHER).is_file() else ""
-            raise absent(self.data_dir, f"data of {type(self).__name__}{other}", f"'{_FILE}' from {self.source}")
+            raise missing_files(self.data_dir, f"data of {type(self).__name__}{other}", f"'{_FILE}' from {self.source}")
         wanted = (*self.columns, self.label)
         names, rows = read_names(path, read_rows(path, ";", self.source), wanted, 1, self.source)
         check_columns(path, names, wanted, self.source)

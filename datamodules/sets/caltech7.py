@@ -1,6 +1,6 @@
 """Caltech101-7: pictures of seven kinds of objects in six views, from a MATLAB file."""
 
-from ..records.folders import absent
+from ..records.folders import missing_files
 from ..records.view_files import ViewData, read_known_mat
 from .view_form import ViewFiles
 
@@ -39,5 +39,7 @@ class Caltech7(ViewFiles):
     def read(self) -> ViewData:
         path = self.data_dir / _FILE
         if not path.is_file():
-            raise absent(self.data_dir, f"data of {type(self).__name__}", f"'{_FILE}', which {_SOURCE} links to,")
+            raise missing_files(
+                self.data_dir, f"data of {type(self).__name__}", f"'{_FILE}', which {_SOURCE} links to,"
+            )
         return read_known_mat(path, _WIDTHS, self.num_classes, "Caltech101-7")

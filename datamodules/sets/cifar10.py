@@ -16,7 +16,7 @@ from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.records import SplitName
-from ..split import check_val_records, held_out
+from ..split import check_val_records, draw_validation
 from .published_parts import PublishedPart, PublishedParts
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ class CIFAR10(PublishedParts):
     ``cifar-10-batches-bin``), or the archive ``cifar-10-python.tar.gz``, which is downloaded if there are no files and
     read without unpacking it to the disk. A party sees (3, h, w), red, green, blue, with pixels in [0, 1], scaled to
     mean 0 and deviation 1 over all its training pixels by default. PBM-VFL gives each of 4 parties a quadrant, as
-    ``Grid(2, 2)`` does, the usual cut. It also shifts and mirrors training images at random, which is not done here.
+    ``Grid(2, 2)`` does, the default. It also shifts and mirrors training images at random, which is not done here.
 
     Args:
-        partitioner: who gets which pixels; None: the usual cut.
+        partitioner: who gets which pixels; None: the default.
         data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/cifar10``, else ``data/cifar10``.
         val_records: records drawn from the training files for validation; 0: no validation.
         expected_records: the number of records that each of the six files must hold, so that a file cut short is
@@ -125,7 +125,7 @@ class CIFAR10(PublishedParts):
         return Labelled(x, np.concatenate([labels for _, labels in batches]), np.arange(len(x)))
 
     def draw(self, train: Labelled) -> "Mapping[SplitName, NDArray[np.int64]]":
-        return held_out(len(train), self.val_records, self.seed, type(self).__name__)
+        return draw_validation(len(train), self.val_records, self.seed, type(self).__name__)
 
     def _unpacked(self) -> tuple[Path, str] | None:
         """The folder of the files and the ending of their names; None: there are none."""

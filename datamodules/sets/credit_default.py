@@ -36,11 +36,11 @@ class CreditDefault(OneTable):
     The folder holds ``UCI_Credit_Card.csv``, ``default of credit card clients.csv`` or ``default of credit card
     clients.xls``. The columns are called X1 to X23 and Y, or LIMIT_BAL to PAY_AMT6 and ``default payment next month``
     (also with dots), in any order, below one or two rows of names; here they have the long names and UCI's order. Codes
-    such as SEX and EDUCATION are read as numbers. A record's id is its ID. The usual cut is that of FedVS: eleven
+    such as SEX and EDUCATION are read as numbers. A record's id is its ID. The default partition is that of FedVS: 11
     parties, the first with three columns, the others with two.
 
     Args:
-        partitioner: who gets which columns; None: the usual cut.
+        partitioner: who gets which columns; None: the default.
         expected_records: the number of records that the file must hold; None: any number.
         settings: further settings of ``OneTable`` and ``VerticalDataModule``.
 

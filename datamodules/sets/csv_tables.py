@@ -16,7 +16,7 @@ from lightning_vfl.errors import ConfigurationError
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
-from ..records.grouped_tables import alike, check_names, refuse_shared_ids, with_singles
+from ..records.grouped_tables import add_singles, align_columns, check_names, refuse_shared_ids
 from ..records.layout import Layout
 from ..records.party_tables import common_ids, encode_group, kind_of, listed, plain_ids, read_labels, read_table
 from ..records.records import Split, SplitName
@@ -165,8 +165,8 @@ class CSVTables(VerticalDataModule):
     @cached_property
     def _joined(self) -> _Joined:
         tables = self._read_all()
-        groups = with_singles(self.groups, tables)
-        tables = alike(tables, groups)
+        groups = add_singles(self.groups, tables)
+        tables = align_columns(tables, groups)
         ids = self._common_ids(tables, groups)
         tables = {party: table[table.index.isin(ids)].sort_index() for party, table in tables.items()}
         column = tables[self.label_party].pop(self.label_column)

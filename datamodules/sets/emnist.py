@@ -26,11 +26,11 @@ class EMNIST(IDXImages):
     Labels are 0 to 9 for digits, then the capitals, then those small letters that differ from their capitals (all in
     ``byclass``, eleven in ``balanced`` and ``bymerge``); in ``letters``, 0 to 25 for A to Z, whose files count from 1.
 
-    FedVS has 28 parties with one row of pixels each, as ``RowStrips(28)``, the usual cut; vFedSec has 4 with seven
+    FedVS has 28 parties with one row of pixels each, as ``RowStrips(28)``, the default; vFedSec has 4 with seven
     rows, as ``RowStrips(4)``.
 
     Args:
-        partitioner: who gets which pixels; None: the usual cut.
+        partitioner: who gets which pixels; None: the default.
         split: one of NIST's six splits.
         settings: further settings of ``IDXImages`` and ``VerticalDataModule``.
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..partitioners.partition import Partitioner
-from ..records.folders import absent
+from ..records.folders import missing_files
 from ..records.view_files import ViewData, read_known_mat, read_text
 from .view_form import ViewFiles
 
@@ -53,6 +53,6 @@ class Handwritten(ViewFiles):
         if missing := [path.name for path in texts.values() if not path.is_file()]:
             what = f"Handwritten.mat and no {', '.join(missing)}"
             put = f"the six text files {', '.join(path.name for path in texts.values())} from {_SOURCE}"
-            raise absent(self.data_dir, what, put)
+            raise missing_files(self.data_dir, what, put)
         views = tuple((name, read_text(texts[name], 2000, width)) for name, width in _WIDTHS.items())
         return ViewData(views, np.repeat(np.arange(self.num_classes), 200))

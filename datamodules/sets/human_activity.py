@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import ContiguousColumns, Partitioner
 from ..records.activity_files import ACTIVITIES, COLUMNS, UCI, read_csv, read_texts
-from ..records.folders import absent, data_folder
+from ..records.folders import data_folder, missing_files
 from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Unchanged
@@ -33,13 +33,13 @@ class HumanActivity(PublishedParts):
     7,352 records published for training are those for training and validation, the 2,947 others those for testing and
     prediction; a record's id is its position in its file.
 
-    PBM-VFL gives 112 columns to each of 5 parties (the usual cut), or 56 to each of 10, and leaves out the last column,
+    PBM-VFL gives 112 columns to each of 5 parties (the default), or 56 to each of 10, and leaves out the last column,
     the angle between the Z axis and gravity; so do ``ContiguousColumns(5)`` and ``ContiguousColumns(10)`` here. It
     keeps no records for validation: ``val_share=0``. Values are not scaled: the authors have scaled every column to
     [-1, 1].
 
     Args:
-        partitioner: who gets which columns; None: the usual cut.
+        partitioner: who gets which columns; None: the default.
         data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/human_activity``, else ``data/human_activity``.
         val_share: share of the published training records for validation; 0: none.
         drop_last_column: leave out the last of the 561 columns, as PBM-VFL does.
@@ -120,7 +120,7 @@ class HumanActivity(PublishedParts):
         files = [self.data_dir / "train.csv", self.data_dir / "test.csv"]
         if missing := [path.name for path in files if not path.is_file()]:
             what = f"features.txt of UCI's {type(self).__name__} and no {' and no '.join(missing)} of Kaggle's"
-            raise absent(self.data_dir, what, f"the folder 'UCI HAR Dataset' from {UCI}")
+            raise missing_files(self.data_dir, what, f"the folder 'UCI HAR Dataset' from {UCI}")
         (columns, train), (others, test) = read_csv(files[0], trains), read_csv(files[1], tests)
         if columns != others:
             first = next(a for a, b in zip(columns, others, strict=True) if a != b)

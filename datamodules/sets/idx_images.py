@@ -12,15 +12,15 @@ from lightning_vfl._version import __version__
 from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.informed import fingerprint
-from ..partitioners.partition import Partitioner, RowStrips, files_named
-from ..records.cache import RecordCache, described, state_of
+from ..partitioners.partition import Partitioner, RowStrips, find_setting_files
+from ..records.cache import RecordCache, describe, stat_files
 from ..records.folders import data_folder
 from ..records.idx import read_idx
 from ..records.labelled import Labelled
 from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.records import SplitName, VerticalRecords
-from ..split import check_val_records, held_out
+from ..split import check_val_records, draw_validation
 from .published_parts import PublishedPart, PublishedParts
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class IDXImages(PublishedParts, ABC):
         return Labelled(upright[:, None], y.astype(np.int64) - self.first_label, np.arange(len(y)))
 
     def draw(self, train: Labelled) -> "Mapping[SplitName, NDArray[np.int64]]":
-        return held_out(len(train), self.val_records, self.seed, type(self).__name__)
+        return draw_validation(len(train), self.val_records, self.seed, type(self).__name__)
 
     # ---- inside
 
@@ -146,9 +146,9 @@ class IDXImages(PublishedParts, ABC):
             "toolkit": __version__,
             "torch": torch.__version__,
             "data": f"{type(self).__module__}.{type(self).__qualname__}",
-            "files": state_of([*self._sources, *files_named(self.partitioner)]),
-            "partitioner": described(self.partitioner),
-            "normaliser": [described(self.normaliser), repr(vars(self.normaliser))],  # its repr shows no settings
+            "files": stat_files([*self._sources, *find_setting_files(self.partitioner)]),
+            "partitioner": describe(self.partitioner),
+            "normaliser": [describe(self.normaliser), repr(vars(self.normaliser))],  # its repr shows no settings
             "seed": self.seed,
             **settings,
         }

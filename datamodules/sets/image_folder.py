@@ -14,14 +14,14 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
 from ..base import VerticalDataModule, without_records
-from ..partitioners.groups import who_holds
+from ..partitioners.groups import find_holders
 from ..partitioners.partition import Grid, Partitioner
-from ..records.folders import absent, data_folder
+from ..records.folders import data_folder, missing_files
 from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.pictures import Pictures, list_pictures, no_pictures, subfolders
 from ..records.records import Split, SplitName
-from ..records.streamed_records import Columns, StreamedRecords, two_alike
+from ..records.streamed_records import Columns, StreamedRecords, match_moments
 from ..split import check_shares, split_rows
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ class ImageFolderVFL(VerticalDataModule):
             return
         splits = self.load(tuple(dict.fromkeys(("train", *missing))))
         parts = self._cut()
-        present = {name: who_holds(name, split, self.partitioner, self.party_groups) for name, split in splits.items()}
+        present = {
+            name: find_holders(name, split, self.partitioner, self.party_groups) for name, split in splits.items()
+        }
         for name, split in splits.items():
             self._check(name, split.features, split, parts)
             if name in missing:
@@ -213,7 +215,7 @@ class ImageFolderVFL(VerticalDataModule):
         first = held[order] & (held[order].cumsum(0) <= (self.fit_records or len(places)))
         order, first = order[first.any(1)], first[first.any(1)]
         owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
-        rows = two_alike(source, torch.from_numpy(places)[order], positions, owners, first)
+        rows = match_moments(source, torch.from_numpy(places)[order], positions, owners, first)
         # each channel of a party is scaled like a party of its own; the positions of a part may be in any order
         by, widths = torch.unique(owners * self._channels + channels, return_inverse=True, return_counts=True)[1:]
         sorting = by.argsort(stable=True)
@@ -262,7 +264,7 @@ class ImageFolderVFL(VerticalDataModule):
         return Pictures(self.data_dir, names, labels, self.size, self._channels, self.threads)
 
     def _absent(self, what: str) -> ConfigurationError:
-        return absent(
+        return missing_files(
             self.data_dir,
             f"{what} of {type(self).__name__}",
             "the pictures, as train/CLASS/NAME.jpg and test/CLASS/NAME.jpg or val/CLASS/NAME.jpg,",

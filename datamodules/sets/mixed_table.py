@@ -47,7 +47,7 @@ class MixedTable(TwoClassTable, ABC):
     columns: ClassVar[tuple[str, ...]]
     """All columns, in the order of the layout."""
     groups: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Party -> its columns in the usual cut; together these are all columns."""
+    """Party -> its columns in the default partition; together these are all columns."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class MixedTable(TwoClassTable, ABC):
         categorical: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        self.drop = tuple(drop)  # before the base class, which asks for the usual cut
+        self.drop = tuple(drop)  # before the base class, which asks for the default partitioner
         self.categorical = tuple(categorical)
         for argument, names in (("drop", self.drop), ("categorical", self.categorical)):
             if unknown := [name for name in names if name not in self.columns]:

@@ -10,7 +10,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import Partitioner, Views
-from ..records.folders import absent, data_folder
+from ..records.folders import data_folder, missing_files
 from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, StandardiseParty
@@ -37,11 +37,11 @@ class ModelNet10Views(PublishedParts):
     their names; a record's id is the object's name.
 
     Views go to the parties in order; the views of one party follow each other as channels. PBM-VFL has 12 parties with
-    one view each, as ``Views()``, the usual cut, or 6 with two, as ``Views(6)``. It keeps no objects for validation:
+    one view each, as ``Views()``, the default, or 6 with two, as ``Views(6)``. It keeps no objects for validation:
     ``val_share=0``; it trains on 1,008 of them, and crops and mirrors pictures at random, which is not done here.
 
     Args:
-        partitioner: who gets which views; None: the usual cut.
+        partitioner: who gets which views; None: the default.
         data_dir: folder of the classes; None: ``$LIGHTNING_VFL_DATA/model_net``, else ``data/model_net``.
         val_share: share of the training objects for validation; 0: none.
         size: S, side of the pictures in pixels; PBM-VFL does not state its own, its code has 224.
@@ -50,7 +50,7 @@ class ModelNet10Views(PublishedParts):
 
     Shapes: a party of k views (k · channels, size, size).
     Units: memory, 12 · channels · size² bytes an object, and eight times as much while a stage is set up: 60 MB and
-        0.5 GB for all of ModelNet10 with the usual settings, 49 times that at size 224.
+        0.5 GB for all of ModelNet10 with the default settings, 49 times that at size 224.
     Guarantee: the validation objects are stratified by class. One picture is decoded at a time, each once.
     Not guaranteed: that the objects are those of ModelNet10; releases differ in the number of objects.
 
@@ -125,7 +125,7 @@ class ModelNet10Views(PublishedParts):
         folders = {name: self.data_dir / name / part for name in _CLASSES}
         if missing := [f"{name}/{part}" for name, folder in folders.items() if not folder.is_dir()]:
             what = f"{' and no '.join(missing)} of {type(self).__name__}"
-            raise absent(self.data_dir, what, "the rendered views, such as bathtub/train/bathtub_0001_001.png,")
+            raise missing_files(self.data_dir, what, "the rendered views, such as bathtub/train/bathtub_0001_001.png,")
         found = [
             (label, name, views)
             for label, folder in enumerate(folders.values())

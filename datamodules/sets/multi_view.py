@@ -7,7 +7,7 @@ from typing import Any
 from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import Partitioner
-from ..records.folders import absent
+from ..records.folders import missing_files
 from ..records.view_files import ViewData, read_views
 from .view_form import ViewFiles
 
@@ -81,7 +81,7 @@ class MultiView(ViewFiles):
         else:
             found = sorted(p for p in self.data_dir.glob("[!.]*") if p.suffix in _ENDINGS and p.is_file())
         if not found:
-            raise absent(self.data_dir, self.file or ".mat or .npz file", "your file")
+            raise missing_files(self.data_dir, self.file or ".mat or .npz file", "your file")
         if len(found) > 1:
             raise ConfigurationError(
                 f"{self.data_dir.absolute()} holds {', '.join(path.name for path in found)}; name one of them with file"

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner
 from ..records.cells import check_classes, refuse
-from ..records.folders import absent, data_folder
+from ..records.folders import data_folder, missing_files
 from ..records.layout import Layout
 from ..records.records import Split, SplitName
 from ..records.tables import Table
@@ -28,7 +28,7 @@ class TwoClassTable(VerticalDataModule, ABC):
     """Records of a table with labels of two classes. A subclass implements ``read``.
 
     Args:
-        partitioner: who gets which columns; None: the data set's usual cut.
+        partitioner: who gets which columns; None: the data set's default.
         data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
         loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
     """
@@ -107,7 +107,7 @@ class OneTable(TwoClassTable, ABC):
     """One file of numbers, from which validation and test records are drawn, stratified by class.
 
     Args:
-        partitioner: who gets which columns; None: the data set's usual cut.
+        partitioner: who gets which columns; None: the data set's default.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
         expected_records: the number of records that the file must hold, so that a file cut short is noticed; None: any
@@ -148,7 +148,7 @@ class OneTable(TwoClassTable, ABC):
             if (self.data_dir / file).is_file():
                 return self.data_dir / file
         named = " or ".join(f"'{file}'" for file in self.files)
-        raise absent(self.data_dir, f"data of {type(self).__name__}", f"{named} from {self.source}")
+        raise missing_files(self.data_dir, f"data of {type(self).__name__}", f"{named} from {self.source}")
 
     def draw(self, drawn: "NDArray[np.int64]") -> "Mapping[SplitName, NDArray[np.int64]]":
         """The positions in each split, stratified by these (N,) classes."""

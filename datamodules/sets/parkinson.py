@@ -28,7 +28,7 @@ class Parkinson(OneTable):
     The folder holds ``pd_speech_features.csv``: a row with the names of groups of columns (it may be missing), a row
     with the names of the columns, and three recordings of every person. The columns other than ``id`` and ``class``
     keep their names and their order in the file, ``gender`` first. Label 1 is a person with the disease. A record's id
-    is its position in the file. The usual cut has ten parties, the first three with 76 columns, the others with 75.
+    is its position in the file. By default there are ten parties, the first three with 76 columns, the others with 75.
 
     Recordings of one person are alike. If some are for training and others for testing, a model can recognise the
     person, and the accuracy says little about other people. So here all recordings of a person are in one split.
@@ -37,7 +37,7 @@ class Parkinson(OneTable):
     count 754 features, every column but the class; ``id`` identifies the person and is not a feature here.
 
     Args:
-        partitioner: who gets which columns; None: the usual cut.
+        partitioner: who gets which columns; None: the default.
         test_share: share of the people, or of the rows, for testing (and prediction); 0: none.
         split: ``persons``: all recordings of a person are in one split; ``rows``: every row is drawn by itself.
         expected_records: the number of records that the file must hold; None: any number.

@@ -29,7 +29,7 @@ class Phishing(OneTable):
     sign of phishing), 0 (suspicious) or 1 (legitimate), and is read as a number. Label 1 is a legitimate site (1 in the
     file), label 0 a phishing site (-1). A record's id is its position in the file.
 
-    PBM-VFL gives 6 columns to each of 5 parties (the usual cut), or 3 to each of 10; its code takes them in the order
+    PBM-VFL gives 6 columns to each of 5 parties (the default), or 3 to each of 10; its code takes them in the order
     of the file, as ``ContiguousColumns(5)`` and ``ContiguousColumns(10)`` do. It trains on 80 % of the records and
     keeps none for validation: ``val_share=0``.
 
@@ -37,7 +37,7 @@ class Phishing(OneTable):
     privacy budget, and a RightClick of -1, which one record in 23 has, does not become -4.7 as with ``Standardise``.
 
     Args:
-        partitioner: who gets which columns; None: the usual cut.
+        partitioner: who gets which columns; None: the default.
         expected_records: the number of records that the file must hold; None: any number.
         settings: further settings of ``OneTable`` and ``VerticalDataModule``.
 

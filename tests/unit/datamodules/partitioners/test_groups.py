@@ -157,7 +157,7 @@ class Shared(Partitioner):
         ),
         (
             lambda: Groups(None, [1, 2]).split(Layout((4,))),
-            "Groups needs another partitioner; give it one, or pass Groups to a datamodule, which fills in its usual",
+            "Groups needs another partitioner; give it one, or pass Groups to a datamodule, which fills in its default",
         ),
         (
             lambda: Groups(Groups(ContiguousColumns(2), [1, 2]), [1, 1, 1]).split(Layout((4,))),

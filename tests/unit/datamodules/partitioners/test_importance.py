@@ -9,7 +9,7 @@ from sklearn.metrics import mutual_info_score
 
 from lightning_vfl.datamodules import BreastCancer, ColumnsByImportance, Layout, Split
 from lightning_vfl.datamodules.partitioners.importance import mutual_information
-from lightning_vfl.datamodules.partitioners.uneven import dirichlet
+from lightning_vfl.datamodules.partitioners.uneven import draw_shares
 from lightning_vfl.errors import ConfigurationError
 
 NAMES = ("c0", "c1", "c2", "c3", "c4", "c5")
@@ -81,7 +81,7 @@ def test_importance_follows_the_draw_within_a_column(data, parties, spare, alpha
     own = cut(ColumnsByImportance(parties, alpha, numbers, seed), records(columns))
     assert sorted(c for held in own for c in held) == list(range(columns))
     assert all(own)
-    shares = dirichlet(alpha, parties, seed, "columns by importance")
+    shares = draw_shares(alpha, parties, seed, "columns by importance")
     excess = np.array([sum(numbers[c] for c in held) for held in own]) - shares * sum(numbers)
     tiny = 1e-9 * sum(numbers)
     assert excess.max() <= max(numbers) + tiny
@@ -92,7 +92,7 @@ def test_many_columns_follow_the_draw_closely():
     numbers = np.random.Generator(np.random.PCG64(4)).exponential(size=300)
     for seed in range(10):
         own = cut(ColumnsByImportance(4, 1.0, numbers.tolist(), seed), records(300, 5))
-        shares = dirichlet(1.0, 4, seed, "columns by importance")
+        shares = draw_shares(1.0, 4, seed, "columns by importance")
         got = np.array([numbers[held].sum() for held in own]) / numbers.sum()
         assert np.abs(got - shares).max() < 0.002
 

@@ -130,7 +130,7 @@ def test_the_usual_cut_fills_in_for_none():
             lambda: LimitedOverlap().split(Layout((4,))),
             "LimitedOverlap needs another partitioner; give it one, or pass LimitedOverlap to a datamodule, which "
             "fills "
-            "in its usual partitioner",
+            "in its default partitioner",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lightning_vfl.datamodules import DirichletColumns, Layout
-from lightning_vfl.datamodules.partitioners.uneven import dirichlet, share_out
+from lightning_vfl.datamodules.partitioners.uneven import draw_shares, share_out
 from lightning_vfl.errors import ConfigurationError
 
 
@@ -21,7 +21,7 @@ def widths(parties, alpha, seed, columns):
 @pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0, (0.5, 1.0, 3.0)])
 def test_each_share_is_distributed_as_a_dirichlet_has_it(alpha):
     """The share of one party is Beta(a, A - a), A the sum of all: scipy's, which draws nothing here."""
-    draws = np.stack([dirichlet(alpha, 3, seed, "test") for seed in range(2000)])
+    draws = np.stack([draw_shares(alpha, 3, seed, "test") for seed in range(2000)])
     assert np.allclose(draws.sum(1), 1.0)
     each = np.broadcast_to(alpha, 3)
     for party in range(3):
@@ -34,7 +34,7 @@ def test_each_share_is_distributed_as_a_dirichlet_has_it(alpha):
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e6, 1e12])
 def test_extreme_concentrations_are_drawn_too(alpha):
-    draws = np.stack([dirichlet(alpha, 5, seed, "test") for seed in range(200)])
+    draws = np.stack([draw_shares(alpha, 5, seed, "test") for seed in range(200)])
     assert np.isfinite(draws).all()
     assert np.allclose(draws.sum(1), 1.0)
     if alpha < 1:  # one has all, and each of them sometimes
@@ -76,7 +76,7 @@ def test_weightless_things_are_shared_out_by_number():
 @settings(max_examples=100, deadline=None)
 def test_widths_are_the_shares_rounded(parties, spare, alpha, seed):
     columns = parties + spare
-    shares = dirichlet(alpha, parties, seed, "dirichlet columns")
+    shares = draw_shares(alpha, parties, seed, "dirichlet columns")
     got = np.array(widths(parties, alpha, seed, columns))
     assert got.sum() == columns
     assert got.min() >= 1

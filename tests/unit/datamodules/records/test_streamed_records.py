@@ -11,7 +11,7 @@ import torch
 
 from lightning_vfl.datamodules import StreamedRecords, VerticalRecords
 from lightning_vfl.datamodules.records.records import Request
-from lightning_vfl.datamodules.records.streamed_records import Columns, two_alike
+from lightning_vfl.datamodules.records.streamed_records import Columns, match_moments
 from lightning_vfl.types import Event, Joint
 
 N, F, SHAPES = 12, 10, ((3,), (1, 2, 2), (1,))
@@ -115,7 +115,7 @@ def test_two_records_have_the_mean_and_the_deviation_of_many(at_once, monkeypatc
     monkeypatch.setattr("lightning_vfl.datamodules.records.streamed_records._AT_ONCE", at_once)
     owners = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2])
     source = Table()
-    two = two_alike(source, PLACES, POSITIONS, owners, PRESENT)
+    two = match_moments(source, PLACES, POSITIONS, owners, PRESENT)
     assert list(chain.from_iterable(source.read_at)) == PLACES.tolist()
     for column, (position, owner) in enumerate(zip(POSITIONS.tolist(), owners.tolist(), strict=True)):
         mean, deviation = exactly(PLACES[PRESENT[:, owner]].tolist(), position)
@@ -128,7 +128,7 @@ def test_what_never_varies_has_no_deviation():
         def read(self, places: torch.Tensor) -> torch.Tensor:
             return torch.full((len(places), F), 77, dtype=torch.uint8)
 
-    two = two_alike(
+    two = match_moments(
         Constant(), PLACES, POSITIONS, torch.zeros(8, dtype=torch.int64), torch.ones(N, 1, dtype=torch.bool)
     )
     assert torch.equal(two[0], two[1])
