@@ -36,6 +36,7 @@ _INSIDE = 1 - 2.0**-40
 # The grid: steps of at most σ 2⁻²⁰, so that rounding to it changes nothing that the noise does not hide, and of at least
 # C 2⁻⁶⁰, so that a clipped value and its noise fit 64 bits.
 _FINE, _COARSE, _SMALLEST = 20, 60, -1022
+_LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm of a longer embedding could come out as 0
 
 
 class LocalGaussian(Aggregator):
@@ -116,8 +117,10 @@ class LocalGaussian(Aggregator):
         bounds: Literal["record", "value"] = "record",
         draws: Draws = "system",
     ) -> None:
-        if not 0 < clip < inf:
-            raise ConfigurationError(f"clip {clip} is nothing to clip embeddings to; use a number above 0")
+        if not _LEAST_CLIP <= clip < inf:
+            raise ConfigurationError(
+                f"clip {clip} is nothing to clip embeddings to; use a number above 0 ({_LEAST_CLIP:g} at the least)"
+            )
         if bounds not in ("record", "value"):
             raise ConfigurationError(f"bounds {bounds!r} is nothing to clip; use 'record' or 'value'")
         self.noise = noise or Budget()
