@@ -93,34 +93,65 @@ def test_numbers_are_those_of_150_digits(scale):
 
 
 @given(
-    st.integers(-3 * 10**6, 3 * 10**6),
-    st.integers(0, FULL),
+    st.integers(0, 3 * 10**6),
+    st.integers(1, FULL),
+    st.sampled_from(["U", "V"]),
     st.booleans(),
     st.sampled_from([0, 1]),
     st.integers(50, 300),
 )
-def test_bits_beyond_the_64th_decide_close_to_a_boundary(whole, second, above, which, distance):
-    """U such that s Z is closer to k + 1/2 than 2^-distance, on a side that only its bits far behind tell."""
+def test_bits_beyond_the_64th_decide_close_to_a_boundary(whole, word, free, above, which, distance):
+    """U (or V) such that s Z is closer to k + 1/2 than 2^-distance, on a side that only bits far behind tell."""
+    scale = mpmath.mpf(SCALE)
     with mpmath.workdps(200):
-        v = mpmath.mpf(second) / 2**64
-        part = mpmath.sin(2 * mpmath.pi * v) if which else mpmath.cos(2 * mpmath.pi * v)
-        boundary = (abs(whole) + mpmath.mpf(1) / 2) * (1 if part > 0 else -1)
-        if abs(part) < 1e-3 or abs(boundary / part) > 9 * SCALE:
-            return
-        aim = boundary + (1 if above else -1) * mpmath.mpf(2) ** -distance
-        u = mpmath.exp(-((aim / part / mpmath.mpf(SCALE)) ** 2) / 2)
-        digits = int(mpmath.floor(u * mpmath.mpf(2) ** (64 * 9)))
+        aim = whole + mpmath.mpf(1) / 2 + (1 if above else -1) * mpmath.mpf(2) ** -distance
+        given = mpmath.mpf(word) / 2**64
+        if free == "U":
+            part = mpmath.sin(2 * mpmath.pi * given) if which else mpmath.cos(2 * mpmath.pi * given)
+            aim *= mpmath.sign(part)
+            if abs(part) < 1e-3 or abs(aim / part) > 9 * scale:
+                return
+            solved = mpmath.exp(-((aim / part / scale) ** 2) / 2)
+        else:
+            radius = scale * mpmath.sqrt(-2 * mpmath.log(given))
+            if radius < 2 * aim:
+                return
+            solved = (mpmath.asin if which else mpmath.acos)(aim / radius) / (2 * mpmath.pi)
+        digits = int(mpmath.floor(solved * mpmath.mpf(2) ** (64 * 9)))
         words = [(digits >> 64 * (8 - i)) & FULL for i in range(9)]
+        u, v = (solved, given) if free == "U" else (given, solved)
         expected = [nearest(real) for real in normals(u, v, SCALE)]
     asked = []
 
-    def more():  # of U, then of V, in turn: the further bits of V are 0
-        asked.append(1)
-        return words[(len(asked) + 1) // 2] if len(asked) % 2 else 0
+    def more():
+        """Of U, then of V, in turn; those of the given one are 0."""
+        asked.append("UV"[len(asked) % 2])
+        return words[asked.count(free)] if asked[-1] == free else 0
 
-    assert list(decide(words[0], second, SCALE, more)) == expected
+    first, second = (words[0], word) if free == "U" else (word, words[0])
+    assert list(decide(first, second, SCALE, more)) == expected
     assert not distance > 80 or asked
-    assert len(asked) <= 2 * (distance // 64 + 1)
+    assert len(asked) <= 2 * (distance // 64 + 2)
+
+
+@pytest.mark.parametrize("scale", [0.7, 3.0, 20.0])
+def test_settled_pairs_are_those_of_every_continuation(scale):
+    """All prefixes of 5 bits of U and V, and all continuations by 4 more, and by infinitely many ones."""
+    bits, more = 5, 4
+    u = np.arange(2 ** (bits + more) + 1)[:, None] / 2 ** (bits + more)
+    v = np.arange(2 ** (bits + more) + 1)[None, :] / 2 ** (bits + more)
+    radius = scale * np.sqrt(-2 * np.log(np.maximum(u, 1e-300)))
+    pairs = np.stack((radius * np.cos(2 * np.pi * v), radius * np.sin(2 * np.pi * v)))
+    numbers = 0
+    for first in range(2**bits):
+        for second in range(2**bits):
+            said = settled(first, second, bits, scale)
+            if said is None:
+                continue
+            numbers += 1
+            rows, columns = (slice(x << more, ((x + 1) << more) + 1) for x in (first, second))
+            assert (abs(pairs[:, rows, columns] - np.array(said)[:, None, None]) <= 0.5).all()
+    assert numbers > 0 or scale > 3
 
 
 def test_bits_that_leave_both_integers_possible_settle_nothing():
