@@ -8,7 +8,7 @@ Layout of the words that are drawn: the first is the key of the ties; then, for 
 ``BLOCK`` bytes for each trial, so that the innermost loop is one comparison of whole registers. The 32 bits of a tie
 are Philox's for the number of the element and of its tie. An element is therefore a function of its number, its p and
 the source of words, and of no other element's p: processes that hold some rows each draw what one would have drawn.
-Draws that have to be secret take the bits of ties from a cryptographic source instead, in the order in which they occur.
+Draws that have to be secret take the bits of ties from a secret source instead, in the order in which ties occur.
 """
 
 from collections.abc import Callable

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # A norm in float64 is off by (D / 2 + 2) 2⁻⁵³ of itself: up to D = 16,000 this keeps it from passing the clip.
 _INSIDE = 1 - 2.0**-40
-# The grid: steps of at most σ 2⁻²⁰, so that rounding to it changes nothing that the noise does not hide, and of at least
-# C 2⁻⁶⁰, so that a clipped value and its noise fit 64 bits.
+# The grid: steps of at most σ 2⁻²⁰, so that rounding to it is small beside the noise, and of at least C 2⁻⁶⁰, so that a
+# clipped value and its noise fit 64 bits.
 _FINE, _COARSE, _SMALLEST = 20, 60, -1022
 _LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm of a longer embedding could come out as 0
 
@@ -73,8 +73,8 @@ class LocalGaussian(Aggregator):
         it takes).
         With ``draws: system``, repeatability: two runs of one seed differ, and a resumed run draws new noise, also for
         a round that it repeats. (The same noise on two values would show their difference.)
-        With ``draws: seeded``, any privacy: anyone who knows the seed subtracts the noise, which is computed in floating
-        point and does not pass 9.4 σ. The same last bit of a logarithm or cosine on another processor.
+        With ``draws: seeded``, any privacy: anyone who knows the seed subtracts the noise, which is computed in
+        floating point and does not pass 9.4 σ. The same last bit of a logarithm or cosine on another processor.
 
     Args:
         noise: how much; None: ``Budget()``, (5, 1e-5)-differential privacy of one upload of one record.

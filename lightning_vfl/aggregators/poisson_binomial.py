@@ -105,10 +105,11 @@ class PoissonBinomial(IntegerSum):
         unbiased, and the Rényi ε of each coordinate of each upload is that of the exact mechanism for the n parties
         really included, if the server sees nothing but the sum.
         With ``draws: system`` the draws are secret, also from someone who knows the recipe and its seed.
-    Not guaranteed: with ``draws: system``, repeatability: two runs of one seed differ, and a resumed run draws anew. With
-        ``draws: seeded``, any privacy: anyone who knows the seed knows the draws, and the figures are those of a
-        deployment whose parties draw for themselves. Privacy of gradients, which are sent in the clear, and of labels. Protection of evaluation, which runs in the clear by default. The paper
-        draws masks from [0, b), which does not hide sums perfectly; ``inner`` masks in a full ring.
+    Not guaranteed: with ``draws: system``, repeatability: two runs of one seed differ, and a resumed run draws anew.
+        With ``draws: seeded``, any privacy: anyone who knows the seed knows the draws, and the figures are those of a
+        deployment whose parties draw for themselves. Privacy of gradients, which are sent in the clear, and of labels.
+        Protection of evaluation, which runs in the clear by default. The paper draws masks from [0, b), which does not
+        hide sums perfectly; ``inner`` masks in a full ring.
 
     Args:
         inner: whose masks hide the draws; None: ``MaskedSum()``. Its ``clip`` and ``levels`` have to be left alone.

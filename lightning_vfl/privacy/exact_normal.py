@@ -8,7 +8,7 @@ grid) and X a real number with the distribution N(0, s²). Then
 .. math:: g + \mathrm{round}(X) = \mathrm{round}(g + X),
 
 so what is released is a function (rounding) of the ideal Gaussian mechanism g + X, and every privacy figure of the
-ideal mechanism holds. This needs integers round(X) with *exactly* the right probabilities, which are drawn in two steps.
+ideal mechanism holds. This needs integers round(X) with *exactly* the right probabilities. They are drawn in two steps.
 
 1. Box and Muller's transform of two uniform numbers U and V is exact in real numbers. U and V have infinitely many
    random bits, of which the first 64 are drawn. From these, floating point gives a candidate s Z' and a bound of its
@@ -26,8 +26,8 @@ References:
     Mironov, "On Significance of the Least Significant Bits for Differential Privacy", CCS 2012.
     Karney, "Sampling Exactly from the Normal Distribution", ACM Transactions on Mathematical Software 42(1), 2016 (the
     principle: decide on prefixes of infinitely many bits and draw more bits where these do not decide).
-    Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020 (the alternative: noise that
-    is discrete from the beginning, with figures of its own).
+    Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020 (the alternative: noise
+    that is discrete from the beginning, with figures of its own).
     Box, Muller, "A Note on the Generation of Random Normal Deviates", Annals of Mathematical Statistics 29, 1958.
 """
 
@@ -90,11 +90,11 @@ def rounded_normal(count: int, scale: float, words: "Words") -> "NDArray[np.int6
 
 
 def candidates(prefixes: "NDArray[np.uint64]", scale: float) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
-    r"""s Z in floating point for the first 64 bits of U and V, and a bound of the error for all their continuations.
+    r"""The numbers s Z in floats for the first 64 bits of U and V, and a bound of the error for their continuations.
 
     With R = √(-2 ln U), the pair is s R cos 2πV and s R sin 2πV. For a prefix a ≥ 2⁴⁴ of U, the float of U and the
-    unknown bits change ln U by at most 2⁻⁵³ + 2⁻⁴⁴, and ``log`` adds 64 units in the last place (2⁻⁴⁶ of the number), so
-    R² is off by at most 2^{-42.9} + 2⁻⁴⁶ R² and R by that over R. The angle is off by less than 2⁻⁴⁸, the cosine by
+    unknown bits change ln U by at most 2⁻⁵³ + 2⁻⁴⁴, and ``log`` adds 64 units in the last place (2⁻⁴⁶ of the number).
+    So R² is off by at most 2^{-42.9} + 2⁻⁴⁶ R², and R by that over R. The angle is off by less than 2⁻⁴⁸, the cosine by
     2⁻⁴⁸ + 2⁻⁴⁶. Together s Z is off by less than s (2^{-42.9} / R + 2^{-44.5} R); 2⁻⁴² s (R + 1 / R) is returned.
 
     Shapes: ``prefixes`` (pairs, 2); the numbers (pairs, 2); the bound (pairs,), of both numbers of a pair.

@@ -1,9 +1,9 @@
 """Attacks on the noise that a privacy figure rests on: subtract it by its seed, or read it from its last bits.
 
-Every attack tells two neighbouring records apart, A and B, whose embeddings differ as much as the clip allows. An
-attacker that says "A" with probability p of A and q of B proves that no ε with p > e^ε q + δ can hold; ``epsilon_shown``
-is the largest ε that is refuted so with 95 % confidence. "Before" are ``draws: seeded``, the only draws that there
-were, "now" are ``draws: system``.
+Every attack tells two neighbouring records apart, A and B, whose embeddings differ by no more than the clip allows. An
+attacker that says "A" with probability p of A and q of B proves that no ε with p > e^ε q + δ can hold, and
+``epsilon_shown`` is the largest ε that is refuted in this way with 95 % confidence. "Before" are ``draws: seeded``, the
+only draws that there were; "now" are ``draws: system``.
 """
 
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ class Told:
 
     @property
     def epsilon_shown(self) -> float:
-        """The largest ε that is refuted with 95 % confidence (Clopper and Pearson, 2.5 % for each of the two shares)."""
+        """The largest ε that is refuted with 95 % confidence (Clopper and Pearson, 2.5 % for each share)."""
         least = stats.beta.ppf(0.025, self.of_a, self.rows - self.of_a + 1) if self.of_a else 0.0
         most = stats.beta.ppf(0.975, self.of_b + 1, self.rows - self.of_b) if self.of_b < self.rows else 1.0
         return max(0.0, log((least - DELTA) / most)) if least > DELTA else 0.0

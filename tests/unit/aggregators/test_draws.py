@@ -1,6 +1,6 @@
 """``draws: system``: secret noise without the gaps of floating point, new in every round that is computed.
 
-Statistical thresholds are at 1e-6; draws of the system have no seed, so a test fails by chance once in 10⁶ runs at most.
+Statistical thresholds are at 1e-6; draws of the system have no seed, so a test may fail by chance once in 10⁶ runs.
 """
 
 import pickle
@@ -31,7 +31,7 @@ from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.rounds import Exchange, open_round
 from lightning_vfl.streams import stream
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
-from tests.subjects import Blobs, same, split, trainer
+from tests.subjects import Blobs, same, trainer
 
 RARE = 1e-6
 NAMES = RoundNames(0, "fit", 3)
@@ -288,7 +288,7 @@ KINDS = ("system", "seeded")
 
 @every_aggregator
 def test_other_words_for_draws_are_refused(make):
-    with pytest.raises(ConfigurationError, match="use 'system' .* or 'seeded'"):
+    with pytest.raises(ConfigurationError, match=r"use 'system' .* or 'seeded'"):
         make(draws="secret")
 
 

@@ -34,7 +34,9 @@ every_inner = pytest.mark.parametrize("inner", INNERS)
 RARE = 1e-6
 
 
-def setting(inner="Mean", who=(1, 1, 1, 1), rows=None, names=None, dtype=torch.float32, present=None, scale=1.0, draws="seeded"):
+def setting(
+    inner="Mean", who=(1, 1, 1, 1), rows=None, names=None, dtype=torch.float32, present=None, scale=1.0, draws="seeded"
+):
     aggregator = LocalGaussian(inner=INNERS[inner](), draws=draws)
     generator = torch.Generator().manual_seed(0)
     h = tuple((torch.randn(B, D, generator=generator, dtype=dtype) * scale).requires_grad_() for _ in range(M))
