@@ -71,6 +71,8 @@ def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> 
             "a training without end has no price; give --trainer.max_epochs or --trainer.max_steps"
         )
     _print(event, epochs, records, own.delta)
+    if module.aggregator.simulated is not None:
+        print(module.aggregator.simulated)
     if own.solve is not None:
         print(_solved(event, epochs, records, own))
 

@@ -183,6 +183,11 @@ class Aggregator(ABC):
         """
         return self.takes_part(roll.called, sent, roster)
 
+    @property
+    def simulated(self) -> str | None:
+        """Why the privacy figures are those of a simulation, in words for the summary; default, None: they are not."""
+        return None
+
     def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
         """What a round with these parties releases about every record in it; default: None, nothing is claimed.
 

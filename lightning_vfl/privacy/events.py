@@ -126,7 +126,8 @@ class GaussianEvent(PrivacyEvent):
     Shapes: plain numbers; an upload is a vector of any length.
     Units: ε in nats; ``sigma`` and ``sensitivity`` in those of the uploads, the sensitivity in its L2 norm.
     Guarantee: curves and ``signal`` never below the true ones, above them by a few roundings.
-    Not guaranteed: anything about noise in floating point, whose gaps and patterns can be seen (see ``LocalGaussian``).
+    Not guaranteed: anything about noise that is computed in floating point, whose gaps can be seen (Mironov 2012).
+        ``LocalGaussian`` with ``draws: system`` rounds the ideal noise exactly, and these figures hold for it.
 
     Args:
         sigma: σ ≥ 0, standard deviation of the noise.

@@ -36,10 +36,12 @@ FACTORIES: dict[str, Callable[[], Aggregator]] = {
     "Max": Max,
     "LagrangeCoded": partial(LagrangeCoded, insecure_seeded_secrets=True),
     "LagrangeShared": partial(LagrangeShared, insecure_seeded_secrets=True),
-    "LocalGaussian": LocalGaussian,
+    "LocalGaussian": partial(LocalGaussian, draws="seeded"),
     "MaskedSum": partial(MaskedSum, allow_single=True, insecure_seeded_secrets=True),
     "MaskedSum, with recovery": partial(MaskedSum, recovery="auto", allow_single=True, insecure_seeded_secrets=True),
-    "PoissonBinomial": lambda: PoissonBinomial(MaskedSum(allow_single=True, insecure_seeded_secrets=True), clip=8.0),
+    "PoissonBinomial": lambda: PoissonBinomial(
+        MaskedSum(allow_single=True, insecure_seeded_secrets=True), clip=8.0, draws="seeded"
+    ),
 }
 IN_THE_CLEAR = [name for name, make in FACTORIES.items() if make().in_the_clear]
 # How far a round may be off ``plain``, in every element: what the docstrings state, for the numbers of this file.

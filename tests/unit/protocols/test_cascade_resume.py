@@ -49,7 +49,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "drawing": {"bottom": dropping, "waiting": Deadline(0.3), "callbacks": (partial(Stragglers, 0.5),), **SLOW},
     "masked": {"aggregator": MaskedSum(insecure_seeded_secrets=True), "evaluate": "plain", **SLOW},
     "draws": {
-        "aggregator": PoissonBinomial(levels=16),
+        "aggregator": PoissonBinomial(levels=16, draws="seeded"),
         "bottom": partial(MLP, hidden=(6,), output_activation=nn.Tanh),
         **SLOW,
     },
