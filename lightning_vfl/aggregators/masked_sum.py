@@ -11,6 +11,7 @@ from lightning_vfl.aggregators.codec import Shift, fitting_levels, uniform_words
 from lightning_vfl.aggregators.integer_sum import IntegerSum
 from lightning_vfl.aggregators.recovery import WORD, Recovery
 from lightning_vfl.aggregators.secure_layer import SecureLayer
+from lightning_vfl.crypto import Identities
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import PartyView, Roster
 
@@ -66,7 +67,7 @@ class MaskedSum(IntegerSum):
     """
 
     private_evaluation: ClassVar[bool] = True
-    incidental: ClassVar[tuple[str, ...]] = ("rekey_every", "execution", "insecure_seeded_secrets")
+    incidental: ClassVar[tuple[str, ...]] = ("rekey_every", "execution", "insecure_seeded_secrets", "identities")
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class MaskedSum(IntegerSum):
         recovery: Recovery | Literal["auto"] | None = None,
         execution: Literal["masked", "equivalent"] = "masked",
         insecure_seeded_secrets: bool = False,
+        identities: str | None = None,
     ) -> None:
         if execution not in ("masked", "equivalent"):
             raise ConfigurationError(f"execution '{execution}' is unknown; use masked or equivalent")
@@ -90,7 +92,9 @@ class MaskedSum(IntegerSum):
         self.recovery = Recovery.of(recovery)
         self.execution = execution
         self.insecure_seeded_secrets = insecure_seeded_secrets
-        layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets)
+        self.identities = identities
+        known = None if identities is None else Identities(identities)
+        layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets, known)
         super().__init__(layer, execution == "equivalent")
 
     def codec(self, roster: Roster) -> Shift:

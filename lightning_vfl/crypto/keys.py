@@ -157,10 +157,10 @@ def derive(secret: bytes, *names: str | int | bytes, session: bytes) -> bytes:
         >>> derive(bytes(32), "masks", 1, session=b"") == derive(bytes(32), "masks", 2, session=b"")
         False
     """
-    return hkdf(secret, session, _encoded(names))
+    return hkdf(secret, session, encoded(names))
 
 
-def _encoded(names: tuple[str | int | bytes, ...]) -> bytes:
+def encoded(names: tuple[str | int | bytes, ...]) -> bytes:
     """An injective encoding: kind, length in 8 bytes and content, name by name."""
     parts = []
     for name in names:
