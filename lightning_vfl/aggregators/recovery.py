@@ -106,9 +106,10 @@ class Recovery:
         return self.threshold
 
     def tolerated(self, parties: int, lies: bool = True) -> int:
-        """How many parties may collude with the server, at most, before it can read another's embedding.
+        """How many parties may collude with the server, at most, so that it cannot read another's embedding.
 
-        ``lies``: the server may say anything about who is called and who is lost; else it tells the truth.
+        ``lies``: the server may say anything about who is called and who is lost; else it tells the truth, and
+        nobody is away: a sum over the colluders and one other party always tells the server that party's embedding.
         """
         needed = self.needed(parties)
         return max(0, min(2 * needed - parties if lies else needed, parties - 1) - 1)
