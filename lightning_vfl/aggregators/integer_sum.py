@@ -107,6 +107,11 @@ class IntegerSum(Aggregator):
                 f"collude with it, the sums of the others; if it lies about who is lost, with up to "
                 f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties)"
             )
+        if roster is not None and roster.active is not None and self._layer.layout == "segments":
+            words += (
+                f"; one that colludes is enough to read party {roster.active}'s columns of its segment, and party "
+                f"{roster.active} to read everything"
+            )
         if self._layer.identities is None:
             words += "; it is trusted not to replace public keys, which nobody signs (identities)"
         if roster is not None and alone:

@@ -36,8 +36,10 @@ class MaskedSum(IntegerSum):
         embeddings to n 2t/R, n the members; exactly zero where all members are zero. Keys are fresh in every period of
         ``rekey_every`` rounds and after every resume.
     Not guaranteed: anything about what the sums themselves tell, about gradients, which everybody is sent in the clear,
-        or about parties that deviate. A server that colludes with all members but one knows that one's embedding; with
-        ``recovery``, one that colludes with t parties can put both secrets of any other together, and read its upload.
+        or about parties that deviate. A server that colludes with all members of a set but one knows that one's
+        embedding: in ``segments`` that is one party, a passive one for C_0's columns of its segment, C_0 for all. With
+        ``recovery``, a server that colludes with t of n parties reads everything, and one that lies about who is called
+        or lost needs 2t - n. Without ``identities`` the server is trusted not to replace public keys.
 
     Args:
         layout: ``sum`` or ``segments``.
@@ -47,10 +49,12 @@ class MaskedSum(IntegerSum):
         allow_single: accept sets in which a group's embedding stands alone; the summary names them.
         recovery: ``{threshold: t}`` or ``auto``, for layout ``sum``: parties may vanish between masking and upload.
             Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed, and any t survivors undo
-            what did not cancel.
+            what did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1.
         execution: ``masked`` does all of this; ``equivalent`` computes the same integers without masks, to the same
             bits, with the same bytes and virtual seconds in the books.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
+        identities: a folder of identity keys, made by ``lightning-vfl keys``, with which the parties sign their public
+            keys; no result depends on it.
 
     Raises:
         ConfigurationError: before training, for sets that hide nothing and levels that overflow the ring; in a round,
@@ -63,7 +67,8 @@ class MaskedSum(IntegerSum):
 
     References:
         Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), sections 3.2 to 3.5.
-        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017.
+        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, Figure 4 with
+        its consistency check.
     """
 
     private_evaluation: ClassVar[bool] = True

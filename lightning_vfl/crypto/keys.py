@@ -75,8 +75,7 @@ class KeyPair:
     Shapes: ``public`` and a shared secret are 32 bytes.
     Guarantee: ``a.shared(b.public) == b.shared(a.public)``; whoever knows neither private key learns nothing about it
         (computational Diffie-Hellman on Curve25519). Pickles and deep copies hold the public key alone.
-    Not guaranteed: that a public key is the party's it is said to be (nobody signs them: semi-honest parties); erasure
-        from memory.
+    Not guaranteed: that a public key is the party's it is said to be (``Identities`` sign them); erasure from memory.
 
     Args:
         private: a key that exists already; None: a fresh one from the operating system.

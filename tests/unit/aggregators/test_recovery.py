@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lightning_vfl.aggregators import MaskedSum
+from lightning_vfl.aggregators.period_keys import Keys
 from lightning_vfl.aggregators.recovery import (
     FIELD,
     LIMBS,
@@ -29,7 +30,7 @@ from lightning_vfl.aggregators.recovery import (
     to_limbs,
     unmask,
 )
-from lightning_vfl.aggregators.secure_layer import REVEALED, Keys, round_masks
+from lightning_vfl.aggregators.secure_layer import REVEALED, round_masks
 from lightning_vfl.crypto import KeyPair, PairKeys, PairMasks, reused
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField

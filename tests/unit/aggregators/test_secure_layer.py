@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_vfl.aggregators import secure_layer
+from lightning_vfl.aggregators.period_keys import KEYS
 from lightning_vfl.aggregators.recovery import Recovery
-from lightning_vfl.aggregators.secure_layer import IDS, KEYS, ROUND_KEYS, SHARES, SecureLayer
+from lightning_vfl.aggregators.secure_layer import IDS, ROUND_KEYS, SHARES, SecureLayer
 from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed, reused
 from lightning_vfl.types import PartyView, Roll, Roster, RoundNames, Rows
 
