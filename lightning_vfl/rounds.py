@@ -166,7 +166,8 @@ class Exchange:
             message = self.aggregator.respond(kept, message, roll.included, asked)
             revealed = None
         else:
-            revealed = self.aggregator.reveal(kept, roll.included, asked)
+            signed = self.aggregator.consent(kept, roll.included, asked)
+            revealed = self.aggregator.reveal(kept, roll.included, asked, signed)
         messages = (self.policy.before(message, self.server), *(() if revealed is None else (revealed,)))
         return self.aggregator.decode(messages, self.server)
 

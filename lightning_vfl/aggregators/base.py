@@ -245,10 +245,18 @@ class Aggregator(ABC):
         """Second leg of the P hosted parties; called only when the first leg goes to the peers."""
         raise TypeError(f"{type(self).__name__} sends its first leg to the peers and must say how they respond")
 
-    def reveal(self, kept: Any, included: Tensor, view: PartyView) -> Message | None:
+    def consent(self, kept: Any, included: Tensor, view: PartyView) -> Message | None:
+        """What the P hosted parties sign of whose uploads, (M,) bool, the server says are in; default: nothing.
+
+        The server hands the message on to all of them unchanged, before they ``reveal``. Called when the first leg goes
+        to the server.
+        """
+        return None
+
+    def reveal(self, kept: Any, included: Tensor, view: PartyView, signed: Message | None = None) -> Message | None:
         """What the P hosted parties send once the server has said whose uploads, (M,) bool, are in; default: nothing.
 
-        Called when the first leg goes to the server.
+        Called when the first leg goes to the server. ``signed`` is what the server has handed on of ``consent``.
         """
         return None
 

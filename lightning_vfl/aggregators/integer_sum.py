@@ -12,8 +12,11 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.codec import Codec
+from lightning_vfl.aggregators.consent import LISTS, SIGNED
+from lightning_vfl.aggregators.period_keys import Keys
 from lightning_vfl.aggregators.recovery import FIELD, LIMBS, WORD
-from lightning_vfl.aggregators.secure_layer import REVEALED, ROUND_KEYS, Keys, SecureLayer
+from lightning_vfl.aggregators.secure_layer import REVEALED, ROUND_KEYS, SecureLayer
+from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Aggregate, Contribution, Leg, Message, PartyView, Roll, Roster, ServerView
@@ -98,11 +101,19 @@ class IntegerSum(Aggregator):
         words = "the server learns sums of embeddings; with members that collude with it, the sums of the others"
         recovery = self._layer.recovery
         if roster is not None and recovery is not None:
-            few = recovery.needed(roster.parties) - 1
+            m, needed = roster.parties, recovery.needed(roster.parties)
             words = (
-                f"the server learns sums of embeddings; with up to {few} parties that collude with it, the sums of the "
-                "others"
+                f"the server learns sums of embeddings; with up to {recovery.tolerated(m, lies=False)} parties that "
+                f"collude with it, the sums of the others; if it lies about who is lost, with up to "
+                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties)"
             )
+        if roster is not None and roster.active is not None and self._layer.layout == "segments":
+            words += (
+                f"; one that colludes is enough to read party {roster.active}'s columns of its segment, and party "
+                f"{roster.active} to read everything"
+            )
+        if self._layer.identities is None:
+            words += "; it is trusted not to replace public keys, which nobody signs (identities)"
         if roster is not None and alone:
             groups = ", ".join(str(roster.groups[number]) for number in alone)
             words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
@@ -124,8 +135,11 @@ class IntegerSum(Aggregator):
             return (masked,)
         m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
         keys = Leg(ROUND_KEYS, "server", torch.full((m,), SIZE), 8, nothing, gate="previous")
-        shares = torch.full((m,), m * LIMBS)
-        return masked, keys, Leg(REVEALED, "server", shares, FIELD.wire_bits, nothing, gate=self.min_responses(m))
+        needed = self.min_responses(m)
+        signed = Leg(SIGNED, "server", torch.full((m,), SIGNATURE), 8, nothing, gate=needed)
+        lists = Leg(LISTS, "parties", torch.full((m,), needed * SIGNATURE), 8, nothing, gate="all", delay_share=0.0)
+        shares = Leg(REVEALED, "server", torch.full((m,), m * LIMBS), FIELD.wire_bits, nothing, gate=needed)
+        return masked, keys, signed, lists, shares
 
     def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
         sums = self._layer.segments(self._known(len(widths)))
@@ -172,8 +186,11 @@ class IntegerSum(Aggregator):
         alongside = Message(ROUND_KEYS, "server", mine, sent) if sent else None
         return Message("masked embeddings", "server", mine, tuple(pieces), alongside), None
 
-    def reveal(self, kept: None, included: Tensor, view: PartyView) -> Message | None:
-        return None if self._layer.recovery is None else self._layer.reveal(included, view)
+    def consent(self, kept: None, included: Tensor, view: PartyView) -> Message | None:
+        return None if self._layer.recovery is None else self._layer.consent(included, view)
+
+    def reveal(self, kept: None, included: Tensor, view: PartyView, signed: Message | None = None) -> Message | None:
+        return None if self._layer.recovery is None else self._layer.reveal(included, view, signed)
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
         sums, uploads = self._layer.segments(view.roster), messages[0]

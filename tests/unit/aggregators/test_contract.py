@@ -188,9 +188,12 @@ def test_messages_fit_their_legs(name):
         messages.append(message.alongside)
     if message.to == "peers":
         messages.append(aggregator.respond(kept, message, server.roll.included, parties))
-    elif (revealed := aggregator.reveal(kept, server.roll.included, parties)) is not None:
-        messages.append(revealed)
     legs = aggregator.legs(coded, server.widths, basis, server.roster)
+    if message.to == "server" and (signed := aggregator.consent(kept, server.roll.included, parties)) is not None:
+        messages += [signed, aggregator.reveal(kept, server.roll.included, parties, signed)]
+        (handed_on,) = (leg for leg in legs if leg.to == "parties")  # t of the signatures, to everybody
+        assert handed_on.bytes.tolist() == [aggregator.min_responses(M) * signed.pieces[0].nbytes] * M
+        legs = tuple(leg for leg in legs if leg is not handed_on)
     assert len(messages) == len(legs)
     for sent, leg in zip(messages, legs, strict=True):
         assert (sent.kind, sent.to) == (leg.kind, leg.to)

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_vfl.aggregators import secure_layer
+from lightning_vfl.aggregators.period_keys import KEYS
 from lightning_vfl.aggregators.recovery import Recovery
-from lightning_vfl.aggregators.secure_layer import IDS, KEYS, ROUND_KEYS, SHARES, SecureLayer
+from lightning_vfl.aggregators.secure_layer import IDS, ROUND_KEYS, SHARES, SecureLayer
 from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed, reused
 from lightning_vfl.types import PartyView, Roll, Roster, RoundNames, Rows
 
@@ -56,8 +57,8 @@ class Recorded(Sealed):
         super().__init__(key)
         self.key = key
 
-    def seal(self, message, number):
-        sealed = super().seal(message, number)
+    def seal(self, message, number, bound=b""):
+        sealed = super().seal(message, number, bound)
         self.used.append((self.key, sealed[:12]))
         return sealed
 
@@ -353,7 +354,7 @@ def test_no_nonce_is_used_twice_under_one_key(nonces, seeded, recovery):
 @pytest.mark.parametrize("recovery", [None, Recovery()])
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active, recovery, every):
-    """X25519 keys of 32 bytes; 8 bytes a record and 28 of sealing; 9 limbs in 4 bytes a secret, two secrets a round."""
+    """Keys of 32 bytes, two with recovery; 8 bytes a record and 28 of sealing; 9 limbs in 4 bytes a secret."""
     roster = Roster.singles(parties, active)
     layer, memory = SecureLayer(rekey_every=every, recovery=recovery), secure_layer.Keys()
     for number in range(2 * every):
@@ -371,7 +372,7 @@ def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active
         }
         assert {kind: {m: n for m, n in enumerate(leg.bytes.tolist()) if n} for kind, leg in legs.items()} == sent
         others = parties - 1
-        expected = {} if number % every else {"public keys": [others * 32] * parties}
+        expected = {} if number % every else {"public keys": [others * (32 if recovery is None else 64)] * parties}
         if recovery is not None and number % every == 0:
             expected |= {
                 "round keys": [others * 32 * every] * parties,

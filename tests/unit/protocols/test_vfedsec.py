@@ -121,15 +121,18 @@ def test_bytes_have_a_closed_form(tmp_path, layout, every):
 
 @pytest.mark.parametrize("every", [1, 5])
 def test_bytes_with_recovery_have_a_closed_form(tmp_path, every):
-    """Two secrets of nine limbs a round, in 4 bytes each; revealed elements of 31 bits."""
+    """Two secrets of nine limbs a round, in 4 bytes each; revealed elements of 31 bits; signatures of 64 bytes."""
     module = vfedsec(recovery={"threshold": 3}, rekey_every=every, evaluate="plain", active=None)
     fit(tmp_path, module, max_epochs=2)
     meter, periods, rounds = module.meter, -(-2 * STEPS // every), 2 * STEPS
-    assert meter.total("peer", "public keys").tolist() == [periods * 3 * 32] * M
+    assert meter.total("peer", "public keys").tolist() == [periods * 3 * (32 + 32)] * M
     assert meter.total("peer", "round keys").tolist() == [periods * 3 * 32 * every] * M
     assert meter.total("peer", "seed shares").tolist() == [periods * 3 * (every * 2 * 9 * 4 + 28)] * M
     assert meter.total("up", "round keys").tolist() == [rounds * 32] * M
-    assert meter.total("up", "revealed shares").tolist() == [rounds * -(-M * 9 * 31 // 8)] * M
+    assert meter.total("up", "survivor signatures").tolist() == [rounds * 64] * M
+    # nobody is late, so the first three signatures come from the first three parties, who are sent them and answer
+    assert meter.total("down", "signature lists").tolist() == [rounds * 3 * 64] * 3 + [0]
+    assert meter.total("up", "revealed shares").tolist() == [rounds * -(-M * 9 * 31 // 8)] * 3 + [0]
     assert meter.kinds("peer") == ("public keys", "round keys", "seed shares")
 
 
@@ -284,8 +287,8 @@ class Recorded(Sealed):
         super().__init__(key)
         self.key = key
 
-    def seal(self, message, number):
-        sealed = super().seal(message, number)
+    def seal(self, message, number, bound=b""):
+        sealed = super().seal(message, number, bound)
         self.used.append((self.key, sealed[:12]))
         return sealed
 
