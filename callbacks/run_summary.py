@@ -70,8 +70,9 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     uploads = -(-rounds // max(module.epoch_batches, 1))  # a record is uploaded once in an epoch
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
+    alone = "" if module.aggregator.accounts else " in model updates of groups alone"
     for unit, epsilon in module.privacy.figures().items():
-        yield f"privacy ε of a {unit}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}"
+        yield f"privacy ε of a {unit}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}"
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged
