@@ -71,8 +71,9 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
     remark = "" if module.aggregator.simulated is None else f", {module.aggregator.simulated}"
+    alone = "" if module.aggregator.accounts else " in model updates of groups alone"
     for unit, epsilon in module.privacy.figures().items():
-        yield f"privacy ε of a {unit}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
+        yield f"privacy ε of a {unit}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged

@@ -182,8 +182,16 @@ class Exchange:
         return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
 
     def pullback(self, grad: Tensor) -> tuple[Tensor, ...]:
-        """dL/d leaf for every leaf."""
-        return self.aggregator.pullback(grad, self.aggregate, self.contribution, self.server)
+        """dL/d leaf for every leaf; of an embedding, zeros in the rows that its party does not hold.
+
+        A server that does not know who holds which record answers for all rows. The active party knows it, and passes
+        on to every party a sealed answer of all rows, with zeros for records that the party does not hold.
+        """
+        grads = self.aggregator.pullback(grad, self.aggregate, self.contribution, self.server)
+        present = self.parties.present
+        if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):
+            return grads
+        return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
 
 
 class _Round(torch.autograd.Function):

@@ -117,6 +117,9 @@ class IntegerSum(Aggregator):
         if roster is not None and alone:
             groups = ", ".join(str(roster.groups[number]) for number in alone)
             words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
+        if roster is not None and (pairs := [group for group in roster.shared if len(group) == 2]):
+            groups = ", ".join(map(str, pairs))
+            words += f"; each of two parties learns the other's model updates in {groups} (allow_single)"
         return words
 
     # ---- shapes, before anything is computed

@@ -46,7 +46,8 @@ class MaskedSum(IntegerSum):
         clip: t; log ``aggregator/clipped_share`` says how much it cuts off.
         levels: R, or ``auto``: the largest power of two that fits the ring, at most 2^27.
         rekey_every: K, rounds after which all keys are renewed, in training and in evaluation.
-        allow_single: accept sets in which a group's embedding stands alone; the summary names them.
+        allow_single: accept sets in which a group's embedding stands alone, and groups of two parties, of which each
+            can subtract its own model update; the summary names them.
         recovery: ``{threshold: t}`` or ``auto``, for layout ``sum``: parties may vanish between masking and upload.
             Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed, and any t survivors undo
             what did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1.

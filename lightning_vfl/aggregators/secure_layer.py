@@ -40,7 +40,7 @@ class SecureLayer:
         layout: which sums there are.
         bits: of the ring, at most 32.
         rekey_every: K, rounds after which all keys are renewed.
-        allow_single: let a sum of a single group's embeddings pass, which hides nothing.
+        allow_single: let a sum of a single group's embeddings pass, which hides nothing, and groups of two parties.
         recovery: let parties vanish between masking and upload; None: then the round is lost.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
         identities: long-lived signing keys of the parties, with which they sign their public keys; None: nobody does.
@@ -80,9 +80,10 @@ class SecureLayer:
         return segments(self.layout, roster)
 
     def check(self, roster: Roster) -> None:
-        """Refuse sets whose sum would be somebody's embedding.
+        """Refuse sets whose sum would be somebody's embedding, and groups whose sum of updates is somebody's.
 
-        Members of one group hold different records, so a row has one contributor a GROUP; only others hide it.
+        Members of one group hold different records, so a row has one contributor a GROUP; only others hide it. In a
+        group of two, each member subtracts its own model update from the sum and has the other's.
 
         Raises:
             ConfigurationError: before training.
@@ -105,6 +106,12 @@ class SecureLayer:
             raise ConfigurationError(
                 f"the masked sum of {who} has no other contributor to a record: the sum IS its embedding, nothing "
                 f"would be hidden; {remedy}"
+            )
+        pairs = [group for group in roster.shared if len(group) == 2]
+        if pairs and not self.allow_single:
+            raise ConfigurationError(
+                f"group {pairs[0]} has two parties, and each of them can subtract its own model update from their sum; "
+                "use groups of three or more, or accept it with allow_single: true"
             )
 
     def exposed(self, roster: Roster) -> tuple[int, ...]:

@@ -102,6 +102,7 @@ class VFLModule(LightningModule, ABC):
     roster: Roster
     meter: CommunicationMeter
     host_meter: CommunicationMeter | None = None  # where joiners are no parties, what they send
+    accounts_updates: bool = False  # the model updates of groups are charged to their records
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class VFLModule(LightningModule, ABC):
         self.end_before_round = False  # set by a callback, when a round would cost too much
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
-        self._costs: dict[tuple[int, int], RoundCosts] = {}
+        self._costs: dict[tuple[int, int, tuple[tuple[int, ...], ...]], RoundCosts] = {}  # by rows and groups that send
         self._openings: dict[tuple[Leg, str], tuple[Leg, float]] = {}
         self._resumed_memory: dict[str, Any] = {}  # until a fit goes on
         self._remembered: int | None = None  # how many records there is room for
@@ -452,7 +453,8 @@ class VFLModule(LightningModule, ABC):
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
         if trainer.is_last_batch and self.privacy.accountant is not None:
             spent = torch.tensor(self.privacy.epsilon(), dtype=torch.float64)
-            self.log("privacy/epsilon", spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
+            name = "privacy/epsilon" if self.aggregator.accounts else "privacy/update_epsilon"
+            self.log(name, spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
     def _exact_standing(self) -> dict[str, Tensor]:
         """As float64 tensors: Lightning would make float32 of numbers."""
@@ -489,12 +491,13 @@ class VFLModule(LightningModule, ABC):
         ``coded``: how many coded rows these records are in, where the aggregator computes on such.
         """
         coded = rows if coded is None else coded
-        if (rows, coded) not in self._costs:
+        key = rows, coded, self.sending_groups()
+        if key not in self._costs:
             legs = self.aggregator.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
             downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
             legs, updates = (*legs, *self.more_legs(rows)), self.update_legs()
-            self._costs[rows, coded] = RoundCosts.of(legs, downlink, rows, *self.networks_work(), self.clock, updates)
-        return self._costs[rows, coded]
+            self._costs[key] = RoundCosts.of(legs, downlink, rows, *self.networks_work(), self.clock, updates)
+        return self._costs[key]
 
     def networks_work(self) -> tuple[list[Work], Work]:
         """FLOPs of a record: each party's bottom, and the top."""
@@ -512,13 +515,17 @@ class VFLModule(LightningModule, ABC):
         """What travels with the parties' last leg besides what the aggregator sends; default: nothing."""
         return ()
 
+    def sending_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The groups that send model updates in the next round that they learn from; default: all that share."""
+        return self.roster.shared
+
     def update_legs(self) -> tuple[Leg, ...]:
         """What the parties of groups send the server of their bottoms, and what comes back."""
-        if not self.roster.shared:
+        if not self.sending_groups():
             return ()
         sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.bottoms.parties]
         elements, nothing = torch.zeros(len(sizes), dtype=torch.int64), torch.zeros(len(sizes), dtype=torch.float64)
-        for party in (m for group in self.roster.shared for m in group):
+        for party in (m for group in self.sending_groups() for m in group):
             elements[party] = sizes[party]
         up = Leg("model updates", "server", elements, self.aggregator.update_bits, nothing)
         return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS, nothing)
@@ -619,12 +626,13 @@ class VFLModule(LightningModule, ABC):
         self._resumed_memory = {}
 
     def _open_privacy(self) -> None:
-        if not self.aggregator.accounts:
+        if not (self.aggregator.accounts or self.accounts_updates):
             return
         data = getattr(self._trainer, "datamodule", None)
         if data is None:
+            what = type(self.aggregator).__name__ if self.aggregator.accounts else "update_noise"
             raise ConfigurationError(
-                f"{type(self.aggregator).__name__} accounts for what every record costs in privacy and has to know the "
+                f"{what} accounts for what every record costs in privacy and has to know the "
                 "records; give the trainer a VerticalDataModule instead of a loader"
             )
         self.privacy.open(len(data.records("train")))

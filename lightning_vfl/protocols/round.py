@@ -57,7 +57,6 @@ class RoundVFL(VFLModule, ABC):
         super().__init__(aggregator, bottom, top, width, **settings)
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
-        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # by rows: a fit knows two batch sizes at most
         self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
 
     # ---- before training
@@ -90,7 +89,6 @@ class RoundVFL(VFLModule, ABC):
                 "nothing; use WaitForAll, or fewer stragglers"
             )
         self.left_out = tuple((~called).nonzero().flatten().tolist())
-        self._faultless.clear()
         self._possible = None
         super().on_fit_start()
 

@@ -359,6 +359,7 @@ def test_a_recipe_says_it_by_short_names(tmp_path):
     data = ["--data", "BankMarketing", f"--data.data_dir={tmp_path}", "--data.expected_records=null"]
     groups = ["--data.partitioner", "Groups", "--data.partitioner.members", "[1,2,2]", "--data.partitioner.seed", "3"]
     model = ["--config", "protocol/mean", "--trainer.max_steps=1", "--trainer.accelerator=cpu"]
+    model += ["--model.allow_invertible_updates=true"]
     quiet = ["--trainer.logger=false", "--trainer.enable_checkpointing=false", "--trainer.enable_progress_bar=false"]
     done = run(["fit", *data, *groups, *model, *quiet, f"--trainer.default_root_dir={tmp_path}"])
     assert done.datamodule.party_groups == ((0,), (1, 2), (3, 4))

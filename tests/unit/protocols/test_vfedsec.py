@@ -44,7 +44,8 @@ def vfedsec(layout="sum", **settings):
         )
         if name in settings
     }  # fmt: skip
-    settings = {"active": 0, "optimizer": SGD, "bottom": partial(MLP, hidden=[6]), "waiting": PATIENT(), **settings}
+    usual = {"active": 0, "optimizer": SGD, "bottom": partial(MLP, hidden=[6]), "waiting": PATIENT()}
+    settings = usual | {"allow_invertible_updates": True} | settings
     return SplitVFL(MaskedSum(layout, **options), width=WIDTH, seed=0, **settings)
 
 
@@ -303,9 +304,9 @@ def nonces(monkeypatch):
 RUNS = {
     "sum": {},
     "segments": {"layout": "segments"},
-    "groups": {"layout": "segments", "groups": True},
+    "groups": {"layout": "segments", "groups": True, "allow_single": True},
     "recovery": {"recovery": {}},
-    "recovery and groups": {"recovery": {}, "groups": True},
+    "recovery and groups": {"recovery": {}, "groups": True, "allow_single": True},
 }
 
 
@@ -396,8 +397,8 @@ ARMS = {
     "segments": {"layout": "segments"},
     "segments, padded": {"layout": "segments", "missing": PadAfterNorm, "norm": nn.BatchNorm1d},
     "recovery": {"recovery": {}},
-    "groups": {"layout": "segments", "groups": True},
-    "groups with recovery": {"recovery": {}, "groups": True},
+    "groups": {"layout": "segments", "groups": True, "allow_single": True},
+    "groups with recovery": {"recovery": {}, "groups": True, "allow_single": True},
 }
 
 
