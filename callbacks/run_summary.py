@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from lightning_vfl.privacy.events import AGAINST, coalitions, in_words, label
 from lightning_vfl.protocols import VFLModule
 
 
@@ -71,13 +72,28 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
     for unit, epsilon in module.privacy.figures().items():
-        yield f"privacy ε of a {unit}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}"
+        yield f"privacy ε of a {label(unit)}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}"
+    yield from _against_coalitions(module)
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged
     checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
     if checkpoint and trainer.state.fn == TrainerFn.FITTING:
         yield "checkpoint", checkpoint
+
+
+def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
+    """ε where parties tell the server what they have drawn, if that changes it."""
+    privacy = module.privacy
+    if privacy.accountant is None:
+        return
+    for colluders in coalitions(module.roster.parties):
+        fewer = privacy.accountant.against(colluders)
+        for unit in AGAINST:
+            epsilon = fewer.epsilon(privacy.delta, unit)
+            if epsilon != privacy.accountant.epsilon(privacy.delta, unit):
+                others = in_words(colluders)
+                yield f"privacy ε of a {label(unit)}, against the server and {others}", f"{epsilon:,.4g}"
 
 
 def per_party(count: Tensor) -> str:

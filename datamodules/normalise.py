@@ -190,7 +190,11 @@ class Given(Normaliser):
         if unknown := [name for name in self.low if name not in every]:
             raise ConfigurationError(
                 f"normaliser: Given names column '{unknown[0]}', which nobody has; "
-                + (f"use some of {', '.join(every)}" if every else "these data have no names, so give two numbers")
+                + (
+                    f"its columns are {', '.join(every[:8])}, ..."
+                    if every
+                    else "these data have no names, so give two numbers"
+                )
             )
         pairs = _pairs(self.low, self.high)
         return _GivenColumns([pairs.get(name) for name in own])
