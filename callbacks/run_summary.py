@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from lightning_vfl.privacy.events import AGAINST, coalitions, in_words, label
 from lightning_vfl.protocols import VFLModule
 
 
@@ -73,13 +74,28 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     remark = "" if module.aggregator.simulated is None else f", {module.aggregator.simulated}"
     alone = "" if module.aggregator.accounts else " in model updates of groups alone"
     for unit, epsilon in module.privacy.figures().items():
-        yield f"privacy ε of a {unit}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
+        yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
+    yield from _against_coalitions(module)
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged
     checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
     if checkpoint and trainer.state.fn == TrainerFn.FITTING:
         yield "checkpoint", checkpoint
+
+
+def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
+    """ε where parties tell the server what they have drawn, if that changes it."""
+    privacy = module.privacy
+    if privacy.accountant is None:
+        return
+    for colluders in coalitions(module.roster.parties):
+        fewer = privacy.accountant.against(colluders)
+        for unit in AGAINST:
+            epsilon = fewer.epsilon(privacy.delta, unit)
+            if epsilon != privacy.accountant.epsilon(privacy.delta, unit):
+                others = in_words(colluders)
+                yield f"privacy ε of a {label(unit)}, against the server and {others}", f"{epsilon:,.4g}"
 
 
 def per_party(count: Tensor) -> str:

@@ -76,6 +76,7 @@ class CIFAR10(VerticalDataModule):
         Vertical Federated Learning with Feature and Sample Privacy", appendix B.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_records",)
 
     def __init__(

@@ -78,6 +78,7 @@ class CSVTables(VerticalDataModule):
         pin_memory: for a faster way to a GPU.
         groups: tables that form a group, each group a list of names; every other table stands alone, and so does that
             of the label party. Tables of a group need the same columns, in any order: that of the first is taken.
+        public_categories: declare the training records' categories public, as ``private_statistics`` asks for.
 
     Guarantee: categories, like scaling, come from the training rows alone; a category seen only later is encoded as all
         zeros. The tables of a group have the same columns when encoded too: their categories are read as text and come
@@ -113,6 +114,7 @@ class CSVTables(VerticalDataModule):
         num_workers: int = 0,
         pin_memory: bool = False,
         groups: Sequence[Sequence[str]] = (),
+        public_categories: bool = False,
     ) -> None:
         super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
         if label_party not in tables:
@@ -137,12 +139,11 @@ class CSVTables(VerticalDataModule):
         self.label_party = label_party
         self.label_column = label_column
         self.id_column = id_column
-        self.task = task
-        self.overlap = overlap
+        self.task, self.overlap = task, overlap
         self.categorical = tuple(categorical)
         self.separator = separator
-        self.val_share = val_share
-        self.test_share = test_share
+        self.public_categories = public_categories
+        self.val_share, self.test_share = val_share, test_share
 
     @property
     def layout(self) -> Layout:

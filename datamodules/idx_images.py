@@ -56,6 +56,7 @@ class IDXImages(VerticalDataModule, ABC):
     """
 
     data_settings: ClassVar[tuple[str, ...]] = ("val_records",)
+    known_bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     folder: ClassVar[str]
     """Subfolder of the data folder."""
     remedy: ClassVar[str]

@@ -164,6 +164,7 @@ class ImageFolderVFL(VerticalDataModule):
         Privacy", appendix B. ImageNet: Deng et al., CVPR 2009, https://www.image-net.org.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_share", "size", "colour", "fit_records", "mean", "deviation")
 
     def __init__(
@@ -258,6 +259,10 @@ class ImageFolderVFL(VerticalDataModule):
                 )
                 self._keep(name, records)
 
+    def private_statistics(self) -> tuple[str, ...]:
+        """As everywhere; numbers that are given as ``mean`` and ``deviation`` are fitted to nothing."""
+        return () if self.mean is not None else super().private_statistics()
+
     # ---- inside
 
     @property
@@ -296,7 +301,10 @@ class ImageFolderVFL(VerticalDataModule):
         first = held[order] & (held[order].cumsum(0) <= (self.fit_records or len(places)))
         order, first = order[first.any(1)], first[first.any(1)]
         owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
-        rows = two_alike(source, torch.from_numpy(places)[order], positions, owners, first)
+        if self.normaliser.fitted:
+            rows = two_alike(source, torch.from_numpy(places)[order], positions, owners, first)
+        else:
+            rows = torch.zeros(2, len(positions), dtype=torch.float64)  # their values do not matter
         # a party's channels are scaled like parties of their own; a part may be in any order
         by, widths = torch.unique(owners * self._channels + channels, return_inverse=True, return_counts=True)[1:]
         sorting = by.argsort(stable=True)

@@ -18,7 +18,7 @@ from lightning_vfl.privacy import (
     solve_epochs,
     solve_levels,
 )
-from lightning_vfl.privacy.events import UNITS
+from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
 
 DELTAS = (1e-3, 1e-5, 1e-7)
 
@@ -61,6 +61,7 @@ def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> 
         )
     data.setup("fit")
     module.build_for(data)
+    module.refuse_shared_statistics(data)  # as the fit will
     records = len(data.records("train"))
     everybody = tuple(range(module.roster.parties))
     event = module.aggregator.event(everybody, module.embedding_widths, module.roster)
@@ -70,27 +71,33 @@ def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> 
         raise ConfigurationError(
             "a training without end has no price; give --trainer.max_epochs or --trainer.max_steps"
         )
-    _print(event, epochs, records, own.delta)
+    _print(event, module.roster.parties, epochs, records, own.delta)
     if module.aggregator.simulated is not None:
         print(module.aggregator.simulated)
     if own.solve is not None:
         print(_solved(event, epochs, records, own))
 
 
-def _print(event: PrivacyEvent, epochs: int, records: int, deltas: Sequence[float]) -> None:
+def _print(event: PrivacyEvent, parties: int, epochs: int, records: int, deltas: Sequence[float]) -> None:
     print(f"ε after {epochs:,} epochs over {records:,} records, nobody away: {event}")
     table = Table("unit")
     for delta in deltas:
         table.add_column(f"δ = {delta:g}", justify="right")
     for unit in UNITS:
-        figures = (planned_epsilon(event, epochs, delta, unit, records) for delta in deltas)
-        table.add_row(unit, *(f"{epsilon:,.4g}" for epsilon in figures))
+        rows = {label(unit): event}
+        for colluders in coalitions(parties) if unit in AGAINST else ():
+            fewer = against(event, colluders)
+            if fewer.curve(unit) != event.curve(unit):
+                rows[f"{label(unit)}, against the server and {in_words(colluders)}"] = fewer
+        for name, release in rows.items():
+            figures = (planned_epsilon(release, epochs, delta, unit, records) for delta in deltas)
+            table.add_row(name, *(f"{epsilon:,.4g}" for epsilon in figures))
     Console().print(table)
 
 
 def _solved(event: PrivacyEvent, epochs: int, records: int, own: argparse.Namespace) -> str:
     target, delta, unit = own.target_epsilon, own.delta[0] if len(own.delta) == 1 else 1e-5, own.unit
-    goal = f"ε ≤ {target:g} of a {unit} at δ = {delta:g}"
+    goal = f"ε ≤ {target:g} of a {label(unit)}, at δ = {delta:g}"
     if own.solve == "epochs":
         return f"{goal}: epochs = {solve_epochs(target, delta, event, unit, records):,}"
     if not isinstance(event, PoissonBinomialEvent):

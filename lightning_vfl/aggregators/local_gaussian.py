@@ -13,7 +13,7 @@ from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import gaussian_epsilon
 from lightning_vfl.privacy.calibration import Budget, Noise
-from lightning_vfl.privacy.events import GaussianEvent, PrivacyEvent
+from lightning_vfl.privacy.events import ASSUMED, GaussianEvent, PrivacyEvent
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.streams import Name, stream
 from lightning_vfl.types import (
@@ -151,7 +151,7 @@ class LocalGaussian(Aggregator):
             noise = self.noise
             signal = self.sensitivity(1) / noise.sigma(self.clip, self.sensitivity(1), 1)  # the same for any width
             total = gaussian_epsilon(1.0, signal, noise.delta, uploads)
-            more = f"; ε = {total:.4g} for the {uploads:,} of a record" if uploads > 1 else ""
+            more = f"; ε = {total:.4g} for the {uploads:,} of a record, {ASSUMED}" if uploads > 1 else ""
             return f"ε = {noise.epsilon:g} for one upload{more}, δ = {noise.delta:g}{self._remark}"
         clipped = f"values clipped to ±{self.clip:g}" if self.bounds == "value" else f"a norm clipped to {self.clip:g}"
         return f"noise of {self.noise}, {clipped}{self._remark}"

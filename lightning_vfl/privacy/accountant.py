@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy.events import PrivacyEvent, restored, unit_of_one_release
+from lightning_vfl.privacy.events import PrivacyEvent, against, restored, unit_of_one_release
 from lightning_vfl.privacy.gaussian import gaussian_epsilon
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
 
@@ -174,6 +174,18 @@ class PrivacyAccountant:
         after[: len(self._counts)] = self._rows(ids)
         after[own] += times
         return prices.highest(after, now)
+
+    def against(self, colluders: int) -> "PrivacyAccountant":
+        """The same releases as the server reads them together with so many parties that tell it all they know.
+
+        Guarantee: the ε of the others' columns, as far as ``epsilon`` is that against the server alone.
+        """
+        accountant = PrivacyAccountant(self.records)
+        for event, row in self._counts.items():
+            fewer = against(event, colluders)
+            known = accountant._counts.get(fewer)
+            accountant._counts[fewer] = row.copy() if known is None else known + row
+        return accountant
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and strings, as the safe loader wants it: N, the events, counts (kinds, N) int32."""

@@ -36,6 +36,7 @@ from lightning_vfl.protocols.build import (
     several,
 )
 from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.protocols.single_records import refuse_shared_statistics
 from lightning_vfl.schedules import Aligned, InOrder, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
@@ -314,6 +315,11 @@ class VFLModule(LightningModule, ABC):
             raise ConfigurationError(
                 f"{type(self.aggregator).__name__} is set up for the records of a stage, and these belong to none; use "
                 "trainer.predict with a datamodule, or evaluate: plain"
+            )
+        if self.protected_evaluation and self.aggregator.accounts:
+            raise ConfigurationError(
+                "nobody knows whether these features are of training records, answers about which cost privacy that "
+                "nobody counts here; use trainer.predict with a VerticalDataModule, or evaluate: plain"
             )
         refuse_overlap(self.roster, None)
         ids = torch.arange(features[0].shape[0])
@@ -635,7 +641,17 @@ class VFLModule(LightningModule, ABC):
                 f"{what} accounts for what every record costs in privacy and has to know the "
                 "records; give the trainer a VerticalDataModule instead of a loader"
             )
+        self.refuse_shared_statistics(data)
         self.privacy.open(len(data.records("train")))
+
+    def refuse_shared_statistics(self, data: Any) -> None:
+        """Refuse bottoms and data in which one record tells of others, which no figure of a record would count.
+
+        Raises:
+            ConfigurationError: naming the layer or the statistics, and what to use instead.
+        """
+        shapes = self.hparams["party_shapes"]
+        refuse_shared_statistics(type(self.aggregator).__name__, self.bottoms.parties, shapes, data)
 
     def spend_privacy(self, plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
         """Charge the records of the joint batch with what the server can read of a round, whatever comes of it.

@@ -24,7 +24,7 @@ def test_the_table_is_what_the_fit_will_have_spent(capsys):
     done = run(["fit", *PBM, *QUIET, "--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"])
     figures = done.model.privacy.figures()
     for unit, epsilon in figures.items():
-        assert f"{unit} " in said
+        assert unit in said
         assert f"{epsilon:,.4g}" in said
     assert figures["party-record"] == planned_epsilon(EVENT, 2, 1e-5)
 
@@ -36,7 +36,7 @@ def test_the_table_is_what_the_fit_will_have_spent(capsys):
 def test_what_meets_a_target(capsys, solve, target, found):
     main(["privacy", *PBM, "--trainer.max_epochs", "10", "--solve", solve, "--target-epsilon", target])
     said = capsys.readouterr().out
-    assert re.search(rf"ε ≤ {target} of a party-record at δ = 1e-05: {found}", said)
+    assert re.search(rf"ε ≤ {target} of a party-record, if weights .* record, at δ = 1e-05: {found}", said)
 
 
 @pytest.mark.parametrize(

@@ -448,4 +448,7 @@ def test_the_derived_capabilities():
 
 def test_the_price_of_one_upload_never_stands_alone_where_there_were_more():
     assert LocalGaussian().protection(1) == "ε = 5 for one upload, δ = 1e-05"
-    assert LocalGaussian().protection(1000) == "ε = 5 for one upload; ε = 778.9 for the 1,000 of a record, δ = 1e-05"
+    assert LocalGaussian().protection(1000) == (
+        "ε = 5 for one upload; ε = 778.9 for the 1,000 of a record, if weights and scaling do not depend on the "
+        "record, δ = 1e-05"
+    )
