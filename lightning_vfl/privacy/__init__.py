@@ -7,7 +7,7 @@ from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_delta, gauss
 from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve, poisson_binomial_rdp
 from lightning_vfl.privacy.rdp import Converted, compose_rdp, rdp_epsilon
-from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels
+from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels, worst_epsilon
 
 __all__ = [
     "Budget",
@@ -34,4 +34,5 @@ __all__ = [
     "solve_beta",
     "solve_epochs",
     "solve_levels",
+    "worst_epsilon",
 ]

@@ -102,23 +102,26 @@ class PrivacyLedger:
         except OSError as error:
             raise ConfigurationError(f"the privacy ledger {path} cannot be read ({error.strerror})") from error
         counts: dict[PrivacyEvent, NDArray[np.int64]] = {}
-        number = 1
+        number, version = 1, VERSION
         try:
             head = json.loads(lines[0])
-            run, records, whole = str(head["run"]), int(head["records"]), bool(head["whole"])
-            if head["privacy_ledger"] != VERSION:
-                raise ConfigurationError(
-                    f"the privacy ledger {path} has version {head['privacy_ledger']}, this toolkit reads {VERSION}; "
-                    "use the version of lightning_vfl that wrote it"
-                )
-            for number, line in enumerate(lines[1:], start=2):
+            version, run = head["privacy_ledger"], str(head["run"])
+            records, whole = int(head["records"]), bool(head["whole"])
+            for line in lines[1:]:
+                number += 1
                 entry = json.loads(line)
                 one = counts.setdefault(restored(entry["event"]), np.zeros(records, np.int64))
                 np.add.at(one, _unpacked(entry["ids"]), int(entry.get("times", 1)))
         except (LookupError, ValueError, TypeError, zlib.error) as error:
+            if version == VERSION:
+                raise ConfigurationError(
+                    f"line {number} of the privacy ledger {path} is damaged; restore the file from a copy"
+                ) from error
+        if version != VERSION:
             raise ConfigurationError(
-                f"line {number} of the privacy ledger {path} is damaged; restore the file from a copy"
-            ) from error
+                f"the privacy ledger {path} has version {version}, this toolkit reads {VERSION}; use the version of "
+                "lightning_vfl that wrote it"
+            )
         accountant = PrivacyAccountant(records)
         if counts:
             accountant.load_state_dict(
