@@ -76,6 +76,8 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     for unit, epsilon in module.privacy.figures().items():
         yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
     yield from _against_coalitions(module)
+    if coverage := module.privacy.coverage():
+        yield "privacy ledger", coverage
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged

@@ -187,6 +187,13 @@ class PrivacyAccountant:
             accountant._counts[fewer] = row.copy() if known is None else known + row
         return accountant
 
+    def covers(self, other: "PrivacyAccountant") -> bool:
+        """Whether every record has been charged with every event at least as often as in the other accountant."""
+        nothing = np.zeros(self.records, np.int32)
+        return self.records == other.records and all(
+            bool((self._counts.get(event, nothing) >= counts).all()) for event, counts in other._counts.items()
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and strings, as the safe loader wants it: N, the events, counts (kinds, N) int32."""
         counts = np.stack(tuple(self._counts.values())) if self._counts else np.zeros((0, self.records), np.int32)

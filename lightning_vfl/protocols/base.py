@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -86,6 +87,11 @@ class VFLModule(LightningModule, ABC):
         num_classes: classes of the labels, None for real-valued ones; asked of the datamodule with ``party_shapes``.
         party_groups: party numbers of each group; the parties of one hold the same columns for different records and
             share a bottom; asked of the datamodule with ``party_shapes``, None: everybody is a group.
+        privacy_ledger: where every release is charged, if the aggregator accounts for privacy. ``auto``: a new file
+            beside the run; a fit that resumes a checkpoint goes on in the file of that run, and is refused if the file
+            is missing. A path: go on in this file, for example that of a run that was killed before its first
+            checkpoint. ``lost``: as ``auto``, but a missing file is accepted: the rounds that were released after the
+            checkpoint are then not charged, and the summary says so.
 
     Faults are added to ``faults``, usually by a callback; the protocol asks what happens at a request.
 
@@ -123,6 +129,7 @@ class VFLModule(LightningModule, ABC):
         party_shapes: Sequence[Sequence[int]] | None = None,
         num_classes: int | None = None,
         party_groups: Sequence[Sequence[int]] | None = None,
+        privacy_ledger: str = "auto",
     ) -> None:
         super().__init__()
         if width < 1:
@@ -158,6 +165,7 @@ class VFLModule(LightningModule, ABC):
         self.given_up = 0  # rounds that nobody learnt from
         self.corrected: dict[int, int] = {}  # wrong answers that were noticed and corrected, by party
         self.privacy = PrivacyBooks()
+        self.privacy_ledger = privacy_ledger
         self.end_before_round = False  # set by a callback, when a round would cost too much
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
@@ -642,7 +650,35 @@ class VFLModule(LightningModule, ABC):
                 "records; give the trainer a VerticalDataModule instead of a loader"
             )
         self.refuse_shared_statistics(data)
-        self.privacy.open(len(data.records("train")))
+        failure: ConfigurationError | None = None
+        if self.trainer.is_global_zero:
+            try:
+                self.privacy.open(len(data.records("train")), self._ledger_folder(), self.privacy_ledger)
+            except ConfigurationError as error:
+                failure = error
+        if self._joint:  # one process writes; the others may see no file at all
+            failure, state = self.trainer.strategy.broadcast((failure, self.privacy.state()))
+            if not (self.trainer.is_global_zero or failure):
+                self.privacy.follow(state)
+        if failure is not None:
+            raise failure
+
+    def _ledger_folder(self) -> Path | None:
+        """The folder that also holds the folder of checkpoints; None: nothing is kept, as Lightning keeps nothing."""
+        trainer = self.trainer
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            return None
+        folder: Any = trainer.default_root_dir
+        if trainer.loggers:
+            logger = trainer.loggers[0]
+            version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
+            folder = os.path.join(logger.save_dir or folder, str(logger.name), version)
+        if "://" in str(folder):
+            raise ConfigurationError(
+                f"the privacy ledger has to be a file of this machine, and {folder} is none; give the trainer a local "
+                "default_root_dir and a logger with a local save_dir"
+            )
+        return Path(folder)
 
     def refuse_shared_statistics(self, data: Any) -> None:
         """Refuse bottoms and data in which one record tells of others, which no figure of a record would count.
@@ -666,7 +702,9 @@ class VFLModule(LightningModule, ABC):
         parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
         event = self.aggregator.event(parties, self.embedding_widths, roster)
         if event is not None:
-            self.privacy.accountant.spend(event, self.joint_ids(batch))
+            self.privacy.spend(self.rounds["fit"] - 1, event, self.joint_ids(batch))
+            if self._joint:  # nobody uploads before the charge is on the disk
+                self.trainer.strategy.barrier("privacy ledger")
 
     def joint_ids(self, batch: VerticalBatch) -> Tensor:
         """Positions of the records of the joint batch, on the CPU."""
@@ -907,6 +945,7 @@ class VFLModule(LightningModule, ABC):
         self.corrected = dict(books.get("corrected", {}))
         self.preparation.forget("fit", "validation", "test", "predict")  # their rounds may be counted back
         self.preparation.load(books.get("preparation", {}))
-        self.privacy.load(books.get("privacy", {}))
+        path = None if self._trainer is None else self.trainer.ckpt_path
+        self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])

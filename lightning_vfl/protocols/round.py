@@ -185,7 +185,8 @@ class RoundVFL(VFLModule, ABC):
         Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
         """
         if self._possible is None:
-            missing = self.faults.models or self.waiting.leaves_out or self.left_out
+            impatient = self.waiting.patience is not None  # a slow link is enough to be late
+            missing = self.faults.models or self.waiting.leaves_out or self.left_out or impatient
             events: dict[PrivacyEvent | None, None] = {}  # each once, in order
             for reader in self.readers():
                 roster = self.roster if reader is None else replace(self.roster, active=reader)

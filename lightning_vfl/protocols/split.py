@@ -217,7 +217,7 @@ class SplitVFL(RoundVFL):
         groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
         for number in sorted(set(groups.values())):
             ids = torch.tensor([record for record, count in groups.items() if count == number])
-            self.privacy.accountant.spend(self.update_noise.event(number), ids)
+            self.privacy.spend(self.rounds["fit"] - 1, self.update_noise.event(number), ids)  # on the disk first
 
     def _join(self, group: tuple[int, ...], summed: Summed, optimizer: Optimizer, view: PartyView) -> None:
         """Give the group's shared bottom the sum of its parties' updates as its gradient.
