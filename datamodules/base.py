@@ -4,15 +4,17 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal, Self
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.schedules import InOrder, Schedule, Shuffled
+from lightning_vfl.trusted_classes import checked
 from lightning_vfl.types import VerticalBatch
 
 from .groups import who_holds
@@ -167,6 +169,21 @@ class VerticalDataModule(LightningDataModule, ABC):
         return tuple(found)
 
     # ---- Lightning
+
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        weights_only: bool | None = None,
+        trusted: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Self:
+        """As ``VFLModule.load_from_checkpoint``: only classes that are trusted are built."""
+        safe = {} if weights_only is None else {"weights_only": weights_only}
+        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as file:
+            return super().load_from_checkpoint(file, map_location, hparams_file, **safe, **kwargs)
 
     def setup(self, stage: str) -> None:
         """Load, cut, check and scale what the stage needs; the training rows are always read, to fit the scaling."""

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_large_table, unpacked
 
 from .base import SplitName, VerticalDataModule
 from .grouped_tables import alike, check_names, refuse_shared_ids, with_singles
@@ -237,19 +238,22 @@ class CSVTables(VerticalDataModule):
         text = self.categorical if any(party in group for group in self.groups) else ()
         try:
             if path.suffix in (".parquet", ".pq"):
+                refuse_large_table(path)
                 table = pd.read_parquet(path)
             else:
-                with warnings.catch_warnings():
+                with warnings.catch_warnings(), unpacked(path) as content:
                     # pandas only warns of rows longer than the header, and drops what is too much
                     warnings.simplefilter("error", pd.errors.ParserWarning)
                     table = pd.read_csv(
-                        path,
+                        content,
                         sep=self.separator,
                         index_col=False,
                         skipinitialspace=True,
                         low_memory=False,
                         dtype=dict.fromkeys(text, str),
                     )
+        except ConfigurationError:
+            raise
         except (OSError, ValueError, pd.errors.ParserWarning) as error:
             raise ConfigurationError(
                 f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"

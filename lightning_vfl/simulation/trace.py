@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_large_table
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Roster
 
@@ -186,7 +187,10 @@ def _read(path: Path) -> "pd.DataFrame":
     try:
         if path.suffix == ".csv":
             return pd.read_csv(path, converters=dict.fromkeys((*_SECONDS, *_FACTORS), _number))
+        refuse_large_table(path)
         return pd.read_parquet(path)
+    except ConfigurationError:
+        raise
     except (ValueError, OSError) as error:
         said = " ".join(str(error).split())
         raise ConfigurationError(f"{path.name} cannot be read ({said}); correct it, or record a new one") from error
