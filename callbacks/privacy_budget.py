@@ -18,7 +18,10 @@ class PrivacyBudget(Callback):
     the log has ``privacy/epsilon`` of every epoch in this unit and δ.
 
     Guarantee: ``privacy/epsilon`` never passes the budget, given events that are right.
-    Not guaranteed: privacy of evaluation, of gradients and of labels; a budget over several fits of different modules.
+    Not guaranteed: for the units of a record, what the record tells through the uploads of other records: they hold if
+        weights and scaling do not depend on the record, and ``party`` needs no such assumption. Parties that tell the
+        server what they drew: the budget is that against the server alone. Privacy of evaluation, of gradients and of
+        labels; a budget over several fits of different modules.
 
     Args:
         target_epsilon: the budget, above 0.

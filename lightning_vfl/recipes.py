@@ -101,8 +101,8 @@ def expand_arguments(arguments: Sequence[str]) -> list[str]:
         else:
             expanded.append([argument])
     said = [_about_data(words) for words in expanded]
-    if "part" in said and "name" in said[(part := said.index("part")) :]:
-        expanded.insert(part, expanded.pop(said.index("name", part)))
+    if "part" in said and "name" in said and (part := said.index("part")) < (name := said.index("name")):
+        expanded.insert(part, expanded.pop(name))
     return [word for words in expanded for word in words]
 
 

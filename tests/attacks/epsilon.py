@@ -95,27 +95,22 @@ class OneWeight(nn.Module):
     def __init__(self, shape: tuple[int, ...], width: int, norm: Callable[[], nn.Module] = nn.Identity) -> None:
         super().__init__()
         self.weight, self.norm = nn.Parameter(torch.tensor(1.0)), norm()
-        self.register_buffer("signs", torch.tensor([1.0, -1.0]))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 1) to (B, 2)."""
-        out: Tensor = self.norm(self.weight * x * self.signs)
+        out: Tensor = self.norm(self.weight * x * torch.tensor([1.0, -1.0]))
         return out
 
 
-class Eavesdropper(nn.Module):
-    """A server's top, the sum of what it is given, that keeps what it is given in training."""
+class FirstNumbers(nn.Module):
+    """A server's top without anything to train: the sum of each party's first number."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.seen: list[Tensor] = []
-        self.one = nn.Parameter(torch.ones(()), requires_grad=False)
 
     def forward(self, z: Tensor) -> Tensor:
-        """(B, 4) to (B, 1): the first number of each party."""
-        if self.training:
-            self.seen.append(z.detach().clone())
-        return self.one * z[:, ::WIDTH].sum(1, keepdim=True)
+        """(B, 4) to (B, 1)."""
+        return z[:, ::WIDTH].sum(1, keepdim=True)
 
 
 def protocol(noise: Noise, norm: Callable[[], nn.Module] = nn.Identity, rate: float = 0.0, seed: int = 0) -> SplitVFL:
@@ -123,7 +118,7 @@ def protocol(noise: Noise, norm: Callable[[], nn.Module] = nn.Identity, rate: fl
     return SplitVFL(
         LocalGaussian(noise, clip=1.0, inner=Concat()),
         bottom=partial(OneWeight, norm=norm),
-        top=Eavesdropper,
+        top=FirstNumbers,
         width=WIDTH,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
         seed=seed,
@@ -184,7 +179,7 @@ def lower_bound(first: "Numbers", second: "Numbers") -> float:
 
 
 def _bound_at(threshold: float, rare: "Numbers", often: "Numbers", risk: float = 0.05 / 4) -> float:
-    """log((p - δ) / q) with p from below and q from above, each of four such bounds wrong with a quarter of the risk."""
+    """log((p - δ) / q), p from below and q from above; each of four such bounds is wrong with a quarter of the risk."""
     hits, false = int((often > threshold).sum()), int((rare > threshold).sum())
     p = beta.ppf(risk, hits, len(often) - hits + 1) if hits else 0.0
     q = beta.ppf(1 - risk, false + 1, len(rare) - false) if false < len(rare) else 1.0
@@ -224,7 +219,8 @@ def _uploads(module: SplitVFL, batch: VerticalBatch, trial: int) -> Tensor:
     """(N, 2) what party 0 sends of all records, in a round of its own."""
     roll = Roll.everyone(2)
     brought = module.brought(module.bottoms, batch, roll)
-    return module.exchanged(batch, brought, RoundNames(0, "fit", trial), roll, Exclude())[0][:, :WIDTH].detach()
+    value, _ = module.exchanged(batch, brought, RoundNames(0, "fit", trial), roll, Exclude())
+    return value[:, :WIDTH].detach()
 
 
 def _clipped(h: Tensor) -> Tensor:
@@ -281,23 +277,31 @@ def _order(seed: int, rows: int) -> list[list[int]]:
 
 
 def _epoch(module: SplitVFL, batch: VerticalBatch, order: list[list[int]], rate: float, trial: int) -> list[Tensor]:
-    """What the server sees in an epoch that starts from the first weights: rounds as the protocol runs them, and SGD."""
+    """What the server sees in an epoch from the first weights on: rounds as the protocol runs them, and SGD."""
     module.train()
-    for bottom in module.bottoms.parties:
-        nn.init.ones_(bottom.weight)
-    module.top.seen.clear()
+    for parameter in module.bottoms.parameters():
+        nn.init.ones_(parameter)
+    views: list[Tensor] = []
+    hook = module.top.register_forward_pre_hook(lambda _, given: views.append(given[0].detach().clone()))
     optimizer = torch.optim.SGD(module.bottoms.parameters(), lr=rate)
     for number, ids in enumerate(order):
         names = RoundNames(trial, "fit", number)
         output = module._through_round(_rows(batch, ids), names, Roll.everyone(2))
         optimizer.zero_grad()
-        module.objective.loss(output, batch.labels[ids]).backward()
+        module.objective.loss(output, _labels(batch)[ids]).backward()
         optimizer.step()
-    return list(module.top.seen)
+    hook.remove()
+    return views
 
 
 def _rows(batch: VerticalBatch, ids: list[int]) -> VerticalBatch:
-    return VerticalBatch(tuple(x[ids] for x in batch.features), batch.labels[ids], batch.record_ids[ids])
+    return VerticalBatch(tuple(x[ids] for x in batch.features), _labels(batch)[ids], batch.record_ids[ids])
+
+
+def _labels(batch: VerticalBatch) -> Tensor:
+    if batch.labels is None:
+        raise ConfigurationError("the attack needs labels")
+    return batch.labels
 
 
 def _log_likelihood(
@@ -305,7 +309,7 @@ def _log_likelihood(
 ) -> float:
     """Of what the server has seen of party 0, had that held this batch; up to a constant."""
     weight, total, signs = 1.0, 0.0, np.array([1.0, -1.0])
-    every, labels = batch.features[0][:, 0].double().numpy(), batch.labels.double().numpy()
+    every, labels = batch.features[0][:, 0].double().numpy(), _labels(batch).double().numpy()
     for ids, view in zip(order, views, strict=True):
         x, z = every[ids], view.double().numpy()
         h = weight * x[:, None] * signs
@@ -363,7 +367,7 @@ def rows() -> list[Row]:
             "tell a record's value through the weights that it has moved",
             f"{sees}, and the gradients sent",
             before(moved),
-            f"ε ≥ {moved.now:.2f}, reported first: {moved.party:.3g} of a party; the figure of a record names its assumption",
+            f"ε ≥ {moved.now:.2f}, reported first {moved.party:.3g} of a party; that of a record names its assumption",
             "ε ≥ 0",
         ),
         Row(

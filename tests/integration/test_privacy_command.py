@@ -1,6 +1,7 @@
 """``lightning-vfl privacy``: the figures of a recipe without training it, against those of the fit."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,11 @@ def test_the_table_is_what_the_fit_will_have_spent(capsys):
     for unit, epsilon in figures.items():
         assert unit in said
         assert f"{epsilon:,.4g}" in said
+    assert said.index("party, its columns") < said.index("party-record, if weights and scaling do")
+    for fewer in (3, 2):  # the server and 1 party, and all parties but two
+        epsilon = planned_epsilon(replace(EVENT, parties=fewer), 2, 1e-5)
+        assert f"{epsilon:,.4g}" in said
+        assert epsilon > figures["party-record"]
     assert figures["party-record"] == planned_epsilon(EVENT, 2, 1e-5)
 
 
@@ -46,6 +52,12 @@ def test_what_meets_a_target(capsys, solve, target, found):
         ([*PBM, "--solve", "beta"], "--solve and --target-epsilon belong together"),
         ([*PBM, "--solve", "gamma", "--target-epsilon", "1"], "invalid choice: 'gamma'"),
         ([*PBM, "--trainer.max_epocs", "3"], "max_epocs"),
+        (["--config", "protocol/pbm"], "data: no recipe names the data set; add one (--config data/digits)"),
+        (
+            [*PBM, "--data.normaliser", "StandardiseParty"],
+            "StandardiseParty is fitted to the training records; use normaliser: Given",
+        ),
+        (["--config", "data/breast_cancer", "--config", "protocol/pbm"], "BreastCancer has no known bounds"),
         (["--config", "protocol/pbmm"], "did you mean protocol/pbm"),
     ],
 )

@@ -445,3 +445,16 @@ def test_what_has_no_meaning_is_refused_and_charged_to_nobody(call, said):
         call(accountant)
     assert accountant.epsilon(DELTA) == before
     assert accountant.state_dict()["counts"].sum() == 1
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2, 3])
+@pytest.mark.parametrize("unit", UNITS)
+def test_against_colluders_every_round_is_charged_as_that_of_the_others(colluders, unit):
+    """By an accountant that was given the others' events from the start; of 2 and 3 parties, 1 is left of either."""
+    accountant, other = PrivacyAccountant(6), PrivacyAccountant(6)
+    for parties, named in ((3, (0, 1, 2)), (2, (2, 3)), (3, (2, 2))):
+        accountant.spend(PoissonBinomialEvent(4, 0.2, parties, 2), ids(*named))
+        other.spend(PoissonBinomialEvent(4, 0.2, max(parties - colluders, 1), 2), ids(*named))
+    before = accountant.epsilon(DELTA, unit)
+    assert close(accountant.against(colluders).epsilon(DELTA, unit), other.epsilon(DELTA, unit))
+    assert accountant.epsilon(DELTA, unit) == before
