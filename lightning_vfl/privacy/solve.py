@@ -49,8 +49,8 @@ def worst_epsilon(
 ) -> float:
     """ε of a run each of whose releases is one of these events, nobody knows which.
 
-    Where one event costs most at every order, all releases are charged as that event. Where their curves cross, every
-    order is charged as the event that costs most at that order: a mixture of events can cost more than any one alone.
+    Every order is charged as the event that costs most at that order: where curves cross, a mixture of events can cost
+    more than each event alone. Of Gaussian noise alone, the event with the largest signal is charged, exactly.
 
     Units: ε in nats.
     Guarantee: never below ``composed_epsilon`` of any choice of events; equal to it where there is one event.
@@ -75,11 +75,11 @@ def worst_epsilon(
     uses = total if unit == "party" else most
     if not events:
         return 0.0
-    curves = {event: event.curve(unit) for event in events}
-    highest = tuple(max(column) for column in zip(*curves.values(), strict=True))
-    for event, curve in curves.items():
-        if curve == highest:
-            return composed_epsilon({event: uses}, delta, unit)
+    strongest = max(events, key=lambda event: event.signal(unit) or 0.0)
+    alone = composed_epsilon({strongest: uses}, delta, unit)  # checks the numbers, too
+    if len(events) == 1 or all(event.signal(unit) is not None for event in events):
+        return alone
+    highest = [max(column) for column in zip(*(event.curve(unit) for event in events), strict=True)]
     return rdp_epsilon(ORDERS, compose_rdp([(highest, uses)]), delta).epsilon if uses else 0.0
 
 

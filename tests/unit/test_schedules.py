@@ -29,6 +29,13 @@ def test_drop_last_leaves_whole_batches_only(size, seed):
     assert all(len(ids) == batch_size for ids, _ in plan)
 
 
+@given(st.integers(1, 30), st.integers(1, 30), st.booleans())
+def test_whole_passes_have_every_record_once(records, size, drop_last):
+    schedule = Shuffled(records, min(size, records), 0, drop_last)
+    named = sorted(int(i) for ids, _ in schedule.epoch(1) for i in ids)
+    assert schedule.whole_passes == (named == list(range(records)))
+
+
 def test_an_epoch_depends_on_its_number_and_the_seed_alone():
     one, other = Shuffled(50, 7, seed=1), Shuffled(50, 7, seed=1)
     one.epoch(0), one.epoch(1)
