@@ -32,7 +32,9 @@ def test_the_table_is_what_the_fit_will_have_spent(capsys):
 def test_figures_of_seeded_draws_are_said_to_be_simulated(capsys):
     for draws in ("system", "seeded"):
         main(["privacy", *PBM, "--trainer.max_epochs", "2", "--delta", "1e-5", "--model.aggregator.draws", draws])
-        assert ("simulated: anyone who knows the seed knows the draws" in capsys.readouterr().out) == (draws == "seeded")
+        assert ("simulated: anyone who knows the seed knows the draws" in capsys.readouterr().out) == (
+            draws == "seeded"
+        )
 
 
 @pytest.mark.parametrize(
