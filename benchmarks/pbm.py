@@ -90,8 +90,11 @@ def main() -> None:
             )
     data = RandomFloats(PARTIES, 60_000, ROWS, COLUMNS)
     data.setup("fit")
-    kinds: dict[str, Callable[[], Aggregator]] = {"masked": MaskedSum, "poisson binomial": PoissonBinomial}
-    kinds["poisson binomial, seeded"] = partial(PoissonBinomial, draws="seeded")
+    kinds: dict[str, Callable[[], Aggregator]] = {
+        "masked": MaskedSum,
+        "poisson binomial, seeded": partial(PoissonBinomial, draws="seeded"),
+        "poisson binomial": PoissonBinomial,
+    }
     steps: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(chosen.turns):
         for kind, make in kinds.items():

@@ -35,6 +35,14 @@ def test_the_table_is_what_the_fit_will_have_spent(capsys):
     assert figures["party-record"] == planned_epsilon(EVENT, 2, 1e-5)
 
 
+def test_figures_of_seeded_draws_are_said_to_be_simulated(capsys):
+    for draws in ("system", "seeded"):
+        main(["privacy", *PBM, "--trainer.max_epochs", "2", "--delta", "1e-5", "--model.aggregator.draws", draws])
+        assert ("simulated: anyone who knows the seed knows the draws" in capsys.readouterr().out) == (
+            draws == "seeded"
+        )
+
+
 @pytest.mark.parametrize(
     ("solve", "target", "found"),
     [("beta", "8", r"beta = 0\.0\d+"), ("epochs", "500", r"epochs = \d"), ("levels", "100", r"levels = 1 ")],
