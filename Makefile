@@ -51,9 +51,10 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 test: $(INSTALLED)  ## the test suite, under 3 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
-test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, planted violations, fuzz
+test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, fuzz, planted bugs
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) fuzz
+	$(BIN)/python -m tests.planted_bugs
 
 fuzz: $(INSTALLED)  ## the property tests with ten times the examples, at random; SEED=n repeats a run
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "hypothesis and not slow" \
