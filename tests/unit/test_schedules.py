@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.schedules import InOrder, Phases, Shuffled
 from lightning_vfl.streams import permutation
+from tests.examples import examples
 
 sizes = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 
@@ -78,7 +79,7 @@ def columns(schedule, epoch):
 
 
 @given(shares(), st.integers(0, 3))
-@settings(max_examples=40)
+@examples(40)
 def test_a_guest_goes_through_its_records_again_and_again(case, epoch):
     present, batch_size, _, parties = case
     schedule = phases(*case)
@@ -96,7 +97,7 @@ def test_a_guest_goes_through_its_records_again_and_again(case, epoch):
 
 
 @given(shares(), st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_hosts_learn_of_records_that_have_been_sent(case, drop_last):
     present, batch_size, _, _ = case
     schedule = phases(*case, drop_last=drop_last)
@@ -115,7 +116,7 @@ def test_hosts_learn_of_records_that_have_been_sent(case, drop_last):
 
 
 @given(shares())
-@settings(max_examples=40)
+@examples(40)
 def test_the_owner_goes_through_what_everybody_holds(case):
     present, batch_size, _, _ = case
     schedule = phases(*case)

@@ -295,9 +295,9 @@ def test_visible_is_what_the_code_does(name):
 
 
 @every_aggregator
-@given(st.lists(st.lists(st.booleans(), min_size=M, max_size=M), min_size=B, max_size=B))
-def test_rows_that_a_party_does_not_hold_do_not_count(name, held):
-    """Against plain Python, row by row."""
+@given(st.lists(st.lists(st.booleans(), min_size=M, max_size=M), min_size=B, max_size=B), st.sampled_from(list(ROLLS)))
+def test_rows_that_a_party_does_not_hold_do_not_count(name, held, who):
+    """Against plain Python, row by row; nor do those of a party that is not there."""
     present = torch.tensor(held)
     if name not in IN_THE_CLEAR:
         assert (
@@ -306,14 +306,14 @@ def test_rows_that_a_party_does_not_hold_do_not_count(name, held):
             or not FACTORIES[name]().partly_held
         )
         return
-    aggregator, contribution, parties, server = setting(name, present=present)
+    aggregator, contribution, parties, server = setting(name, who, present=present)
     value = Exchange(aggregator, contribution, parties, server).run().tolist()
     for row in range(B):
-        who = [m for m in range(M) if held[row][m]]
-        mine = [contribution.leaves[m][row].tolist() for m in who]
+        there = [m for m in range(M) if held[row][m] and ROLLS[who][m]]
+        mine = [contribution.leaves[m][row].tolist() for m in there]
         if name == "Concat":
-            expected = [x if held[row][m] else 0.0 for m in range(M) for x in contribution.leaves[m][row].tolist()]
-        elif not who:
+            expected = [x if m in there else 0.0 for m in range(M) for x in contribution.leaves[m][row].tolist()]
+        elif not there:
             expected = [0.0] * D
         else:
             join = {"Sum": sum, "Mean": fmean, "Max": max}[name]

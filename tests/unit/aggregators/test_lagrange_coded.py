@@ -9,7 +9,7 @@ from math import floor, log
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
@@ -23,6 +23,7 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds import Exchange, ExpandedRecords, set_up
 from lightning_vfl.streams import stream
 from lightning_vfl.types import LinearForms, Message, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from tests.examples import examples
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
 SEED = 5
@@ -443,7 +444,7 @@ def near_the_bound(draw, field):
     return parties
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(near_the_bound(PrimeField()), st.sampled_from([0.0, 0.25, 0.499]))
 def test_a_sum_passes_exactly_if_every_party_is_within_the_bound(parties, short):
     """The quick look lets nothing through that Python's integers refuse, and refuses nothing that they let through."""

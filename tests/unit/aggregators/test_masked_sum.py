@@ -8,7 +8,7 @@ from math import floor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -17,6 +17,7 @@ from lightning_vfl.aggregators.codec import uniform_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds import Exchange, open_round
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from tests.examples import examples
 
 D, B, T, LEVELS = 3, 4, 4, 2**20
 STEP = Fraction(2 * T, LEVELS)
@@ -115,7 +116,7 @@ def expected_of(layout, roster, h, included):
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
-@settings(max_examples=25)
+@examples(25)
 @given(st.data())
 def test_the_value_is_the_exact_sum_of_whoever_takes_part(layout, data):
     """Embeddings on the grid are not changed by quantising: equal as fractions, whatever was masked."""
@@ -133,7 +134,7 @@ def test_the_value_is_the_exact_sum_of_whoever_takes_part(layout, data):
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
-@settings(max_examples=15)
+@examples(15)
 @given(st.data())
 def test_masked_is_equivalent_bit_for_bit_for_any_numbers(layout, data):
     """Off the grid and beyond the range, in a late round: also within n steps of the clipped sum."""
@@ -234,7 +235,7 @@ def test_the_same_embeddings_look_different_in_every_round():
 # ---- zero rows, widths, columns
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.data())
 def test_rows_that_a_party_does_not_hold_are_true_zeros(data):
     """Each row with one party of each group: the sum is that of the holders' embeddings, and nothing else's."""
@@ -272,7 +273,7 @@ def test_the_sum_is_decoded_by_all_members_of_the_set_and_not_by_the_holders():
     assert torch.equal(value, torch.ones(3, D))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(rosters(), st.sampled_from(["sum", "segments"]), st.integers(1, 9))
 def test_widths_are_those_of_the_layout(roster, layout, width):
     aggregator = MaskedSum(layout, allow_single=True)
@@ -320,7 +321,7 @@ def test_an_absent_segment_is_zero_and_so_is_its_gradient_for_everybody():
         assert torch.equal(grads[3], grad[:, D:])
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.data(), st.sampled_from(["sum", "segments"]))
 def test_gradients_are_those_of_a_plain_sum(data, layout):
     """By hand: a member is sent the gradient of every sum that it is in; who is out, zeros."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -36,6 +36,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.rounds import Exchange, open_round
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from tests.examples import examples
 
 D, B, LEVELS = 2, 3, 2**20
 STEP = Fraction(8, LEVELS)
@@ -115,7 +116,7 @@ def test_any_loss_leaves_the_sum_of_the_others_or_discards_the_round(parties, th
         assert [[Fraction(x) for x in row] for row in value.tolist()] == expected
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.data())
 def test_announced_absences_and_losses_together_and_any_t_answers(data):
     parties = data.draw(st.integers(3, 6))
@@ -313,7 +314,7 @@ def test_fewer_than_t_shares_are_consistent_with_every_secret(p, needed, parties
         assert all(set(seen.values()) == {1} and len(seen) == p ** (needed - 1) for seen in views)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.binary(min_size=32, max_size=32), st.integers(2, 6), st.data())
 def test_any_t_shares_give_the_secret_back(secret, parties, data):
     needed = data.draw(st.integers(parties // 2 + 1, parties))

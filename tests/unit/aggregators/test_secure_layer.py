@@ -10,7 +10,7 @@ import pytest
 import torch
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.aggregators import secure_layer
@@ -19,6 +19,7 @@ from lightning_vfl.aggregators.recovery import Recovery
 from lightning_vfl.aggregators.secure_layer import IDS, ROUND_KEYS, SHARES, SecureLayer
 from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed, reused
 from lightning_vfl.types import PartyView, Roll, Roster, RoundNames, Rows
+from tests.examples import examples
 
 IDS_OF_BATCH = [40, 7, 1000, 3, 12]
 
@@ -281,7 +282,7 @@ def test_messages_are_of_one_length_whoever_holds_what():
     assert lengths == {5 * 8 + 28}
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.integers(0, 67), st.integers(0, 7), st.integers(1, 3))
 def test_a_changed_selection_is_noticed(place, bit, party):
     roster, layer = Roster.singles(4, active=0), SecureLayer("segments")
@@ -387,7 +388,7 @@ def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active
 # ---- which sums there are
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.booleans())
 def test_the_sums_are_those_of_the_paper(sizes, has_active):
     ends = list(itertools.accumulate(sizes))

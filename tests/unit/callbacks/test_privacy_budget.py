@@ -141,6 +141,21 @@ def test_where_parties_may_be_missing_the_fewest_are_reserved_for(tmp_path):
     assert {event.parties for event in late.possible_events()} == {1, 2, 3}
 
 
+def test_the_budget_holds_where_the_fewest_parties_are_there(tmp_path):
+    """With two of three parties in every round, two epochs cost a little more than the target, so one has to do."""
+
+    def absent(**settings):
+        module = private(missing=Exclude())
+        module.faults.add(RandomAbsence(1.0, 0.1))
+        trainer(tmp_path, max_epochs=2, **settings).fit(module, datamodule=Blobs(batch_size=10))
+        return module
+
+    target = 0.999 * absent().privacy.epsilon()
+    module = absent(callbacks=[PrivacyBudget(target)])
+    assert module.privacy.epsilon() <= target
+    assert module.rounds["fit"] == 6
+
+
 def test_segments_cost_what_all_their_coordinates_do(tmp_path):
     module = private(PoissonBinomial(MaskedSum("segments"), levels=4, beta=0.1), active=0)
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.cli import run
@@ -29,6 +29,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import own_classes
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import Roster
+from tests.examples import examples
 
 from .miniature import InMemory, bank, table, write_adult, write_bank
 
@@ -62,7 +63,7 @@ def test_images_keep_their_shapes():
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 60), st.integers(0, 2**40))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_every_record_is_with_one_party_of_each_group_in_equal_shares(members, records, seed):
     cut = Groups(ContiguousColumns(len(members)), members, seed)
     for split in SPLITS:

@@ -10,7 +10,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
@@ -28,6 +28,7 @@ from lightning_vfl.privacy.events import (
     unit_of_one_release,
 )
 from lightning_vfl.privacy.rdp import ORDERS
+from tests.examples import examples
 
 TWO, THREE = ORDERS.index(2.0), ORDERS.index(3.0)
 HALF: Any = 1.5
@@ -189,7 +190,7 @@ def test_the_bound_of_the_paper_grows_towards_order_one_and_falls_with_more_part
     assert three[-1] < four[-1]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.integers(1, 6),
     st.floats(0.001, 0.24),

@@ -4,7 +4,7 @@ from math import atanh, inf, nan, sqrt, tanh
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
@@ -12,6 +12,7 @@ from lightning_vfl.privacy import analytic_sigma, compose_rdp, composed_epsilon,
 from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent, UnknownEvent
 from lightning_vfl.privacy.rdp import ORDERS
 from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels, worst_epsilon
+from tests.examples import examples
 
 DELTA = 1e-5
 SETTING: dict[str, Any] = {"parties": 5, "coordinates": 16}
@@ -70,7 +71,7 @@ def test_the_worst_of_one_event_is_that_event(event, unit):
     assert worst_epsilon([], 3, 9, DELTA, unit) == 0.0
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     st.floats(0.05, 200),
     st.sampled_from([1e-9, 1e-5, 1e-3]),
@@ -104,7 +105,7 @@ def test_a_generous_target_is_met_by_the_largest_beta():
     assert solve_beta(1e6, DELTA, levels=1, epochs=1, **SETTING) == 0.25
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.floats(0.5, 60), st.floats(0.005, 0.06), st.integers(1, 20))
 def test_largest_number_of_levels(target, beta, epochs):
     if price(1, beta, **SETTING, uses=epochs) > target:
@@ -153,7 +154,7 @@ def test_epochs_of_gaussian_noise_by_hand():
     )
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.floats(1, 50), st.floats(1.05, 4))
 def test_a_larger_target_allows_more(target, factor):
     event = PoissonBinomialEvent(2, 0.01, **SETTING)

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lightning_vfl.simulation as room
@@ -27,6 +27,7 @@ from lightning_vfl.simulation.draws import uniform_block
 from lightning_vfl.simulation.faults import together
 from lightning_vfl.simulation.trace import record, write
 from lightning_vfl.types import Roster
+from tests.examples import examples
 
 REQUESTS = 200
 ROSTERS = {
@@ -90,7 +91,7 @@ def test_every_concrete_model_is_here(models):
 
 @every_model
 @every_roster
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(st.integers(0, REQUESTS - 1), min_size=1, max_size=5), st.integers(0, 2**63 - 1))
 def test_sampling_is_pure(models, name, who, requests, seed):
     """A copy that travelled to another process says the same, asked in reverse order."""

@@ -1,0 +1,11 @@
+"""How many examples a property test tries."""
+
+from hypothesis import settings
+
+
+def examples(number: int) -> settings:
+    """``@settings`` with this number of examples, ten times as many in profile ``fuzz``.
+
+    ``@settings(max_examples=...)`` would give the same number in every profile.
+    """
+    return settings(max_examples=number * settings().max_examples // 100)
