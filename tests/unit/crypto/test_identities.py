@@ -9,13 +9,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl import cli
 from lightning_vfl.crypto import Identities, Signer, verified
 from lightning_vfl.crypto.keys import encoded
 from lightning_vfl.errors import ConfigurationError
+from tests.examples import examples
 
 statements = st.lists(st.one_of(st.text(max_size=4), st.binary(max_size=4), st.integers(-3, 300)), max_size=4)
 
@@ -43,7 +44,7 @@ def test_the_key_is_that_of_rfc_8032(private, public, message, signature):
     assert verified(bytes.fromhex(public), key.sign(encoded(("a", 1))), "a", 1)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(statements, statements)
 def test_a_signature_is_of_one_statement_alone(one, other):
     signer = Signer.insecure_seeded(0, "test")

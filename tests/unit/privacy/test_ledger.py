@@ -7,11 +7,12 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import GaussianEvent, PoissonBinomialEvent, PrivacyAccountant, PrivacyLedger, UnknownEvent
+from tests.examples import examples
 
 RECORDS = 9
 EVENTS = (
@@ -38,7 +39,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("ledgers")
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(before=ROUNDS, rounds=ROUNDS, again=ROUNDS)
 def test_what_is_read_is_what_was_charged(folder, before, rounds, again):
     accountant = PrivacyAccountant(RECORDS)

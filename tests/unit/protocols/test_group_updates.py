@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -23,6 +23,7 @@ from lightning_vfl.protocols.update_sums import UpdateSums
 from lightning_vfl.rounds import Exchange
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
 from lightning_vfl.waiting import WaitForAll
+from tests.examples import examples
 from tests.subjects import same, trainer
 from tests.unit.protocols.test_faulty_rounds import Scripted
 from tests.unit.protocols.test_groups import GROUPS, OPTIMIZERS, built, data, fit, grouped, masked_sum
@@ -129,7 +130,7 @@ def test_updates_are_in_the_books_of_the_rounds_in_which_they_are_sent(tmp_path)
 
 
 @given(st.integers(1, 5), st.lists(st.integers(0, 2), max_size=30))
-@settings(max_examples=30)
+@examples(30)
 def test_every_update_that_is_sent_is_the_sum_of_the_last_k_rounds(over, rounds):
     sums, groups = UpdateSums(over), [(0, 1), (2, 3), (4, 5)]
     added = {group: [] for group in groups}
@@ -175,7 +176,7 @@ def test_noise_is_gaussian_around_the_clipped_update():
 
 
 @given(st.integers(1, 50), st.floats(1e-3, 1e3), st.integers(0, 10**6))
-@settings(max_examples=25)
+@examples(25)
 def test_two_updates_are_never_further_apart_than_the_sensitivity_that_is_charged(size, clip, seed):
     """In exact arithmetic: norms as fractions, with the noise, which is the same for both, taken out."""
     noise, names = UpdateNoise(clip=clip, sigma=1e-300, draws="seeded"), RoundNames(0, "fit", 0)
@@ -279,7 +280,7 @@ def exposures():
 
 
 @given(exposures(), st.integers(1, 12))
-@settings(max_examples=60)
+@examples(60)
 def test_the_smallest_update_is_that_of_all_that_can_come_about(exposure, over):
     """Every k batches that follow each other, in epochs that follow each other; any k batches, where some are lost."""
     sizes = list(exposure.batches)
@@ -289,7 +290,7 @@ def test_the_smallest_update_is_that_of_all_that_can_come_about(exposure, over):
 
 
 @given(exposures())
-@settings(max_examples=60)
+@examples(60)
 def test_the_sum_that_is_proposed_is_the_smallest_that_is_accepted(exposure):
     accepted = [k for k in range(1, int(exposure.rounds) + 1) if not exposure.solvable(k)]
     assert exposure.enough() == (accepted[0] if accepted else None)
