@@ -35,8 +35,10 @@ class MaskedSum(IntegerSum):
         embeddings to n 2t/R, n the members; exactly zero where all members are zero. Keys are fresh in every period of
         ``rekey_every`` rounds and after every resume.
     Not guaranteed: anything about what the sums themselves tell, about gradients, which everybody is sent in the clear,
-        or about parties that deviate. A server that colludes with all members but one knows that one's embedding; with
-        ``recovery``, one that colludes with t parties can put both secrets of any other together, and read its upload.
+        or about parties that deviate. The sum of a group's model updates determines the group's records if it has more
+        numbers than they have (``SplitVFL`` refuses that). All members of a group but one have that one's update. A
+        server that colludes with all members but one knows that one's embedding; with ``recovery``, one that colludes
+        with t parties can put both secrets of any other together, and read its upload.
 
     Args:
         layout: ``sum`` or ``segments``.
