@@ -40,6 +40,8 @@ class MaskedSum(IntegerSum):
         embedding: in ``segments`` that is one party, a passive one for C_0's columns of its segment, C_0 for all. With
         ``recovery``, a server that colludes with t of n parties reads everything, and one that lies about who is called
         or lost needs 2t - n. Without ``identities`` the server is trusted not to replace public keys.
+        The sum of a group's model updates determines the group's records if it has more numbers than they have
+        (``SplitVFL`` refuses that). All members of a group but one have that one's update.
 
     Args:
         layout: ``sum`` or ``segments``.
