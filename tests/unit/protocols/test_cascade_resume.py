@@ -55,7 +55,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     },
 }
 # other metrics are of logging steps, which may lie before the kill
-OF_EPOCHS = ("train/loss_epoch", "train/staleness", "val/", "clock/", "comm/", "progress/", "privacy/")
+OF_EPOCHS = ("train/loss_epoch", "train/staleness", "val/", "clock/", "comm/", "progress/")
 
 
 def train(folder: Path, name: str, ckpt_path: Path | None = None) -> Run:
@@ -74,7 +74,6 @@ def train(folder: Path, name: str, ckpt_path: Path | None = None) -> Run:
 
 def everything(run: Run) -> dict[str, Any]:
     module, t = run.module, run.trainer
-    accountant = module.privacy.accountant
     return {
         "weights": module.state_dict(),
         "optimizer": t.optimizers[0].state_dict(),
@@ -87,7 +86,6 @@ def everything(run: Run) -> dict[str, Any]:
         "requests": module.requests_made(),
         "memory": module.memory_state(),  # replicas, stale embeddings, late ones
         "versions": (module.version, module.seen),
-        "privacy": None if accountant is None else accountant.state_dict(),
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k.startswith(OF_EPOCHS)},
         "step": t.global_step,
     }
@@ -113,6 +111,8 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
     run = train(elsewhere, name, kept / f"step={step}.ckpt")
     resumed = everything(run)
     assert {k for k in expected if not same(expected[k], resumed[k])} == set()
+    if (accountant := uninterrupted.module.privacy.accountant) is not None:  # rounds that are sent again cost again
+        assert run.module.privacy.accountant.covers(accountant)
     assert [event for _, event in run.events] == [event for _, event in uninterrupted.events[step:]]
     # whole epochs since then are logged with the same staleness
     for own, other in zip(reversed(run.logged), reversed(uninterrupted.logged), strict=False):

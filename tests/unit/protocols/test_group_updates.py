@@ -108,7 +108,8 @@ def test_a_run_that_was_stopped_within_a_sum_goes_on_to_the_same_bits(tmp_path, 
         assert same(u.optimizers[0].state_dict(), t.optimizers[0].state_dict())
         assert same(again.meter.state_dict(), whole.meter.state_dict())
         assert same(again._sums.state(), whole._sums.state())
-        assert same(again.privacy.state(), whole.privacy.state())
+        if noise is not None:  # the ledger of the whole run, and the updates that were sent again
+            assert again.privacy.accountant.covers(whole.privacy.accountant)
         assert again.standing() == whole.standing()
 
 
