@@ -646,10 +646,9 @@ class VFLModule(LightningModule, ABC):
             return
         data = getattr(self._trainer, "datamodule", None)
         if data is None:
-            what = type(self.aggregator).__name__ if self.aggregator.accounts else "update_noise"
             raise ConfigurationError(
-                f"{what} accounts for what every record costs in privacy and has to know the "
-                "records; give the trainer a VerticalDataModule instead of a loader"
+                f"{self._accounting} accounts for the privacy of each record and needs to know the records; give the "
+                "trainer a VerticalDataModule instead of a loader"
             )
         self.refuse_shared_statistics(data)
         failure: ConfigurationError | None = None
@@ -689,7 +688,12 @@ class VFLModule(LightningModule, ABC):
             ConfigurationError: naming the layer or the statistics, and what to use instead.
         """
         shapes = self.hparams["party_shapes"]
-        refuse_shared_statistics(type(self.aggregator).__name__, self.bottoms.parties, shapes, data)
+        refuse_shared_statistics(self._accounting, self.bottoms.parties, shapes, data)
+
+    @property
+    def _accounting(self) -> str:
+        """The name of the part that accounts, for errors."""
+        return type(self.aggregator).__name__ if self.aggregator.accounts else "update_noise"
 
     def spend_privacy(self, plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
         """Charge the records of the joint batch with what the server can read of a round, whatever comes of it.

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Groups
+from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Groups, Standardise
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, Linear
 from lightning_vfl.privacy import composed_epsilon
@@ -51,7 +51,8 @@ class Seen(NamedTuple):
 def listen(bottom: str, batch: int, epochs: int = 1, **settings: Any) -> tuple[list[Seen], Tensor]:
     """What a server sees of the first group in a real run with masks and Adam, and the rows (N, F) that it is after."""
     torch.manual_seed(0)
-    data = BreastCancer(Groups(ContiguousColumns(len(MEMBERS)), MEMBERS), batch_size=batch)
+    scaling = Standardise(public=True)
+    data = BreastCancer(Groups(ContiguousColumns(len(MEMBERS)), MEMBERS), normaliser=scaling, batch_size=batch)
     top = partial(MLP, hidden=[128])
     usual: dict[str, Any] = {"evaluate": "plain", "allow_invertible_updates": True}
     module = SplitVFL(MaskedSum(), BOTTOMS[bottom], top, width=64, active=0, seed=0, **(usual | settings))

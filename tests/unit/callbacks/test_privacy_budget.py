@@ -178,7 +178,7 @@ def test_what_cannot_be_is_refused_before_training(tmp_path):
         trainer(tmp_path, callbacks=[PrivacyBudget(1e-3)]).fit(module, datamodule=Blobs(batch_size=10))
     assert "fit" not in module.rounds
     loader = [next(iter(Blobs_loader()))]
-    with pytest.raises(ConfigurationError, match="has to know the records"):
+    with pytest.raises(ConfigurationError, match="needs to know the records"):
         trainer(tmp_path).fit(private(party_shapes=[(3,), (3,), (2,)], num_classes=3), loader)
 
 
