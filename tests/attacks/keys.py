@@ -312,12 +312,17 @@ def segments_error(colluders: Iterable[int]) -> tuple[dict[tuple[int, int], floa
     return found, roster
 
 
+def told(share: float) -> str:
+    """A success in words."""
+    return f"{100 * share:.0f} % of the values"
+
+
 def refused(attack: Callable[[], float]) -> str:
     """The attack's success, or that a party has refused to answer."""
     try:
-        return f"{attack():.0%} of the values"
+        return told(attack())
     except (RuntimeError, ValueError) as error:
-        return f"refused: {str(error).split(':')[0]}"
+        return f"refused by a party: {str(error).split(';')[0].split(':')[0]}"
 
 
 def rows() -> list[Row]:
@@ -331,49 +336,49 @@ def rows() -> list[Row]:
         Row(
             f"{lies}: only one upload has arrived (`recovery: auto`)",
             sees.format(0),
-            f"{one_survivor(False):.0%} of the values",
+            told(one_survivor(False)),
             refused(lambda: one_survivor(True)),
             "0 %",
         ),
         Row(
             f"{lies} to one party about who is called (`recovery: auto`)",
             sees.format(0),
-            f"{another_roster(False):.0%} of the values",
+            told(another_roster(False)),
             refused(lambda: another_roster(True)),
             "0 %",
         ),
         Row(
             f"{lies}: every party is told other survivors (t = 3)",
             sees.format(0),
-            f"{many_stories(False):.0%} of the values",
+            told(many_stories(False)),
             refused(lambda: many_stories(True)),
             "0 %",
         ),
         Row(
             f"{lies}: two halves are told different survivors (`auto`: t = 3 before, 4 now)",
             sees.format(1),
-            f"{two_stories(False, 1, {'threshold': 3}):.0%} of the values",
+            told(two_stories(False, 1, {"threshold": 3})),
             refused(lambda: two_stories(True, 1)),
             "0 %",
         ),
         Row(
             "the same with `threshold: 3`, which the summary says tolerates no colluder of a lying server",
             sees.format(1),
-            f"{two_stories(False, 1, {'threshold': 3}):.0%} of the values",
+            told(two_stories(False, 1, {"threshold": 3})),
             refused(lambda: two_stories(True, 1, {"threshold": 3})),
             "0 %",
         ),
         Row(
             "the server replaces the round keys of recovery",
             "uploads and revealed shares",
-            f"{replaced_round_keys(False):.0%} of the values",
+            told(replaced_round_keys(False)),
             refused(lambda: replaced_round_keys(True)),
             "0 %",
         ),
         Row(
             "the server replaces public keys",
             "uploads",
-            f"{replaced_public_keys(None):.0%} of the values",
+            told(replaced_public_keys(None)),
             f"{swapped} (with `identities`; without, as before, and the summary says so)",
             "0 %",
         ),
@@ -382,6 +387,6 @@ def rows() -> list[Row]:
             "the sums and its own embedding",
             f"C_0's columns of its segment: {fallen}",
             "the same, stated in the table of coalitions",
-            "0",
+            "none of 5",
         ),
     ]
