@@ -15,9 +15,8 @@ from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
 
-_ROOMS = (
+_ROOMS = (  # a later one wins: callbacks have the names of the fault models that they add
     "aggregators",
-    "callbacks",
     "datamodules",
     "field",
     "missing",
@@ -26,6 +25,7 @@ _ROOMS = (
     "protocols",
     "simulation",
     "waiting",
+    "callbacks",
 )
 
 
