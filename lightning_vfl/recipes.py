@@ -17,9 +17,8 @@ import yaml
 
 from lightning_vfl.errors import ConfigurationError
 
-_ROOMS = (
+_ROOMS = (  # a later one wins: callbacks have the names of the fault models that they add
     "aggregators",
-    "callbacks",
     "datamodules",
     "field",
     "missing",
@@ -28,6 +27,7 @@ _ROOMS = (
     "protocols",
     "simulation",
     "waiting",
+    "callbacks",
 )
 
 

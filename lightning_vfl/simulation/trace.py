@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ _NEEDED = ("party", "delay", "up", "down")
 _OF_HOST = re.compile(r"(link|host)_(\d+)")
 
 
-class RecordedTrace(FaultModel):
+class TraceReplay(FaultModel):
     """Replays a trace from a file.
 
     Units: seconds.
@@ -54,9 +54,11 @@ class RecordedTrace(FaultModel):
             other parties or more hosts than a trace that tells of hosts, and past the end.
 
     Example:
-        >>> RecordedTrace("trace.csv")
-        RecordedTrace(path='trace.csv')
+        >>> TraceReplay("trace.csv")
+        TraceReplay(path='trace.csv')
     """
+
+    stream_name: ClassVar[str] = "RecordedTrace"
 
     def __init__(self, path: str) -> None:
         file_of(path)
@@ -112,7 +114,7 @@ class RecordedTrace(FaultModel):
 
 
 def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataFrame":
-    """The trace of requests 0 to ``requests`` - 1 as a table that ``RecordedTrace`` reads.
+    """The trace of requests 0 to ``requests`` - 1 as a table that ``TraceReplay`` reads.
 
     Args:
         faults_at: request -> its outcome.

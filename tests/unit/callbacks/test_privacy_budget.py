@@ -17,7 +17,7 @@ from lightning_vfl.privacy import Budget
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.events import UNITS, GaussianEvent, PoissonBinomialEvent
 from lightning_vfl.schedules import Shuffled
-from lightning_vfl.simulation import FaultModel, RandomAbsence, RoundOutcome
+from lightning_vfl.simulation import FaultModel, PartyDropout, RoundOutcome
 from lightning_vfl.waiting import Deadline, WaitForAll
 from tests.subjects import Blobs, trainer
 
@@ -49,7 +49,7 @@ def test_every_upload_of_a_record_is_charged_in_every_unit(tmp_path):
 
 def test_rounds_with_fewer_parties_are_charged_as_what_they_are(tmp_path):
     module = private(missing=Exclude())
-    module.faults.add(RandomAbsence(0.5, 0.1))
+    module.faults.add(PartyDropout(0.5, 0.1))
     trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
     counts = module.privacy.accountant._counts
     assert {event.parties for event in counts} == {2, 3}
@@ -129,11 +129,11 @@ def test_where_parties_may_be_missing_the_fewest_are_reserved_for(tmp_path):
     module = private(missing=Exclude())
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
     assert set(module.possible_events()) == {everybody}
-    module.faults.add(RandomAbsence(0.1, 0.1))
+    module.faults.add(PartyDropout(0.1, 0.1))
     module._possible = None
     assert set(module.possible_events()) == {everybody, fewest}
     alone = private(PoissonBinomial(MaskedSum(allow_single=True), levels=4, beta=0.1), missing=Exclude())
-    alone.faults.add(RandomAbsence(0.1, 0.1))
+    alone.faults.add(PartyDropout(0.1, 0.1))
     trainer(tmp_path, max_epochs=1).fit(alone, datamodule=Blobs(batch_size=10))
     assert PoissonBinomialEvent(4, 0.1, 1, WIDTH) in alone.possible_events()
     late = private(LocalGaussian(), waiting=Deadline(1.0))
@@ -146,7 +146,7 @@ def test_the_budget_holds_where_the_fewest_parties_are_there(tmp_path):
 
     def absent(**settings):
         module = private(missing=Exclude())
-        module.faults.add(RandomAbsence(1.0, 0.1))
+        module.faults.add(PartyDropout(1.0, 0.1))
         trainer(tmp_path, max_epochs=2, **settings).fit(module, datamodule=Blobs(batch_size=10))
         return module
 

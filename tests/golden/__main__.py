@@ -1,0 +1,86 @@
+"""``python -m tests.golden [CASE ...] [--write]``: train the golden runs, compare them with the committed digests."""
+
+import argparse
+import json
+import logging
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+FILE = Path(__file__).with_name("golden.json")
+OLD = Path(__file__).with_name("checkpoints")  # of an earlier version: name of the case -> file
+# Kernels that are the same on every x86-64 processor: without them the last bits depend on its vector units.
+ANY_PROCESSOR = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX",
+    "OPENBLAS_CORETYPE": "Nehalem",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+def main() -> int:
+    """Exit status 1 if a digest differs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.golden")
+    parser.add_argument("names", nargs="*", help="cases (default: all)")
+    parser.add_argument("--write", action="store_true", help="write golden.json anew")
+    parser.add_argument("--json", action="store_true", help="print the digests and compare nothing")
+    parser.add_argument("--old", action="store_true", help="go on from the committed checkpoints of an earlier version")
+    given = parser.parse_args()
+    made = digests_from_old() if given.old else digests(given.names)
+    if given.json:
+        print(json.dumps(made))
+        return 0
+    if given.write:
+        FILE.write_text(json.dumps({"machine": platform.machine(), "runs": made}, indent=1) + "\n", encoding="utf-8")
+        return 0
+    committed = json.loads(FILE.read_text(encoding="utf-8"))["runs"]
+    differ = {
+        name: [part for part, own in run.items() if committed.get(name, {}).get(part) != own]
+        for name, run in made.items()
+    }
+    for name, parts in differ.items():
+        if parts:
+            print(f"{name}: {', '.join(parts)} differ")
+    print(f"{sum(not parts for parts in differ.values())} of {len(made)} golden runs have the committed bits")
+    return int(any(differ.values()))
+
+
+def digests(names: list[str]) -> dict[str, dict[str, str]]:
+    """The digests of these cases; of all, where none is named."""
+    from tests.golden.cases import cases
+    from tests.golden.train import run
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    chosen = {name: case for name, case in cases().items() if not names or name in names}
+    made = {}
+    for name, case in chosen.items():
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                made[name] = run(case, Path(folder))
+            except Exception as error:
+                raise RuntimeError(f"golden run '{name}' ended: {error}") from error
+    return made
+
+
+def digests_from_old() -> dict[str, dict[str, str]]:
+    """The digests of the cases that go on from the committed checkpoints."""
+    from tests.golden.cases import cases
+    from tests.golden.train import resumed
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    made, known = {}, cases()
+    for checkpoint in sorted(OLD.glob("*.ckpt")):
+        with tempfile.TemporaryDirectory() as folder:
+            made[checkpoint.stem] = resumed(known[checkpoint.stem], Path(folder), checkpoint)
+    return made
+
+
+if __name__ == "__main__":
+    if any(os.environ.get(name) != value for name, value in ANY_PROCESSOR.items()):
+        os.execve(sys.executable, [sys.executable, "-m", "tests.golden", *sys.argv[1:]], os.environ | ANY_PROCESSOR)
+    raise SystemExit(main())

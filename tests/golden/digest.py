@@ -1,0 +1,69 @@
+"""SHA-256 of what a training leaves behind: weights, optimiser state, traffic, time, privacy, logged values."""
+
+import struct
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def digest(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a nest of tensors and plain values."""
+    made = sha256()
+    for part in _encoded(value):
+        made.update(part)
+    return made.hexdigest()[:16]
+
+
+def everything(module: Any, trainer: Any, logged: list[tuple[int, dict[str, float]]]) -> dict[str, str]:
+    """The digests of a finished run."""
+    return {
+        "weights": digest(dict(module.state_dict())),
+        "optimizer": digest([optimizer.state_dict() for optimizer in trainer.optimizers]),
+        "books": digest(books_of(module)),
+        "logged": digest([list(line) for line in logged]),
+    }
+
+
+def books_of(module: Any) -> dict[str, Any]:
+    """What the run has counted, by names of this file: a module may keep it where it likes."""
+    privacy = module.privacy.accountant
+    return {
+        "rounds": dict(module.rounds),
+        "traffic": module.meter.state_dict(),
+        "hosts": module.host_meter.state_dict() if module.host_meter is not None else None,
+        "seconds": module.clock.seconds,
+        "mini-batches": module.mini_batches,
+        "given up": module.given_up,
+        "corrected": dict(module.corrected),
+        "privacy": privacy.state_dict() if privacy is not None else None,
+        "memory": module.memory_state(),
+    }
+
+
+def _encoded(value: Any) -> "Any":
+    """An injective encoding, piece by piece."""
+    if isinstance(value, Tensor):
+        array = value.detach().cpu()
+        yield f"T{array.dtype}{tuple(array.shape)}".encode()
+        yield (array.view(torch.uint8) if array.dim() and array.numel() else array.flatten()).numpy().tobytes()
+    elif isinstance(value, np.ndarray):
+        yield f"A{value.dtype}{value.shape}".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif isinstance(value, dict):
+        yield f"D{len(value)}".encode()
+        for key in sorted(value, key=repr):
+            yield from _encoded(key)
+            yield from _encoded(value[key])
+    elif isinstance(value, list | tuple):
+        yield f"L{len(value)}".encode()
+        for part in value:
+            yield from _encoded(part)
+    elif isinstance(value, float):
+        yield b"F" + struct.pack("<d", value)
+    elif value is None or isinstance(value, bool | int | str | bytes):
+        yield f"{type(value).__name__}{value!r};".encode()
+    else:
+        raise TypeError(f"{type(value).__name__} has no digest")
