@@ -216,11 +216,11 @@ BUGS = (
         "unit/simulation/test_crashes.py",
     ),
     Bug(
-        "lightning_vfl/simulation/absences.py",
+        "lightning_vfl/simulation/party_dropout.py",
         "floor(self.proportion * len(passive) + 0.5 + 1e-9)",
         "round(self.proportion * len(passive))",
         "halves of a party are rounded to the even number",
-        "unit/simulation/test_absences.py",
+        "unit/simulation/test_party_dropout.py",
     ),
     Bug(
         "lightning_vfl/event_queue.py",
