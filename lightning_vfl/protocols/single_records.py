@@ -70,15 +70,24 @@ def batch_statistics(bottom: nn.Module, shape: Sequence[int]) -> str:
 def _mixes_records(bottom: nn.Module, shape: Sequence[int]) -> bool:
     """Whether the second record of a batch changes the embedding of the first, or a buffer, in training mode."""
     some = next(bottom.parameters(), torch.empty(0))
+    batch = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(some.device, some.dtype)
+    other = torch.stack([batch[0], 5 - 3 * batch[1]])
+    try:
+        return _differ(bottom, batch, other)
+    except (RuntimeError, ValueError, IndexError):  # it takes no real numbers, such as a table of categories
+        zeros, ones = torch.zeros_like(batch), torch.ones_like(batch)
+        return _differ(bottom, zeros, torch.stack([zeros[0], ones[0]]))
+
+
+def _differ(bottom: nn.Module, batch: Tensor, other: Tensor) -> bool:
+    """Whether a copy of the bottom gives another first embedding, or keeps another buffer, for the other batch."""
     tried = deepcopy(bottom).train()
     buffers = {name: buffer.clone() for name, buffer in tried.named_buffers()}
-    batch = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(some.device, some.dtype)
     first = _after(tried, batch)
     with torch.no_grad():
         for name, buffer in tried.named_buffers():
             buffer.copy_(buffers[name])
-    batch[1] = 5 - 3 * batch[1]
-    second = _after(tried, batch)
+    second = _after(tried, other)
     return any(
         not torch.allclose(one, other, 1e-4, 1e-6, equal_nan=True) for one, other in zip(first, second, strict=True)
     )

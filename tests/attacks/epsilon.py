@@ -224,7 +224,8 @@ def _uploads(module: SplitVFL, batch: VerticalBatch, trial: int) -> Tensor:
 
 
 def _clipped(h: Tensor) -> Tensor:
-    return h.double() / h.double().norm(dim=1, keepdim=True).clamp(min=1.0)
+    norm: Tensor = torch.linalg.vector_norm(h.double(), dim=1, keepdim=True)
+    return h.double() / norm.clamp(min=1.0)
 
 
 def normaliser(trials: int, sigma: float = 4.6) -> Found:

@@ -50,6 +50,17 @@ class Counts(nn.Module):
         return x
 
 
+class Table(nn.Module):
+    """Takes whole numbers from 0 on alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(2, 3)
+
+    def forward(self, x):
+        return self.table(x.flatten(1).long()).flatten(1)
+
+
 def flat(*layers):
     return nn.Sequential(nn.Flatten(), nn.Linear(128, 6), *layers)
 
@@ -67,6 +78,8 @@ def flat(*layers):
         (lambda: VGG13(IMAGE, 4, base=2, norm="batch"), "layers.1 (BatchNorm2d)"),
         (lambda: flat(Centred()), "a layer of Sequential"),
         (lambda: flat(Remembers()), "a layer of Sequential"),
+        (lambda: nn.Sequential(Table(), Centred()), "a layer of Sequential"),
+        (lambda: Table(), ""),
         (lambda: flat(nn.LayerNorm(6), nn.Dropout(), nn.Tanh()), ""),
         (lambda: flat(Counts()), ""),
         (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)), ""),
@@ -95,7 +108,7 @@ def test_the_published_norms_have_the_bits_they_had():
     usual = ResNet18(IMAGE, 4, base=32)
     for norm in ("group", None):
         torch.manual_seed(0)
-        assert str(ResNet18(IMAGE, 4, base=32, norm=norm)) == str(usual)  # type: ignore[arg-type]  # one of the two
+        assert str(ResNet18(IMAGE, 4, base=32, norm=norm)) == str(usual)
     torch.manual_seed(0)
     assert str(ResNet18(IMAGE, 4, norm="batch")) == str(ResNet18(IMAGE, 4, norm=nn.BatchNorm2d))
     assert str(VGG13(IMAGE, 4, norm="batch")) == str(VGG13(IMAGE, 4, batch_norm=True))
@@ -150,7 +163,7 @@ def test_predictions_for_features_of_nobody_knows_whom_are_refused_only_where_th
     features = tuple(torch.zeros(5, n) for n in (3, 3, 2))
     shapes = {"party_shapes": [(3,), (3,), (2,)], "num_classes": 3}
     for settings, answered in (({}, False), ({"evaluate": "plain"}, True), ({"evaluate": "protocol"}, False)):
-        module = SplitVFL(LocalGaussian(), **shapes, **settings)  # type: ignore[arg-type]  # a dict of settings
+        module = SplitVFL(LocalGaussian(), **shapes, **settings)
         module.configure_model()
         if answered:
             assert module(features).shape == (5, 3)
