@@ -107,9 +107,12 @@ def by_pseudo_inverse(update: Seen, features: int) -> Tensor:
     return rows
 
 
-def of_linear_updates(updates: list[Seen], records: int, features: int) -> Tensor:
-    """(N, F) rows from all updates of a linear bottom: least squares, by its normal equations."""
-    matrix = torch.eye(records, dtype=torch.float64) * 1e-13
+def of_linear_updates(updates: list[Seen], records: int, features: int, ridge: float = 1e-13) -> Tensor:
+    """(N, F) rows from all updates of a linear bottom: ridge regression, by its normal equations.
+
+    The best ``ridge`` is the variance of the noise in an update over that of the features, which is 1 here.
+    """
+    matrix = torch.eye(records, dtype=torch.float64) * ridge
     right = torch.zeros(records, features, dtype=torch.float64)
     for update in updates:
         spread = torch.zeros(update.gradients.shape[1], records, dtype=torch.float64)
@@ -210,12 +213,12 @@ def rows() -> list[Row]:
             )
     seen, truth = listen("MLP(64)", 128)
     whole = [update for update in seen if len(update.ids) == 128]
-    found = sum(alone(update, truth) for update in whole)
+    taken = sum(alone(update, truth) for update in whole)
     made.append(
         Row(
             "the same by the Gauss-Newton method: MLP(64) bottoms, batch 128",
             sees,
-            f"{found} of {128 * len(whole)} records within 5 %",
+            f"{taken} of {128 * len(whole)} records within 5 %",
             refusal("MLP(64)", 128),
             "0",
         )
@@ -246,12 +249,14 @@ def rows() -> list[Row]:
         before, truth = listen("linear", batch, epochs)
         after, _ = listen("linear", batch, epochs, update_noise=noise, allow_invertible_updates=False)
         epsilon = composed_epsilon({noise.event(1): epochs}, delta=1e-5)
+        found = of_linear_updates(after, len(truth), truth.shape[1], ridge=MEMBERS[1] * noise.sigma**2)
+        fit = float(1 - (found - truth).square().sum() / truth.square().sum())
         made.append(
             Row(
                 f"the same under {noise}: linear bottoms, batch {batch}, {epochs} epochs",
                 f"{sees}, record ids",
                 f"{together('linear', before, truth)} of {len(truth)} records within 5 %",
-                f"{together('linear', after, truth)} of {len(truth)} (ε = {epsilon:,.0f} of the updates, δ = 1e-5)",
+                f"{close(found, truth)} of {len(truth)}, R² {fit:.2f} (ε = {epsilon:,.0f} of the updates, δ = 1e-5)",
                 "0",
             )
         )
