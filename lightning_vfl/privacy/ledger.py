@@ -38,7 +38,7 @@ class PrivacyLedger:
     sorted; their differences are stored as unsigned 64-bit little-endian integers, compressed by zlib, in base64.
 
     Shapes: ``record_ids`` (B,) integers, positions in the N protected records.
-    Units: a line of 64 of 1,000 records takes about 200 bytes.
+    Units: a line of 64 of 1,000 records takes about 300 bytes.
     Guarantee: when ``charge`` returns, its line is on the disk (``fsync``). A process that is killed while it writes
         leaves an incomplete last line; nothing of that round was uploaded, and ``resume`` removes the line. A second
         process that appends to the same file is noticed before the uploads of the round.
@@ -189,7 +189,7 @@ def _unpacked(text: str) -> "NDArray[np.int64]":
 
 def _append(path: Path, text: bytes, create: int = 0) -> int:
     """Append, wait until it is on the disk, and return the size of the file then."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | create, 0o644)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | create, 0o644)
     try:
         written = 0
         while written < len(text):

@@ -53,7 +53,7 @@ class Limits:
         limits = cls(
             None if epochs is None or epochs < 0 else epochs,
             None if steps < 0 else steps,
-            trainer.limit_train_batches,  # type: ignore[attr-defined]  # set in Trainer.__init__
+            trainer.limit_train_batches,
         )
         if limits.epochs is None and limits.steps is None:
             raise ConfigurationError(

@@ -5,6 +5,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,12 +17,14 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from lightning_vfl import SplitVFL
+from lightning_vfl import CascadeVFL, SplitVFL
 from lightning_vfl.aggregators import LocalGaussian, PoissonBinomial
 from lightning_vfl.callbacks import PrivacyBudget
-from lightning_vfl.privacy import PrivacyLedger, composed_epsilon
-from lightning_vfl.privacy.events import PoissonBinomialEvent
+from lightning_vfl.datamodules import ContiguousColumns
+from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyLedger, composed_epsilon, planned_epsilon
+from lightning_vfl.privacy_command import planned
 from tests.attacks.row import Row
+from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, trainer
 
 RECORDS, WIDTH, PARTIES, EVERY = 54, 4, 3, 3
@@ -193,11 +197,93 @@ def killed_rows() -> list[Row]:
             spent[lose] = f"ε {true_epsilon(server):.1f} spent of a budget of 30"
     sees = "the masked sums of all rounds, also of those after the last checkpoint"
     return [
-        Row("kill the fit after each release, resume from the checkpoint", sees, told[True], told[False], "equal"),
-        Row("the same, with `PrivacyBudget(30)`", sees, spent[True], spent[False], "ε at most 30"),
+        Row("kill the fit after each release, resume from the checkpoint", sees, told[True], told[False], "0 releases"),
+        Row("the same, with `PrivacyBudget(30)`", sees, spent[True], spent[False], "ε 0"),
+    ]
+
+
+class Columns(Blobs):
+    """Blobs of two columns for each of four parties."""
+
+    def default_partitioner(self) -> ContiguousColumns:
+        return ContiguousColumns(self.columns // 2)
+
+
+class FiveParties(Columns):
+    """For CascadeVFL, where a sum is of four."""
+
+    columns = 10
+
+
+class ThreeParties(Columns):
+    """As many as ``Blobs`` has."""
+
+    columns = 6
+
+
+def mechanism(kind: Any = SplitVFL) -> Any:
+    """The mechanism of ``protocol/pbm``: b = 16, β = 1/4, embeddings of 16 numbers."""
+    return kind(PoissonBinomial(), bottom=bounded, width=16, seed=0)
+
+
+def first_plan(module: Any, data: Any, steps: int | None, epochs: int, delta: float = 1e-5) -> float:
+    """What was promised before: every record once in an epoch of one process, everybody in every sum."""
+    records, everybody = len(data.records("train")), tuple(range(module.roster.parties))
+    event = module.aggregator.event(everybody, module.embedding_widths, module.roster)
+    return planned_epsilon(event, epochs if steps is None else ceil(steps / ceil(records / data.batch_size)), delta)
+
+
+def promises(kind: Any, data: Any, folder: Path, **settings: Any) -> tuple[float, float]:
+    """The promise before and now, from parts that are made for it."""
+    module, records = mechanism(kind), data()
+    now = planned(module, records, trainer(folder, **settings)).epsilon(1e-5, "party-record")
+    return first_plan(module, records, settings.get("max_steps"), settings["max_epochs"]), now
+
+
+def spend(folder: Path, devices: int) -> None:
+    """Fourteen rounds with batches of 4 records in each process."""
+    strategy = "ddp" if devices > 1 else "auto"
+    t = trainer(folder, devices=devices, strategy=strategy, max_epochs=-1, max_steps=14, limit_val_batches=0)
+    module = mechanism()
+    t.fit(module, datamodule=Columns(batch_size=4))
+    if t.is_global_zero:
+        (folder / "spent").write_text(repr(module.privacy.epsilon()))
+
+
+def planned_rows() -> list[Row]:
+    """What the plan promises against what the fit of that plan has spent."""
+    cases: list[tuple[str, Any, Any, dict[str, Any]]] = [
+        (
+            "`drop_last`, 50 of 54 records a batch, 10 steps",
+            SplitVFL,
+            partial(ThreeParties, batch_size=50, drop_last=True),
+            {"max_epochs": -1, "max_steps": 10},
+        ),
+        ("CascadeVFL, 5 parties, 3 epochs", CascadeVFL, partial(FiveParties, batch_size=5), {"max_epochs": 3}),
+    ]
+    made = []
+    for words, kind, data, settings in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            module = mechanism(kind)
+            trainer(folder, limit_val_batches=0, **settings).fit(module, datamodule=data())
+            made.append((words, *promises(kind, data, Path(folder), **settings), module.privacy.epsilon()))
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        in_one_and_in_two(spend, Path(one), Path(two))
+        settings = {"devices": 2, "strategy": "ddp", "max_epochs": -1, "max_steps": 14}
+        told = promises(SplitVFL, partial(Columns, batch_size=4), Path(two), **settings)
+        made.append(("two processes, 14 steps", *told, float((Path(two) / "spent").read_text())))
+    return [
+        Row(
+            f"trust the plan of `lightning-vfl privacy`: {words}",
+            "the masked sums of the fit",
+            f"ε {first:.1f} promised, {spent:.1f} spent",
+            f"ε {now:.1f} promised, {spent:.1f} spent",
+            "ε 0",
+        )
+        for words, first, now, spent in made
     ]
 
 
 def rows() -> list[Row]:
     """All attacks of this family."""
-    return killed_rows()
+    return killed_rows() + planned_rows()
