@@ -62,7 +62,7 @@ class PrivacyLedger:
         >>> ledger.charge(0, GaussianEvent(sigma=2.0, sensitivity=1.0, parties=3), torch.tensor([7, 3]))
         >>> ledger, accountant = PrivacyLedger.read(ledger.path)
         >>> f"{accountant.epsilon(delta=1e-5):.2f}"
-        '1.91'
+        '1.99'
     """
 
     path: Path
