@@ -15,8 +15,8 @@ from lightning_vfl.protocols import VFLModule
 class RunSummary(Callback):
     """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test.
 
-    Bytes, seconds and rounds are those of the training; after a checkpoint was loaded, those up to that checkpoint. ε is
-    that of the run's privacy ledger, which has the rounds behind the checkpoint too.
+    Bytes, seconds and rounds are those of the training; after a checkpoint was loaded, those up to that checkpoint.
+    ε is that of the run's privacy ledger, which has the rounds behind the checkpoint too.
 
     Args:
         enabled: False keeps quiet.

@@ -116,7 +116,7 @@ def test_a_second_writer_is_noticed_before_the_uploads(tmp_path):
     assert sum(counted(PrivacyLedger.read(first.path)[1]).values()) == 2
 
 
-def test_files_that_cannot_be_used(tmp_path):
+def test_files_that_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot be created"):
         PrivacyLedger.begin(tmp_path / "file", PrivacyAccountant(3))
@@ -126,3 +126,8 @@ def test_files_that_cannot_be_used(tmp_path):
     ledger.path.unlink()
     with pytest.raises(ConfigurationError, match=r"cannot be written .* no more records are released"):
         ledger.charge(0, EVENTS[0], torch.tensor([1]))
+    torn = PrivacyLedger.begin(tmp_path, PrivacyAccountant(3))
+    torn.path.write_bytes(torn.path.read_bytes() + b"{")
+    monkeypatch.setattr("os.truncate", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    with pytest.raises(ConfigurationError, match=r"cannot be written \(Permission denied\); make the file writable"):
+        PrivacyLedger.resume(torn.path)

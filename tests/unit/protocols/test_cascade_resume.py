@@ -1,5 +1,6 @@
 """Cascade training resumed from any END equals the uninterrupted run, to the bit."""
 
+from collections import Counter
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from lightning_vfl.callbacks import Crashes, PartyDropout, Stragglers
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
 from lightning_vfl.networks import MLP
+from lightning_vfl.privacy import PrivacyLedger
 from lightning_vfl.simulation import Exponential, VirtualClock
 from lightning_vfl.waiting import Deadline
 from tests.subjects import dropping, same, trainer
@@ -91,6 +93,12 @@ def everything(run: Run) -> dict[str, Any]:
     }
 
 
+def charged(folder: Path) -> Counter[int]:
+    """How often the ledger in this folder has charged each record."""
+    counts = [PrivacyLedger.read(path)[1].state_dict()["counts"].sum(0) for path in folder.glob("privacy-*.jsonl")]
+    return Counter({i: int(n) for row in counts for i, n in enumerate(row) if n})
+
+
 @cache
 def whole(name: str, folder: Path) -> tuple[Path, Run, dict[str, Any]]:
     own = folder / name.replace(" ", "_")
@@ -108,8 +116,12 @@ def folder(tmp_path_factory):
 
 def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
     kept, uninterrupted, expected = whole(name, folder)
+    before = charged(kept)
     run = train(elsewhere, name, kept / f"step={step}.ckpt")
     resumed = everything(run)
+    if run.module.privacy.accountant is not None:  # what others have released from this checkpoint stays charged
+        assert charged(kept) - before == Counter(int(i) for ids, _ in run.events for i in ids)
+        assert run.module.privacy.accountant.covers(PrivacyLedger.read(*kept.glob("privacy-*.jsonl"))[1])
     assert {k for k in expected if not same(expected[k], resumed[k])} == set()
     if (accountant := uninterrupted.module.privacy.accountant) is not None:  # rounds that are sent again cost again
         assert run.module.privacy.accountant.covers(accountant)
