@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.masked_messages import check_opening, file_once, unsealed
+from lightning_vfl.aggregators.messages import refuse_lacking
 from lightning_vfl.aggregators.recovery import LIMBS, MASKS, SELF, WORD, Recovery, Vault, reconstruct, unmask
 from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairMasks, Sealed, Use, key_period
 from lightning_vfl.crypto.keys import SIZE
@@ -224,10 +226,11 @@ class SecureLayer:
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
         """File what has arrived."""
+        check_opening(message, self._lengths(view), IDS, view)
         if message.kind in (KEYS, ROUND_KEYS):
             filed = memory.publics if message.kind == KEYS else memory.vault.publics
             for sender, piece in zip(message.senders, message.pieces, strict=True):
-                filed[sender] = piece[0].numpy().tobytes()
+                file_once(filed, sender, piece[0].numpy().tobytes(), message.kind)
             if message.kind == KEYS and len(filed) == view.roster.parties:
                 session = sha256(b"".join(filed[party] for party in range(view.roster.parties))).digest()
                 for party in view.parties:
@@ -241,12 +244,19 @@ class SecureLayer:
                 if party == sender or (message.kind == IDS and not view.called[party]):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
-                content = seal.open(sealed[party].tobytes(), number)
+                content = unsealed(seal, sealed[party].tobytes(), number, sender, message.kind)
                 if message.kind == IDS:
                     memory.ids[party] = content
                 else:
                     memory.vault.keep(party, sender, content)
         return memory
+
+    def _lengths(self, view: PartyView) -> dict[str, int]:
+        """Bytes of a message to one receiver, by kind."""
+        lengths = {KEYS: SIZE, IDS: len(view.rows.ids) * ID_BYTES + OVERHEAD}
+        if self.recovery is not None:
+            lengths |= {ROUND_KEYS: self.rekey_every * SIZE, SHARES: self.rekey_every * 2 * LIMBS * 4 + OVERHEAD}
+        return lengths
 
     def _to_everybody(self, kind: str, contents: Mapping[int, bytes], view: PartyView) -> Message:
         """The same for everybody, from each of the hosted parties."""
@@ -254,7 +264,7 @@ class SecureLayer:
         for party in view.parties:
             content = torch.from_numpy(np.frombuffer(contents[party], np.uint8).copy())
             pieces.append(content.expand(view.roster.parties, len(content)))
-        return Message(kind, "peers", view.parties, tuple(pieces))
+        return Message(kind, "peers", view.parties, tuple(pieces), round=view.names)
 
     def _share_secrets(self, needed: int, memory: Keys, view: PartyView) -> Iterator[Message]:
         """Recovery: keys of the period's rounds, and everybody's shares of what belongs to them."""
@@ -272,7 +282,7 @@ class SecureLayer:
                     seal = self._seal(party, other, party, SHARES, memory, view)
                     piece[other] = np.frombuffer(seal.seal(contents[other], memory.period), np.uint8)
             pieces.append(torch.from_numpy(piece))
-        yield Message(SHARES, "peers", view.parties, tuple(pieces))
+        yield Message(SHARES, "peers", view.parties, tuple(pieces), round=view.names)
 
     def _selection(self, active: int, memory: Keys, view: PartyView) -> Message:
         """One sealed list for everybody, of one length: who holds which records cannot be told from outside."""
@@ -282,12 +292,13 @@ class SecureLayer:
             if party != active:
                 sealed = self._seal(active, party, active, IDS, memory, view).seal(selected[party], view.names.round)
                 piece[party] = np.frombuffer(sealed, np.uint8)
-        return Message(IDS, "peers", (active,), (torch.from_numpy(piece),))
+        return Message(IDS, "peers", (active,), (torch.from_numpy(piece),), round=view.names)
 
     def _seal(self, own: int, other: int, sender: int, purpose: str, memory: Keys, view: PartyView) -> Sealed:
         """One end of a one-way channel between two parties; a rank's rows have a channel of their own."""
         name = own, other, sender, purpose, view.names.stage, view.rows.start
         if name not in memory.seals:
+            refuse_lacking(memory.publics, range(view.roster.parties), KEYS)
             memory.seals[name] = Sealed(memory.masks[own].keys.key(other, *name[2:]))
         return memory.seals[name]
 
@@ -312,6 +323,7 @@ class SecureLayer:
     ) -> None:
         """Turn a party's integers into what it sends: uniform words, which cancel over the members. In place."""
         names, memory = view.names, view.memory
+        refuse_lacking(memory.publics, members, KEYS)
         name = MaskNames(purpose, names.stage, segment, view.rows.start, memory.period)
         memory.masks[party].add_to(values, members, name, names.round)
 
@@ -319,6 +331,7 @@ class SecureLayer:
         """The same with masks that survivors can undo for this round; gives the party's key of the round."""
         round = view.names.round
         vault: Vault = view.memory.vault
+        refuse_lacking(vault.publics, members, ROUND_KEYS)
         masks = vault.masks(party, members, round, self.bits, self.ledger)
         masks.add_to(values, round_masks(view.names, view.rows), round)
         return vault.public(party, round)
@@ -329,10 +342,12 @@ class SecureLayer:
         pieces = []
         for holder in view.parties:
             piece = torch.zeros(view.roster.parties, LIMBS, dtype=torch.int64)
-            for owner in view.called.nonzero().flatten().tolist():
+            called = view.called.nonzero().flatten().tolist()
+            refuse_lacking({owner for owner in called if (holder, owner) in vault.shares}, called, SHARES)
+            for owner in called:
                 piece[owner] = vault.reveal(holder, owner, round, SELF if included[owner] else MASKS)
             pieces.append(piece)
-        return Message(REVEALED, "server", view.parties, tuple(pieces))
+        return Message(REVEALED, "server", view.parties, tuple(pieces), round=view.names)
 
     def recover(self, total: "UInts", keys: Message, revealed: Message, needed: int, view: ServerView) -> None:
         """Take what did not cancel out of the sum of the included parties' uploads, in place."""
