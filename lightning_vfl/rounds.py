@@ -211,4 +211,4 @@ def _from(message: Message, senders: Tensor) -> Message:
     heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
     alongside = None if message.alongside is None else _from(message.alongside, senders)
     senders_heard, pieces = tuple(s for s, _ in heard), tuple(piece for _, piece in heard)
-    return Message(message.kind, message.to, senders_heard, pieces, alongside, message.receivers)
+    return replace(message, senders=senders_heard, pieces=pieces, alongside=alongside)

@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.codec import Codec
 from lightning_vfl.aggregators.consent import LISTS, SIGNED
+from lightning_vfl.aggregators.masked_messages import check_uploads
 from lightning_vfl.aggregators.period_keys import Keys
 from lightning_vfl.aggregators.recovery import FIELD, LIMBS, WORD
 from lightning_vfl.aggregators.secure_layer import REVEALED, ROUND_KEYS, SecureLayer
@@ -24,6 +25,7 @@ from lightning_vfl.types import Aggregate, Contribution, Leg, Message, PartyView
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+UPLOADS = "masked embeddings"
 MOST_CLIPPED = 0.01  # share of the values of a round that may be clipped without a warning
 
 
@@ -133,7 +135,7 @@ class IntegerSum(Aggregator):
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         sums, elements = self._layer.segments(roster), rows * torch.tensor(widths)
         others = torch.tensor([len(sums.members[own[0]]) - 1 for own in sums.of])  # an addition for each of them
-        masked = Leg("masked embeddings", "server", elements, self._layer.bits, (elements * others).double())
+        masked = Leg(UPLOADS, "server", elements, self._layer.bits, (elements * others).double())
         if self._layer.recovery is None:
             return (masked,)
         m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
@@ -186,8 +188,8 @@ class IntegerSum(Aggregator):
                     keys.append(layer.mask_for_recovery(values, party, members, view))
             pieces.append(torch.from_numpy(own))
         sent = tuple(torch.from_numpy(np.frombuffer(key, np.uint8).copy()) for key in keys)
-        alongside = Message(ROUND_KEYS, "server", mine, sent) if sent else None
-        return Message("masked embeddings", "server", mine, tuple(pieces), alongside), None
+        alongside = Message(ROUND_KEYS, "server", mine, sent, round=view.names) if sent else None
+        return Message(UPLOADS, "server", mine, tuple(pieces), alongside, round=view.names), None
 
     def consent(self, kept: None, included: Tensor, view: PartyView) -> Message | None:
         return None if self._layer.recovery is None else self._layer.consent(included, view)
@@ -196,6 +198,7 @@ class IntegerSum(Aggregator):
         return None if self._layer.recovery is None else self._layer.reveal(included, view, signed)
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        self._check_uploads(messages, view)
         sums, uploads = self._layer.segments(view.roster), messages[0]
         arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
         totals = []
@@ -244,6 +247,13 @@ class IntegerSum(Aggregator):
         )
 
     # ---- inside
+
+    def _check_uploads(self, messages: tuple[Message, ...], view: ServerView) -> None:
+        of, recovery = self._layer.segments(view.roster).of, self._layer.recovery is not None
+        kinds = (UPLOADS, ROUND_KEYS, REVEALED) if recovery else (UPLOADS,)
+        shapes = {m: (len(of[m]), len(view.rows.ids), view.widths[m] // len(of[m])) for m in view.roll.included_parties}
+        share, needed = (view.roster.parties, LIMBS), self.min_responses(view.roster.parties)
+        check_uploads(messages, kinds, shapes, self._layer.bits, share, SIZE, FIELD.modulus, needed, view)
 
     def _integers(self, contribution: Contribution, view: PartyView) -> tuple[tuple[int, ...], Tensor]:
         """The hosted parties that are called, and the integers (slots, B, D) of theirs, party by party."""

@@ -180,7 +180,7 @@ def to_everybody(kind: str, contents: Mapping[int, bytes], view: PartyView) -> M
     """The same bytes for everybody, from each of the hosted parties."""
     pieces = tuple(bytes_of(contents[party]) for party in view.parties)
     expanded = tuple(piece.expand(view.roster.parties, len(piece)) for piece in pieces)
-    return Message(kind, "peers", view.parties, expanded)
+    return Message(kind, "peers", view.parties, expanded, round=view.names)
 
 
 def bytes_of(content: bytes) -> Tensor:

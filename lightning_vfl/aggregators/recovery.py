@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
 from lightning_vfl.aggregators.consent import Survivors
+from lightning_vfl.aggregators.messages import refuse_outside
 from lightning_vfl.crypto import (
     Confined,
     KeyPair,
@@ -26,7 +27,7 @@ from lightning_vfl.crypto import (
     derive,
 )
 from lightning_vfl.crypto.keys import SIZE
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.types import RoundNames
 
@@ -197,9 +198,15 @@ def reconstruct(shares: Tensor, holders: Sequence[int], needed: int, parties: in
 
     Raises:
         ConfigurationError: from fewer.
+        MalformedMessage: naming the holder of shares that are no field elements, or holders whose shares do not fit.
     """
+    refuse_outside(shares.unbind(0), holders, "shares", FIELD.modulus)
     code = LagrangeCode(FIELD, 1, needed - 1, parties)
-    return to_bytes(code.decode(shares, holders, 1)[0])
+    values = code.decode(shares, holders, 1)[0]
+    try:
+        return to_bytes(values)
+    except ValueError as error:
+        raise MalformedMessage(f"what parties {list(holders)[:needed]} have revealed is wrong: {error}") from error
 
 
 @dataclass

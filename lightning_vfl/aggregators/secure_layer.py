@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.consent import SIGNED, Survivors
+from lightning_vfl.aggregators.masked_messages import check_opening, file_once, unsealed
+from lightning_vfl.aggregators.messages import refuse_lacking
 from lightning_vfl.aggregators.period_keys import KEYS, NONCES, KeyExchange, Keys, bytes_of, content_of, to_everybody
 from lightning_vfl.aggregators.recovery import LIMBS, MASKS, SELF, WORD, Recovery, Vault, reconstruct, unmask
 from lightning_vfl.aggregators.segments import Segments, segments
@@ -167,6 +169,7 @@ class SecureLayer:
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
         """File what has arrived."""
+        check_opening(message, self._lengths(view), IDS, view)
         if message.kind in (NONCES, KEYS):
             if self.exchange.file(memory, message, view):
                 for party in view.parties:
@@ -176,8 +179,7 @@ class SecureLayer:
         if message.kind == ROUND_KEYS:
             for sender, piece in zip(message.senders, message.pieces, strict=True):
                 content = content_of(piece, sender, SIZE * self.rekey_every, ROUND_KEYS, view)
-                if memory.vault.publics.setdefault(sender, content) != content:
-                    raise ValueError(f"party {sender} has sent two sets of round keys in one key period")
+                file_once(memory.vault.publics, sender, content, ROUND_KEYS)
             return memory
         number = view.names.round if message.kind == IDS else memory.period
         for sender, piece in zip(message.senders, message.pieces, strict=True):
@@ -187,7 +189,7 @@ class SecureLayer:
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
                 if message.kind == IDS:
-                    memory.ids[party] = seal.open(sealed[party].tobytes(), number)
+                    memory.ids[party] = unsealed(seal, sealed[party].tobytes(), number, sender, IDS)
                 else:
                     memory.vault.keep(party, sender, self._opened_shares(seal, sealed[party], sender, memory))
         return memory
@@ -201,6 +203,15 @@ class SecureLayer:
                 f"the round keys of party {owner} are refused: they are not those to which it has bound its seed "
                 f"shares, or its shares were changed on the way ({error})"
             ) from error
+
+    def _lengths(self, view: PartyView) -> dict[str, int]:
+        """Bytes of a message to one receiver, by kind."""
+        lengths = {KEYS: self.exchange.size, IDS: len(view.rows.ids) * ID_BYTES + OVERHEAD}
+        if self.identities is not None:
+            lengths |= {NONCES: SIZE}
+        if self.recovery is not None:
+            lengths |= {ROUND_KEYS: self.rekey_every * SIZE, SHARES: self.rekey_every * 2 * LIMBS * 4 + OVERHEAD}
+        return lengths
 
     def _share_secrets(self, needed: int, memory: Keys, view: PartyView) -> Iterator[Message]:
         """Recovery: keys of the period's rounds, and everybody's shares of what belongs to them."""
@@ -218,7 +229,7 @@ class SecureLayer:
                     seal = self._seal(party, other, party, SHARES, memory, view)
                     piece[other] = np.frombuffer(seal.seal(contents[other], memory.period, bound), np.uint8)
             pieces.append(torch.from_numpy(piece))
-        yield Message(SHARES, "peers", view.parties, tuple(pieces))
+        yield Message(SHARES, "peers", view.parties, tuple(pieces), round=view.names)
 
     def _selection(self, active: int, memory: Keys, view: PartyView) -> Message:
         """One sealed list for everybody, of one length: who holds which records cannot be told from outside."""
@@ -228,12 +239,13 @@ class SecureLayer:
             if party != active:
                 sealed = self._seal(active, party, active, IDS, memory, view).seal(selected[party], view.names.round)
                 piece[party] = np.frombuffer(sealed, np.uint8)
-        return Message(IDS, "peers", (active,), (torch.from_numpy(piece),))
+        return Message(IDS, "peers", (active,), (torch.from_numpy(piece),), round=view.names)
 
     def _seal(self, own: int, other: int, sender: int, purpose: str, memory: Keys, view: PartyView) -> Sealed:
         """One end of a one-way channel between two parties; a rank's rows have a channel of their own."""
         name = own, other, sender, purpose, view.names.stage, view.rows.start
         if name not in memory.seals:
+            refuse_lacking(memory.publics, range(view.roster.parties), KEYS)
             memory.seals[name] = Sealed(memory.masks[own].keys.key(other, *name[2:]))
         return memory.seals[name]
 
@@ -253,6 +265,7 @@ class SecureLayer:
     ) -> None:
         """Turn a party's integers into what it sends: uniform words, which cancel over the members. In place."""
         names, memory = view.names, view.memory
+        refuse_lacking(memory.publics, members, KEYS)
         name = MaskNames(purpose, names.stage, segment, view.rows.start, memory.period)
         memory.masks[party].add_to(values, members, name, names.round)
 
@@ -260,6 +273,7 @@ class SecureLayer:
         """The same with masks that survivors can undo for this round; gives the party's key of the round."""
         round = view.names.round
         vault: Vault = view.memory.vault
+        refuse_lacking(vault.publics, members, ROUND_KEYS)
         masks = vault.masks(party, members, round, self.bits, self.ledger)
         masks.add_to(values, round_masks(view.names, view.rows), round)
         return vault.public(party, round)
@@ -272,7 +286,8 @@ class SecureLayer:
         """
         survivors, memory = self._survivors(included, view), view.memory
         signed = (memory.vault.sign(party, survivors, memory.signers[party]) for party in view.parties)
-        return Message(SIGNED, "server", view.parties, tuple(bytes_of(signature) for signature in signed))
+        signatures = tuple(bytes_of(signature) for signature in signed)
+        return Message(SIGNED, "server", view.parties, signatures, round=view.names)
 
     def reveal(self, included: Tensor, view: PartyView, signed: Message | None) -> Message:
         """Of everybody who was called: a share of what undoes its masks, if it is lost, else of its self-mask.
@@ -290,11 +305,12 @@ class SecureLayer:
                 )
             survivors.refuse_unsigned(holder, signed, view.memory.verify, vault.needed)
             piece = torch.zeros(view.roster.parties, LIMBS, dtype=torch.int64)
+            refuse_lacking({m for m in survivors.called if (holder, m) in vault.shares}, survivors.called, SHARES)
             for owner in survivors.called:
                 kind = SELF if owner in survivors.included else MASKS
                 piece[owner] = vault.reveal(holder, owner, survivors.round, kind)
             pieces.append(piece)
-        return Message(REVEALED, "server", view.parties, tuple(pieces))
+        return Message(REVEALED, "server", view.parties, tuple(pieces), round=view.names)
 
     def _survivors(self, included: Tensor, view: PartyView) -> Survivors:
         """What the hosted parties are told of a round; nobody stays in it whom nothing would hide."""

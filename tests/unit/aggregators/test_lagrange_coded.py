@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators import LagrangeCoded, Mean, lagrange_coded
 from lightning_vfl.crypto import Keystream
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import DecodingError, PrimeField, PrimeProduct
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.networks.bank import PartyBank
@@ -260,7 +260,9 @@ def test_every_subset_of_r_uploads_gives_the_same_tensor_and_one_fewer_raises(fi
             assert torch.equal(aggregator.decode((arrived,), server).value, wanted)
     for who in combinations(range(7), 4):
         arrived = Message("products", "server", who, tuple(message.pieces[j] for j in who))
-        with pytest.raises(ConfigurationError, match=r"4 results do not .* wait for 5"):
+        with pytest.raises(
+            MalformedMessage, match=r"4 of 5 needed 'products' have come, and those of parties \d, \d, \d have"
+        ):
             aggregator.decode((arrived,), server)
 
 

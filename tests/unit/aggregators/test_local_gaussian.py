@@ -326,8 +326,9 @@ def test_nobody_learns_from_what_stands_in_for_it():
     policy = Stale()
     policy.prepare(B, (D,) * M, torch.device("cpu"))
     Exchange(aggregator, contribution, view, server, policy).run()
+    later = RoundNames(0, "fit", 1)
     then = Exchange(
-        aggregator, contribution, replace(view, names=RoundNames(0, "fit", 1)), replace(server, roll=roll), policy
+        aggregator, contribution, replace(view, names=later), replace(server, roll=roll, names=later), policy
     )
     grads = torch.autograd.grad(then.run().sum(), contribution.leaves)
     first, second = (

@@ -39,7 +39,7 @@ def round_of(aggregator, roster, h, called=None, included=None, present=None, ro
     memory = aggregator.empty_memory(0, (), view) if memory is None else memory
     view = replace(view, memory=open_round(aggregator, memory, view))
     roll = Roll(there, arrived, arrived, torch.zeros_like(there))
-    width = D if aggregator.layout == "sum" else h[0].shape[1] if roster.active != 0 else h[1].shape[1]
+    width = h[0].shape[1] if aggregator.layout == "sum" or roster.active != 0 else h[1].shape[1]
     return Exchange(
         aggregator, Embeddings(h), view, ServerView(names, roster, rows, roll, aggregator.widths(width, roster))
     )

@@ -18,6 +18,7 @@ from lightning_vfl.aggregators.period_keys import KEYS
 from lightning_vfl.aggregators.recovery import Recovery
 from lightning_vfl.aggregators.secure_layer import IDS, ROUND_KEYS, SHARES, SecureLayer
 from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed, reused
+from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import PartyView, Roll, Roster, RoundNames, Rows
 from tests.examples import examples
 
@@ -303,8 +304,10 @@ def test_a_selection_of_another_round_is_not_taken_again():
     old = opened(layer, view_of(layer, roster, 0, memory=memory))[-1]
     view = view_of(layer, roster, 1, memory=memory)
     opened(layer, view)
-    with pytest.raises(ValueError, match="not message 1"):
+    with pytest.raises(MalformedMessage, match=r"party 0 sent 'record ids' of round 0 of fit .*, but this is round 1"):
         layer.accept(memory, old, view)
+    with pytest.raises(MalformedMessage, match="of party 0 cannot be opened: this is not message 1"):
+        layer.accept(memory, replace(old, round=view.names), view)
 
 
 def test_computing_other_records_than_were_selected_is_noticed():
