@@ -125,12 +125,12 @@ class KeyExchange:
         """File nonces or public keys; whether all public keys are there now.
 
         Raises:
-            ValueError: for a sender that is no party or has sent before, a wrong size, and a key that the sender did
-                not sign for this session; names the sender.
+            ValueError: for a sender that has sent before, and a key that the sender did not sign for this session; names
+                the sender. The form of the message was checked before, see ``check_opening``.
         """
-        filed, size = (memory.nonces, SIZE) if message.kind == NONCES else (memory.publics, self.size)
+        filed = memory.nonces if message.kind == NONCES else memory.publics
         for sender, piece in zip(message.senders, message.pieces, strict=True):
-            content = content_of(piece, sender, size, message.kind, view)
+            content = content_of(piece)
             if message.kind == NONCES:  # a party knows its own already
                 if filed.setdefault(sender, content) != content:
                     raise ValueError(f"party {sender} has sent two session nonces in one key period")
@@ -188,18 +188,6 @@ def bytes_of(content: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
 
 
-def content_of(piece: Tensor, sender: int, size: int, kind: str, view: PartyView) -> bytes:
-    """What a sender has sent everybody: ``size`` bytes.
-
-    Raises:
-        ValueError: for a sender that is no party, and another shape or type; names the sender.
-    """
-    parties = view.roster.parties
-    if not 0 <= sender < parties:
-        raise ValueError(f"{kind} came from party {sender}, but the parties are 0 to {parties - 1}")
-    if piece.dtype != torch.uint8 or tuple(piece.shape) != (parties, size):
-        raise ValueError(
-            f"{kind} of party {sender} must be {size} bytes for each of {parties} parties; got {tuple(piece.shape)} "
-            f"{piece.dtype}"
-        )
+def content_of(piece: Tensor) -> bytes:
+    """The bytes that a sender has sent everybody."""
     return piece[0].numpy().tobytes()

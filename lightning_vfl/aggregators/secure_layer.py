@@ -11,11 +11,12 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.consent import SIGNED, Survivors
 from lightning_vfl.aggregators.masked_messages import check_opening, file_once, unsealed
-from lightning_vfl.aggregators.messages import refuse_lacking
+from lightning_vfl.aggregators.messages import check_message, refuse_lacking
 from lightning_vfl.aggregators.period_keys import KEYS, NONCES, KeyExchange, Keys, bytes_of, content_of, to_everybody
 from lightning_vfl.aggregators.recovery import LIMBS, MASKS, SELF, WORD, Recovery, Vault, reconstruct, unmask
 from lightning_vfl.aggregators.segments import Segments, segments
 from lightning_vfl.crypto import Identities, MaskNames, PairKeys, PairMasks, Sealed, Use, key_period
+from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
 from lightning_vfl.errors import ConfigurationError
@@ -178,8 +179,7 @@ class SecureLayer:
             return memory
         if message.kind == ROUND_KEYS:
             for sender, piece in zip(message.senders, message.pieces, strict=True):
-                content = content_of(piece, sender, SIZE * self.rekey_every, ROUND_KEYS, view)
-                file_once(memory.vault.publics, sender, content, ROUND_KEYS)
+                file_once(memory.vault.publics, sender, content_of(piece), ROUND_KEYS)
             return memory
         number = view.names.round if message.kind == IDS else memory.period
         for sender, piece in zip(message.senders, message.pieces, strict=True):
@@ -296,6 +296,9 @@ class SecureLayer:
             RuntimeError: unless the party and t - 1 others have signed this set of survivors.
         """
         vault, survivors = view.memory.vault, self._survivors(included, view)
+        if signed is not None:
+            shapes = dict.fromkeys(survivors.called, (SIGNATURE,))
+            check_message(signed, SIGNED, "server", shapes, torch.uint8, view.names)
         pieces = []
         for holder in view.parties:
             if vault.signed.get((holder, survivors.round)) != survivors:

@@ -109,10 +109,20 @@ class Play:
                 (first, lambda message: aggregator.decode((answered(message),), server).value),
                 (second, lambda message: aggregator.decode((message,), server).value),
             ]
-        revealed = aggregator.reveal(kept, everybody, view)
+        signed = aggregator.consent(kept, everybody, view)
+        revealed = aggregator.reveal(kept, everybody, view, signed)
         if revealed is None:
             return [(first, lambda message: aggregator.decode((message,), server).value)]
+
+        def revealed_for(message: Message) -> Message | None:
+            return aggregator.reveal(kept, everybody, view, message)
+
         return [
+            *(
+                ()
+                if signed is None
+                else ((signed, lambda message: aggregator.decode((first, revealed_for(message)), server).value),)
+            ),
             (first, lambda message: aggregator.decode((message, revealed), server).value),
             (revealed, lambda message: aggregator.decode((first, message), server).value),
         ]

@@ -256,11 +256,11 @@ def test_round_keys_cannot_be_replaced_after_they_have_been_checked():
     run = Parties(3, recovery="auto")
     view = run.views[0]
     again = Message("round keys", "peers", (1,), (torch.zeros(3, 160, dtype=torch.uint8),))
-    with pytest.raises(ValueError, match="party 1 has sent two sets of round keys"):
+    with pytest.raises(ValueError, match="party 1 sent 'round keys' a second time"):
         run.aggregator.accept(view.memory, again, view)
-    with pytest.raises(ValueError, match=r"round keys of party 1 must be 160 bytes .* got \(3, 159\)"):
+    with pytest.raises(ValueError, match="'round keys' of party 1 has shape"):
         run.aggregator.accept(view.memory, replace(again, pieces=(again.pieces[0][:, 1:],)), view)
-    with pytest.raises(ValueError, match="round keys came from party 3, but the parties are 0 to 2"):
+    with pytest.raises(ValueError, match="party 3 sent 'round keys', which only parties 0, 1, 2 may send"):
         run.aggregator.accept(view.memory, replace(again, senders=(3,)), view)
 
 

@@ -112,9 +112,9 @@ def test_malformed_and_repeated_key_messages_are_refused_and_the_sender_named(fo
             view.memory.nonces = dict.fromkeys(range(4), bytes(32))
         right = torch.zeros(4, size, dtype=torch.uint8)
         for piece in (right[:, 1:], right[:3], right.to(torch.int64), right.reshape(-1)):
-            with pytest.raises(ValueError, match=f"public keys of party 1 must be {size} bytes for each of 4 parties"):
+            with pytest.raises(ValueError, match="'public keys' of party 1"):
                 aggregator.accept(view.memory, Message(KEYS, "peers", (1,), (piece,)), view)
-        with pytest.raises(ValueError, match="public keys came from party 4, but the parties are 0 to 3"):
+        with pytest.raises(ValueError, match="party 4 sent 'public keys', which only parties 0, 1, 2, 3 may send"):
             aggregator.accept(view.memory, Message(KEYS, "peers", (4,), (right,)), view)
     run = Parties(4)
     again = Message(KEYS, "peers", (1,), (torch.zeros(4, 32, dtype=torch.uint8),))
