@@ -125,8 +125,8 @@ class KeyExchange:
         """File nonces or public keys; whether all public keys are there now.
 
         Raises:
-            ValueError: for a sender that has sent before, and a key that the sender did not sign for this session; names
-                the sender. The form of the message was checked before, see ``check_opening``.
+            ValueError: for a sender that has sent before, and a key that the sender did not sign for this session;
+                names the sender. The form of the message was checked before, see ``check_opening``.
         """
         filed = memory.nonces if message.kind == NONCES else memory.publics
         for sender, piece in zip(message.senders, message.pieces, strict=True):
