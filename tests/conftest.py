@@ -1,14 +1,21 @@
 """What holds for all tests."""
 
+import functools
 import gc
+import importlib.metadata
 import random
 
 import pytest
 from hypothesis import settings
 
+from tests.examples import EXAMPLES
+
+# a trainer reads the entry points of all installed packages, 5 ms each time; nothing is installed while tests run
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
+
 # no deadline: a loaded machine is no failure; no database: a run depends on the profile and the seed alone
-settings.register_profile("ci", derandomize=True, database=None, deadline=None)
-settings.register_profile("fuzz", max_examples=1000, derandomize=False, database=None, deadline=None, print_blob=True)
+settings.register_profile("ci", max_examples=EXAMPLES, derandomize=True, database=None, deadline=None)
+settings.register_profile("fuzz", max_examples=10 * EXAMPLES, database=None, deadline=None, print_blob=True)
 settings.load_profile("ci")
 
 

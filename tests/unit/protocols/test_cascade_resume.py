@@ -135,11 +135,11 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
 
 # in the first epoch, at its end, just after it, and in the last
 QUICK = [
-    *(("async", step) for step in (1, STEPS, STEPS + 1)),
-    *(("sync", step) for step in (1, 2, STEPS + 5)),
+    *(("async", step) for step in (1, STEPS)),
+    *(("sync", step) for step in (2, STEPS + 1)),
     ("single", 5),
     ("centralized", 4),
-    *(("faults", step) for step in (3, 7, STEPS, STEPS + 4)),
+    *(("faults", step) for step in (3, STEPS, STEPS + 4)),
     ("faults in turns", STEPS + 4),
     ("drawing", 7),
     ("masked", 8),

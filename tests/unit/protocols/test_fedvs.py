@@ -80,8 +80,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("faults", FAULTS)
-@pytest.mark.parametrize("evaluate", ["plain", "protocol"])
+@pytest.mark.parametrize(
+    ("faults", "evaluate"), [*((faults, "protocol") for faults in FAULTS), ("everything", "plain")]
+)
 def test_coded_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, faults, evaluate):
     runs = []
     for settings in ({}, {"execution": "equivalent"}, {"options": {"insecure_seeded_secrets": True}}):
