@@ -36,28 +36,35 @@ def make(*args, **kwargs):
 """
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def write_checkpoint(folder):
     """A checkpoint of the command line, whose hyperparameters are those of its recipe."""
-    folder = tmp_path_factory.mktemp("run")
     arguments = ["--config", "data/digits", "--config", "protocol/mean", "--trainer.fast_dev_run", "1"]
     quiet = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.logger", "false"]
     with pytest.MonkeyPatch.context() as patch:  # the run writes its settings into its folder
         patch.chdir(folder)
         done = run(["fit", *arguments, *quiet])
-    path = folder / "own.ckpt"
-    done.trainer.save_checkpoint(path)
-    return path
+    done.trainer.save_checkpoint(folder / "own.ckpt")
+    return folder / "own.ckpt"
+
+
+def write_evil(folder):
+    """A module that leaves a mark when it is imported, and another when something of it runs; the file of the mark."""
+    mark = folder / "mark"
+    (folder / "evil_parts.py").write_text(EVIL.format(mark=str(mark)))
+    return mark
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
     """A module on the path that leaves a mark when it is imported; the file of the mark."""
-    mark = tmp_path / "mark"
-    (tmp_path / "evil_parts.py").write_text(EVIL.format(mark=str(mark)))
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("evil_parts", None)
-    yield mark
+    yield write_evil(tmp_path)
     sys.modules.pop("evil_parts", None)
 
 
