@@ -12,7 +12,7 @@ from .partitioners.partition import ContiguousColumns, Grid, NamedColumns, Parti
 from .partitioners.shared_columns import OverlappingColumns
 from .partitioners.uneven import DirichletColumns
 from .records.layout import Layout, Part
-from .records.normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
+from .records.normalise import Given, Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from .records.records import Records, Split, VerticalRecords
 from .records.streamed_records import StreamedRecords
 from .sets.adult import Adult
@@ -48,6 +48,7 @@ __all__ = [
     "Digits",
     "DirichletColumns",
     "FashionMNIST",
+    "Given",
     "Grid",
     "Groups",
     "Handwritten",

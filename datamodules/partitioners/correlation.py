@@ -36,6 +36,7 @@ class ColumnsByCorrelation(InformedPartitioner):
         parties: M, 2 or more.
         beta: β in [0, 1], the place of the wanted ``inter_party_correlation`` between the lowest score and the highest.
         seed: names the random starts of the search.
+        public: declare the parts public knowledge, so that a training that accounts for privacy accepts them.
 
     Guarantee: widths differ by at most one, and the first are the larger. A larger β gives a higher score or the same
         parts: for every β the result is the nearest of the same candidates, which the search finds between the lowest
@@ -69,7 +70,7 @@ class ColumnsByCorrelation(InformedPartitioner):
         measure.
     """
 
-    def __init__(self, parties: int, beta: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, parties: int, beta: float = 0.5, seed: int = 0, public: bool = False) -> None:
         if parties < 2:
             raise ConfigurationError(f"parties must be at least 2; got {parties}")
         if not 0 <= beta <= 1:
@@ -79,6 +80,7 @@ class ColumnsByCorrelation(InformedPartitioner):
         self.parties = parties
         self.beta = float(beta)
         self.seed = seed
+        self._public = public
 
     def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
         refuse_too_many(self.parties, layout.size, "columns")

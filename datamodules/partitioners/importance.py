@@ -32,6 +32,7 @@ class ColumnsByImportance(InformedPartitioner):
             function of this name. Or numbers from 0, one for each column in their order, or name -> number, where the
             one-hot columns of a name share its number: for example mean absolute Shapley values of your own model.
         seed: names the draw of the shares, and the order of columns of equal importance.
+        public: declare the parts public knowledge, so that a training that accounts for privacy accepts them.
 
     Units: importance, nats for mutual information; only ratios matter.
     Guarantee: every party has at least one column. The importance of a party is above its share by at most the most
@@ -68,11 +69,13 @@ class ColumnsByImportance(InformedPartitioner):
         alpha: float | Sequence[float] = 1.0,
         importance: Literal["mutual_information"] | Sequence[float] | Mapping[str, float] = "mutual_information",
         seed: int = 0,
+        public: bool = False,
     ) -> None:
         self.parties = parties
         self.alpha = check_alpha(alpha, parties)
         self.importance = importance if isinstance(importance, str) else _checked(importance)
         self.seed = seed
+        self._public = public
 
     def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
         refuse_too_many(self.parties, layout.size, "columns")

@@ -43,8 +43,9 @@ class InformedPartitioner(Partitioner):
     Guarantee: ``parts_by`` sees only training records, and at most ``most_records`` of them; of more records it sees a
         random draw that depends on their number only. The columns are divided anew in every program; a checkpoint keeps
         a fingerprint of the parts and is refused if other training records lead to other parts.
-    Not guaranteed: anything about records that a partitioner around this one takes away from some parties: the columns
-        are divided first, with all records.
+    Not guaranteed: privacy of the records that decide about the parts: a training that accounts for privacy refuses
+        such parts, unless they are declared ``public``. Anything about records that a partitioner around this one takes
+        away from some parties: the columns are divided first, with all records.
 
     Raises:
         ConfigurationError: in ``split``, without training records; for values that are not finite or not in memory, and
@@ -62,6 +63,7 @@ class InformedPartitioner(Partitioner):
 
     most_records: ClassVar[int] = 10_000
     _training: Callable[[], Split] | None = None
+    _public = False  # not among the printed settings, which a checkpoint compares: it does not change the parts
 
     @abstractmethod
     def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
@@ -71,6 +73,10 @@ class InformedPartitioner(Partitioner):
         informed = copy(self)
         informed._training = training
         return informed
+
+    @property
+    def public(self) -> bool:
+        return self._public
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         if self._training is None:

@@ -49,6 +49,10 @@ class PartitionerOver(Partitioner):
     def informed_by(self, training: "Callable[[], Split]") -> Self:
         return self._over(self.inner.informed_by(training))
 
+    @property
+    def public(self) -> bool:
+        return self.inner.public
+
     def _over(self, inner: Partitioner) -> Self:
         """A copy with this inner partitioner."""
         if inner is self.partitioner:

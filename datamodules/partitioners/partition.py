@@ -108,6 +108,11 @@ class Partitioner(ABC):
         """
         return self
 
+    @property
+    def public(self) -> bool:
+        """Whether parts that depend on training records are declared public knowledge."""
+        return False
+
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
         return f"{type(self).__name__}({settings})"

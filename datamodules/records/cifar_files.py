@@ -1,16 +1,18 @@
 """The files of CIFAR-10: pickles of the Python version, of which nothing is executed, and the binary version."""
 
+import gzip
 import pickle
 import tarfile
 import zlib
 from collections.abc import Sequence
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import Limited, allowed_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,11 +45,16 @@ def read_members(archive: Path, members: Sequence[str]) -> dict[Path, bytes]:
 
     Raises:
         FileNotFoundError: if there is no archive.
-        ConfigurationError: if it is damaged, or a member is missing.
+        ConfigurationError: if it is damaged, a member is missing, or it holds more than ``lightning_vfl.limits`` allows
+            for its size.
     """
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(archive, "r|gz") as tar:
+        with (
+            gzip.open(archive) as content,
+            BufferedReader(Limited(content, allowed_bytes(archive.stat().st_size), archive)) as limited,
+            tarfile.open(fileobj=limited, mode="r|") as tar,
+        ):
             for member in tar:
                 if member.name in members and (file := tar.extractfile(member)) is not None:
                     found[member.name] = file.read()
@@ -73,24 +80,35 @@ class _Kept:
         self.state = state
 
 
-def _latin1(text: str, codec: str) -> bytes:
-    """Bytes, in the form in which Python 3 writes them into a pickle of Python 2."""
-    return text.encode("latin1")
-
-
 _PARTS = {
     ("numpy.core.multiarray", "_reconstruct"): _Kept,
     ("numpy._core.multiarray", "_reconstruct"): _Kept,
     ("numpy", "ndarray"): _Kept,
     ("numpy", "dtype"): _Kept,
-    ("_codecs", "encode"): _latin1,
 }
 
 
 class _PlainUnpickler(pickle.Unpickler):
     """Reads a pickle of plain values and arrays; it refuses any other name and imports nothing."""
 
+    def __init__(self, content: bytes) -> None:
+        super().__init__(BytesIO(content), encoding="bytes")
+        self._left = len(content)
+
+    def _latin1(self, text: str, codec: str) -> bytes:
+        """Bytes, in the form in which Python 3 writes them into a pickle of Python 2.
+
+        Raises:
+            UnpicklingError: if these are more bytes in all than the file has.
+        """
+        self._left -= len(text)
+        if self._left < 0:
+            raise pickle.UnpicklingError("it makes more bytes than it has")
+        return text.encode("latin1")
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self._latin1
         if (module, name) not in _PARTS:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is not a part of an array")
         return _PARTS[module, name]
@@ -99,7 +117,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def _pickled(path: Path, content: bytes) -> "tuple[NDArray[np.uint8], NDArray[np.int64]]":
     """Images (N, 3072) and labels of a file of the Python version."""
     try:
-        batch = _PlainUnpickler(BytesIO(content), encoding="bytes").load()
+        batch = _PlainUnpickler(content).load()
     except Exception as error:  # the errors for damaged pickles have no common class
         raise _damaged(path, f"is not a pickle of plain values and arrays ({error})") from error
     match batch:

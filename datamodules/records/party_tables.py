@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_large_table, unpacked
 
 from .one_hot import one_hot
 
@@ -28,26 +29,29 @@ def read_table(path: Path, party: str, id_column: str, separator: str, text: Ite
         text: columns of a CSV file to read as text.
 
     Raises:
-        ConfigurationError: if the file cannot be read, or its ids are missing, repeated or neither text nor whole
-            numbers.
+        ConfigurationError: if the file cannot be read or holds more than ``lightning_vfl.limits`` allows for its size,
+            or its ids are missing, repeated or neither text nor whole numbers.
     """
     import pandas as pd  # 0.5 s, where it is used
 
     try:
         if path.suffix in (".parquet", ".pq"):
+            refuse_large_table(path)
             table = pd.read_parquet(path)
         else:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), unpacked(path) as content:
                 # pandas only warns of rows longer than the header, and drops their surplus
                 warnings.simplefilter("error", pd.errors.ParserWarning)
                 table = pd.read_csv(
-                    path,
+                    content,
                     sep=separator,
                     index_col=False,
                     skipinitialspace=True,
                     low_memory=False,
                     dtype=dict.fromkeys(text, str),
                 )
+    except ConfigurationError:
+        raise
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
         raise ConfigurationError(
             f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"

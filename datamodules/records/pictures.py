@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,7 +135,7 @@ def find_pictures(folder: Path, start: Path) -> list[str]:
 def _decoded(file: Path | BinaryIO, size: int, channels: int) -> "NDArray[np.uint8]":
     """(channels, size, size): the middle of a picture whose shorter side is resized to ``size``."""
     with Image.open(file, formats=_FORMATS) as image:
-        _refuse_deep(image)
+        _refuse_unfit(image)
         if image.mode == "P":  # Pillow would warn that its transparency is dropped
             picture = image.convert("RGBA").convert("L" if channels == 1 else "RGB")
         else:
@@ -145,7 +146,9 @@ def _decoded(file: Path | BinaryIO, size: int, channels: int) -> "NDArray[np.uin
     return np.asarray(middle).reshape(size, size, channels).transpose(2, 0, 1)
 
 
-def _refuse_deep(image: Image.Image) -> None:
+def _refuse_unfit(image: Image.Image) -> None:
+    """Refuse a picture by its head, before it is decoded."""
+    refuse_pixels(*image.size)
     if image.mode not in _MODES:
         raise ValueError(f"mode {image.mode} does not have 8 bits a channel")
 
@@ -155,7 +158,7 @@ def _what_is_wrong(path: Path, size: int, channels: int) -> str:
     try:
         with path.open("rb") as file:
             with Image.open(file, formats=_FORMATS) as image:
-                _refuse_deep(image)
+                _refuse_unfit(image)
                 mark = _ENDS[str(image.format)]
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             if mark not in file.read():  # cut short, or other bytes follow the picture

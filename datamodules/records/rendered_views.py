@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +50,8 @@ def read_picture(path: Path, size: int, channels: int) -> "tuple[NDArray[np.uint
     """The pixels (channels, size, size) of a picture, and its width and height before it was resized.
 
     Raises:
-        ConfigurationError: if it cannot be read, or is neither grey nor RGB.
+        ConfigurationError: if it cannot be read, is neither grey nor RGB, or declares more pixels than
+            ``lightning_vfl.limits`` allows.
     """
     try:
         from PIL import Image
@@ -58,6 +60,7 @@ def read_picture(path: Path, size: int, channels: int) -> "tuple[NDArray[np.uint
     try:
         with Image.open(path) as image:
             mode, before = image.mode, image.size
+            refuse_pixels(*before)
             small = image.convert("L" if channels == 1 else "RGB").resize((size, size), Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow's errors for damaged pictures have no common class
         raise ConfigurationError(f"{path} cannot be read as a picture ({error}); render it again") from error

@@ -43,7 +43,7 @@ class Adult(MixedTable):
         categorical: columns to encode one-hot; all others must hold numbers.
         expected_records: the numbers of records that the two files must hold, so that a file cut short is noticed;
             None: any numbers.
-        settings: further settings of ``TwoClassTable`` and ``VerticalDataModule``.
+        settings: further settings of ``MixedTable``, ``TwoClassTable`` and ``VerticalDataModule``.
 
     Guarantee: validation is stratified by class; categories are those of the training records, see ``MixedTable``.
     Not guaranteed: that the files are the published ones; only their form and the numbers of their records are checked.

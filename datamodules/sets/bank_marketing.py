@@ -41,7 +41,7 @@ class BankMarketing(MixedTable):
         categorical: columns to encode one-hot; all others must hold numbers.
         expected_records: the number of records that the file must hold, so that a file cut short is noticed; None: any
             number.
-        settings: further settings of ``TwoClassTable`` and ``VerticalDataModule``.
+        settings: further settings of ``MixedTable``, ``TwoClassTable`` and ``VerticalDataModule``.
 
     Guarantee: the splits are stratified by class; categories are those of the training records, see ``MixedTable``.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked.

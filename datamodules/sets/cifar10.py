@@ -50,10 +50,11 @@ class CIFAR10(PublishedParts):
         is refused. A downloaded archive has the published content (md5). A record's id is its position in the training
         files, one after the other, or in the test file.
     Not guaranteed: that files found in the folder are the published ones; only their form and the numbers of their
-        records are checked. That a pickle made to fill the memory is noticed.
+        records are checked. That a pickle of many small objects takes little memory: 64 times its size at most.
 
     Raises:
-        ConfigurationError: if the files can neither be found nor downloaded, or one is damaged.
+        ConfigurationError: if the files can neither be found nor downloaded, one is damaged, or the archive holds more
+            than ``lightning_vfl.limits`` allows for its size.
 
     Example:
         >>> CIFAR10().party_shapes
@@ -65,6 +66,7 @@ class CIFAR10(PublishedParts):
         Vertical Federated Learning with Feature and Sample Privacy", appendix B.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_records",)
 
     def __init__(

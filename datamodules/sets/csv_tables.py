@@ -68,6 +68,7 @@ class CSVTables(VerticalDataModule):
         test_share: share of the records for testing (and prediction); 0: none.
         groups: tables that form a group, each group a list of names; every other table is alone, and so is the table of
             the label party. Tables of a group need the same columns, in any order: the order of the first is used.
+        public_categories: declare the training records' categories public, see ``private_statistics``.
         loader: further settings of ``VerticalDataModule``. Without a ``partitioner`` each table is a party; with one
             the joined columns are divided anew (with ``inner`` only, and without ``groups``).
 
@@ -99,6 +100,7 @@ class CSVTables(VerticalDataModule):
         val_share: float = 0.1,
         test_share: float = 0.2,
         groups: Sequence[Sequence[str]] = (),
+        public_categories: bool = False,
         **loader: Any,
     ) -> None:
         super().__init__(**loader)
@@ -128,6 +130,7 @@ class CSVTables(VerticalDataModule):
         self.overlap = overlap
         self.categorical = tuple(categorical)
         self.separator = separator
+        self.public_categories = public_categories
         self.val_share = val_share
         self.test_share = test_share
 

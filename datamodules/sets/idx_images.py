@@ -1,15 +1,20 @@
 """Form of data sets of 28 x 28 images in the IDX format of MNIST."""
 
+import gzip
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from lightning_vfl._version import __version__
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_growth
 
 from ..partitioners.informed import fingerprint
 from ..partitioners.partition import Partitioner, RowStrips, find_setting_files
@@ -50,9 +55,11 @@ class IDXImages(PublishedParts, ABC):
         the same: use another folder when you change it.
 
     Raises:
-        ConfigurationError: if a file cannot be found, or is damaged.
+        ConfigurationError: if a file cannot be found, is damaged, or declares more data than ``lightning_vfl.limits``
+            allows for its size; no more is unzipped than it declares.
     """
 
+    known_bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     data_settings: ClassVar[tuple[str, ...]] = ("val_records",)
     folder: ClassVar[str]
     """NAME, the subfolder of the data folder."""
@@ -120,8 +127,6 @@ class IDXImages(PublishedParts, ABC):
     def read(self, part: PublishedPart) -> Labelled:
         images, labels = self.files[:2] if part == "train" else self.files[2:]
         x, y = self._array(images, 3), self._array(labels, 1)
-        if x.shape[1:] != (28, 28):
-            raise self._damaged(images, f"holds images of {x.shape[1]} x {x.shape[2]} pixels instead of 28 x 28")
         if len(x) != len(y):
             raise self._damaged(labels, f"holds {len(y)} labels for the {len(x)} images of {images}")
         if len(y) and y.min() < self.first_label:
@@ -161,16 +166,30 @@ class IDXImages(PublishedParts, ABC):
 
     def _array(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
         try:
-            packed = self._compressed(file)
+            with self._opened(file) as packed:
+                return read_idx(packed, dimensions, lambda sizes: self._check_sizes(file, sizes))
         except FileNotFoundError:
             raise self._absent(file, "is not there") from None
-        try:
-            return read_idx(packed, dimensions)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise self._damaged(file, f"cannot be unzipped ({error})") from error
+        except ConfigurationError:
+            raise
         except ValueError as error:
             raise self._damaged(file, str(error)) from error
 
-    def _compressed(self, file: str) -> bytes:
-        return (self.data_dir / file).read_bytes()
+    def _check_sizes(self, file: str, sizes: Sequence[int]) -> None:
+        """Check the sizes in the head of a file, before anything else is unzipped."""
+        if len(sizes) == 3 and sizes[1:] != [28, 28]:
+            raise self._damaged(file, f"holds images of {sizes[1]} x {sizes[2]} pixels instead of 28 x 28")
+        refuse_growth(self.data_dir / file, prod(sizes), self._size(file))
+
+    def _opened(self, file: str) -> AbstractContextManager[IO[bytes]]:
+        """The gzipped file, opened for reading."""
+        return (self.data_dir / file).open("rb")
+
+    def _size(self, file: str) -> int:
+        """Bytes of the gzipped file."""
+        return (self.data_dir / file).stat().st_size
 
     def _damaged(self, file: str, what: str) -> ConfigurationError:
         return ConfigurationError(f"{self.data_dir / file} {what}; {self.remedy}")

@@ -84,6 +84,7 @@ class ImageFolderVFL(VerticalDataModule):
         Privacy", appendix B. ImageNet: Deng et al., CVPR 2009, https://www.image-net.org.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_share", "size", "colour", "fit_records", "mean", "deviation")
 
     def __init__(
@@ -177,6 +178,10 @@ class ImageFolderVFL(VerticalDataModule):
                 )
                 self._keep(name, records)
 
+    def private_statistics(self) -> tuple[str, ...]:
+        """As in the base class; with ``mean`` and ``deviation`` nothing is fitted."""
+        return () if self.mean is not None else super().private_statistics()
+
     # ---- inside
 
     @property
@@ -215,7 +220,10 @@ class ImageFolderVFL(VerticalDataModule):
         first = held[order] & (held[order].cumsum(0) <= (self.fit_records or len(places)))
         order, first = order[first.any(1)], first[first.any(1)]
         owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
-        rows = match_moments(source, torch.from_numpy(places)[order], positions, owners, first)
+        if self.normaliser.fitted:
+            rows = match_moments(source, torch.from_numpy(places)[order], positions, owners, first)
+        else:
+            rows = torch.zeros(2, len(positions), dtype=torch.float64)  # the normaliser ignores their values
         # each channel of a party is scaled like a party of its own; the positions of a part may be in any order
         by, widths = torch.unique(owners * self._channels + channels, return_inverse=True, return_counts=True)[1:]
         sorting = by.argsort(stable=True)

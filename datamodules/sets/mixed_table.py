@@ -33,6 +33,7 @@ class MixedTable(TwoClassTable, ABC):
         partitioner: who gets which columns; None: ``groups``, without the dropped columns.
         drop: columns that no party gets.
         categorical: columns to encode one-hot; all others must hold numbers.
+        public_categories: declare the training records' categories public, see ``private_statistics``.
         settings: further settings of ``TwoClassTable`` and ``VerticalDataModule``. Numbers are scaled to mean 0 and
             deviation 1 by default, categories are not scaled.
 
@@ -55,10 +56,12 @@ class MixedTable(TwoClassTable, ABC):
         *,
         drop: Sequence[str] = (),
         categorical: Sequence[str] = (),
+        public_categories: bool = False,
         **settings: Any,
     ) -> None:
         self.drop = tuple(drop)  # before the base class, which asks for the default partitioner
         self.categorical = tuple(categorical)
+        self.public_categories = public_categories
         for argument, names in (("drop", self.drop), ("categorical", self.categorical)):
             if unknown := [name for name in names if name not in self.columns]:
                 raise ConfigurationError(

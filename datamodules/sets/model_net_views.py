@@ -68,6 +68,7 @@ class ModelNet10Views(PublishedParts):
         appendix B.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_share", "size", "channels")
 
     def __init__(

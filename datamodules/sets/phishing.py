@@ -56,6 +56,7 @@ class Phishing(OneTable):
         Federated Learning with Feature and Sample Privacy", appendix B.
     """
 
+    known_bounds = (-1.0, 1.0)
     folder = "phishing"
     files = ("Training Dataset.arff",)
     source = "https://archive.ics.uci.edu/dataset/327/phishing+websites"

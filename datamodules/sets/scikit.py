@@ -20,6 +20,8 @@ class Digits(VerticalDataModule):
     scales its pixels to mean 0 and deviation 1.
     """
 
+    known_bounds = (0.0, 16.0)
+
     @property
     def layout(self) -> Layout:
         return Layout((1, 8, 8))

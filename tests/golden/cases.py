@@ -12,12 +12,14 @@ CRASHES = ("dvfl_guest_crashes", "dvfl_connection_crashes", "dvfl_host_crashes")
 
 SILENT = {"unreliable", "dvfl_guest_crashes", "dvfl_connection_crashes"}  # with these, waiting needs a timeout
 PATIENT = {"waiting": {"class_path": "WaitForAll", "init_args": {"timeout": 1.0}}}
-SMALL = {"width": 6, "bottom.hidden": [5], "top.hidden": [4]}
-SECRETS = {
+SMALL: dict[str, Any] = {"width": 6, "bottom.hidden": [5], "top.hidden": [4]}
+SECRETS: dict[str, dict[str, Any]] = {
     "fedvs": {"aggregator.insecure_seeded_secrets": True, "bottom.degree": 2},
     "lagrange_shared": {"aggregator.insecure_seeded_secrets": True},
     "vfedsec": {"aggregator.insecure_seeded_secrets": True},
-    "pbm": {"aggregator.inner.insecure_seeded_secrets": True},
+    "pbm": {"aggregator.inner.insecure_seeded_secrets": True, "aggregator.draws": "seeded"},
+    "pbm_local": {"aggregator.draws": "seeded"},
+    "wait_dp": {"aggregator.draws": "seeded"},
 }
 
 
@@ -99,7 +101,7 @@ def _others() -> Iterator[tuple[str, Case]]:
 
 
 def _of(protocol: str, *others: str, data: str = "Tiles", more: Mapping[str, Any] | None = None) -> Case:
-    settings = SMALL | SECRETS.get(protocol, {})
+    settings: dict[str, Any] = SMALL | SECRETS.get(protocol, {})
     if protocol == "fedvs":  # its bottoms have no hidden layers
         settings = {name: value for name, value in settings.items() if name != "bottom.hidden"}
     silent = any(name.removeprefix("faults/") in SILENT for name in others)
