@@ -284,6 +284,8 @@ class RoundMasks:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
         own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
+        if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
+            values &= WORD(2**self.masks.bits - 1)
 
 
 def own_mask(
