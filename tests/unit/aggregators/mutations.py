@@ -24,7 +24,7 @@ SUBJECTS: dict[str, tuple[Callable[[], Aggregator], Roster]] = {
 } | {  # with an active party, whose record ids are sealed
     "MaskedSum, segments": (lambda: MaskedSum("segments", insecure_seeded_secrets=True), Roster.singles(M, active=0)),
     "PoissonBinomial, with recovery": (  # a small ring
-        lambda: PoissonBinomial(MaskedSum(recovery="auto", insecure_seeded_secrets=True), clip=8.0),
+        lambda: PoissonBinomial(MaskedSum(recovery="auto", insecure_seeded_secrets=True), clip=8.0, draws="seeded"),
         Roster.singles(M),
     ),
     "MaskedSum, recovery and ids": (
