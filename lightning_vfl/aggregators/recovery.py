@@ -332,7 +332,7 @@ class RoundMasks:
         ledger: "Callable[[Use], object] | None" = None,
     ) -> None:
         session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
-        self.masks, self.bits = PairMasks(PairKeys(party, secrets.pair, publics, session), bits, ledger), bits
+        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits, ledger)
         self.seed, self.ledger = secrets.seeds[1], ledger
         self.members = tuple(sorted(publics))
 
@@ -340,8 +340,8 @@ class RoundMasks:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
         own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
-        if self.bits < 8 * values.itemsize:  # the keystream has whole words, the upload has numbers of the ring
-            values &= WORD(2**self.bits - 1)
+        if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
+            values &= WORD(2**self.masks.bits - 1)
 
 
 def own_mask(

@@ -9,6 +9,7 @@ p ≤ e^ε q + δ. So repeated trials give a lower bound on ε.
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import log
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -127,17 +128,19 @@ def protocol(noise: Noise, norm: Callable[[], nn.Module] = nn.Identity, rate: fl
 
 def fitted(module: SplitVFL, data: VerticalDataModule) -> SplitVFL:
     """The module after one epoch of a Lightning trainer."""
-    trainer = Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(module, datamodule=data)
+    with TemporaryDirectory() as folder:  # the ledger is written there
+        trainer = Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            default_root_dir=folder,
+        )
+        trainer.fit(module, datamodule=data)
     return module
 
 

@@ -174,7 +174,7 @@ def test_folders_that_are_no_files_of_this_machine_are_refused(tmp_path):
 
 
 def test_the_summary_names_the_ledger(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "300")  # the path stands in one line
     fit(tmp_path, 1, callbacks=[RunSummary()])
     assert f"privacy ledger │ {ledgers(tmp_path)[0]}" in " ".join(capsys.readouterr().out.split())
 

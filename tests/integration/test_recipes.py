@@ -13,6 +13,8 @@ SHORT = [*QUIET, "--trainer.accelerator", "cpu", "--trainer.max_epochs", "1"]
 RECIPES = list(packaged())
 DATA = [name for name in RECIPES if name.startswith("data/")]
 PROTOCOLS = [name for name in RECIPES if name.startswith("protocol/")]
+# one of each kind of protocol, and of each way in which an aggregator takes features
+KINDS = [f"protocol/{name}" for name in ("vfedsec", "fedvs", "lagrange_shared", "vafl", "dvfl", "cvfl")]
 POLICIES = [name for name in RECIPES if name.startswith("policy/")]
 PACES = [name for name in RECIPES if name.startswith("faults/cvfl_slow")]  # of active parties, which only CVFL has
 FAULTS = [name for name in RECIPES if name.startswith("faults/") and name not in PACES]
@@ -114,8 +116,13 @@ def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, bottom, tmp_path):
     assert run(["fit", *arguments]).model.privacy.epsilon() > 0
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in KINDS])
 def test_protocol_recipes(name, tmp_path):
+    fit_then_test([*TEN_ROUNDS, "--config", name], tmp_path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_protocol_recipes_in_two_commands(name, tmp_path):
     phases = PHASES if name == "protocol/dvfl" else []
     fitted, tested = fit_and_test([*TEN_ROUNDS, "--config", name], tmp_path, phases)
     assert all(
@@ -124,10 +131,7 @@ def test_protocol_recipes(name, tmp_path):
     )
 
 
-# one of each kind of protocol, and of each way in which an aggregator takes features
-@pytest.mark.parametrize(
-    "name", [f"protocol/{name}" for name in ("vfedsec", "fedvs", "lagrange_shared", "vafl", "dvfl", "cvfl")]
-)
+@pytest.mark.parametrize("name", KINDS)
 def test_protocols_learn_from_pictures_on_the_disk(name, tmp_path):
     phases = PHASES if name == "protocol/dvfl" else []
     fit_then_test([*of("data/image_folder", tmp_path), "--config", name], tmp_path, phases)

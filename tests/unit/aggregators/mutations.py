@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators import Aggregator, MaskedSum
+from lightning_vfl.aggregators import Aggregator, MaskedSum, PoissonBinomial
 from lightning_vfl.types import LinearForms, Message, PartyView, Roll, Roster, RoundNames, Rows, ServerView
 
 from .test_contract import FACTORIES, RECORDS, B, D, FourColumns, M, contribution_of
@@ -23,6 +23,10 @@ SUBJECTS: dict[str, tuple[Callable[[], Aggregator], Roster]] = {
     name: (make, Roster.singles(M)) for name, make in FACTORIES.items()
 } | {  # with an active party, whose record ids are sealed
     "MaskedSum, segments": (lambda: MaskedSum("segments", insecure_seeded_secrets=True), Roster.singles(M, active=0)),
+    "PoissonBinomial, with recovery": (  # a small ring
+        lambda: PoissonBinomial(MaskedSum(recovery="auto", insecure_seeded_secrets=True), clip=8.0, draws="seeded"),
+        Roster.singles(M),
+    ),
     "MaskedSum, recovery and ids": (
         lambda: MaskedSum(recovery="auto", insecure_seeded_secrets=True),
         Roster.singles(M, active=0),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lightning_vfl.aggregators import MaskedSum
+from lightning_vfl.aggregators import MaskedSum, PoissonBinomial
 from lightning_vfl.aggregators.period_keys import Keys
 from lightning_vfl.aggregators.recovery import (
     FIELD,
@@ -114,6 +114,15 @@ def test_any_loss_leaves_the_sum_of_the_others_or_discards_the_round(parties, th
         ]
         value = exchange.send().value
         assert [[Fraction(x) for x in row] for row in value.tolist()] == expected
+
+
+def test_what_is_sent_in_a_small_ring_fits_its_leg():
+    roster = Roster.singles(4)
+    aggregator = PoissonBinomial(MaskedSum(recovery="auto"), levels=4, clip=8.0).among(roster)
+    sent, _ = aggregator.encode(Embeddings(embeddings_of(4)), opened(aggregator, roster))
+    (leg, *_) = aggregator.legs(B, (D,) * 4, (), roster)
+    assert leg.bits == 5
+    assert all(int(piece.to(torch.int64).max()) < 2**5 for piece in sent.pieces)
 
 
 @examples(20)

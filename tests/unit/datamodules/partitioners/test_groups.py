@@ -375,6 +375,12 @@ def test_a_recipe_makes_the_updates_of_groups_noisy(tmp_path):
     write_bank(tmp_path, bank(620))
     data = ["--data", "BankMarketing", f"--data.data_dir={tmp_path}", "--data.expected_records=null"]
     groups = ["--data.partitioner", "Groups", "--data.partitioner.members", "[1,3,3]"]
+    data += [
+        "--data.normaliser",
+        "StandardiseNumbers",
+        "--data.normaliser.public=true",
+        "--data.public_categories=true",
+    ]
     model = ["--config", "protocol/vfedsec", "--model.aggregator.layout", "sum", "--trainer.max_steps=4"]
     model += ["--model.missing", "Exclude", "--model.update_noise.clip=1", "--model.update_noise.sigma=0.05"]
     quiet = ["--trainer.logger=false", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
