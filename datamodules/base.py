@@ -206,7 +206,8 @@ class VerticalDataModule(LightningDataModule, ABC):
                 if features.is_floating_point():  # bytes may be the data set's own memory, and are always finite
                     features.masked_fill_(lacking[name], 0.0)
             self._check(name, features, splits[name], parts)
-        names = [self.layout.columns[i] for i in positions.tolist()] if self.layout.columns else []
+        columns = self.layout.columns
+        names = [columns[i] for i in positions.tolist()] if columns else []
         shift, scale = self._fit_scaling(cut["train"], present["train"], widths, names)
         for name in missing:
             if name in splits:

@@ -8,6 +8,13 @@ SPLIT = ("concat", "sum", "mean", "max", "fedvs", "lagrange_shared", "vfedsec", 
 IN_THE_CLEAR = ("concat", "sum", "mean", "max")
 POLICIES = ("stale", "buffer", "zeros", "skip")  # discard is skip under another name
 SPLIT_FAULTS = ("fedvs_stragglers", "fedvs_figure1", "unreliable", "vfedsec_dropout")
+FAULTS_OF = {  # besides faults/unreliable
+    "mean": SPLIT_FAULTS,
+    "concat": SPLIT_FAULTS,
+    "fedvs": ("fedvs_stragglers",),
+    "vfedsec": ("vfedsec_dropout",),
+    "lagrange_shared": ("fedvs_stragglers",),
+}
 CRASHES = ("dvfl_guest_crashes", "dvfl_connection_crashes", "dvfl_host_crashes")
 
 SILENT = {"unreliable", "dvfl_guest_crashes", "dvfl_connection_crashes"}  # with these, waiting needs a timeout
@@ -50,7 +57,7 @@ def cases() -> dict[str, Case]:
 def _cases() -> Iterator[tuple[str, Case]]:
     for protocol in SPLIT:
         yield protocol, _of(protocol)
-        for faults in SPLIT_FAULTS if protocol not in ("sum", "max") else ("unreliable",):
+        for faults in dict.fromkeys(("unreliable", *FAULTS_OF.get(protocol, ()))):
             yield f"{protocol}, {faults}", _of(protocol, f"faults/{faults}")
     for protocol in ("mean", "concat"):
         for policy in POLICIES:
@@ -84,7 +91,7 @@ def _masked() -> Iterator[tuple[str, Case]]:
 
 def _others() -> Iterator[tuple[str, Case]]:
     """The protocols that are not synchronous."""
-    for faults in ("", *SPLIT_FAULTS, *CRASHES):
+    for faults in ("", "unreliable", *CRASHES):
         extra = (f"faults/{faults}",) if faults else ()
         name = f", {faults}" if faults else ""
         yield f"vafl{name}", _of("vafl", *extra)

@@ -118,15 +118,13 @@ class Play:
         if revealed is None:
             return [(first, lambda message: aggregator.decode((message,), server).value)]
 
-        def revealed_for(message: Message) -> Message | None:
-            return aggregator.reveal(kept, everybody, view, message)
+        def agreed(message: Message) -> Tensor:
+            """The value of a round in which these signatures are handed on."""
+            shares = aggregator.reveal(kept, everybody, view, message)
+            return aggregator.decode((first,) if shares is None else (first, shares), server).value
 
         return [
-            *(
-                ()
-                if signed is None
-                else ((signed, lambda message: aggregator.decode((first, revealed_for(message)), server).value),)
-            ),
+            *(() if signed is None else ((signed, agreed),)),
             (first, lambda message: aggregator.decode((message, revealed), server).value),
             (revealed, lambda message: aggregator.decode((first, message), server).value),
         ]

@@ -124,7 +124,9 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
         assert run.module.privacy.accountant.covers(PrivacyLedger.read(*kept.glob("privacy-*.jsonl"))[1])
     assert {k for k in expected if not same(expected[k], resumed[k])} == set()
     if (accountant := uninterrupted.module.privacy.accountant) is not None:  # rounds that are sent again cost again
-        assert run.module.privacy.accountant.covers(accountant)
+        again = run.module.privacy.accountant
+        assert again is not None
+        assert again.covers(accountant)
     assert [event for _, event in run.events] == [event for _, event in uninterrupted.events[step:]]
     # whole epochs since then are logged with the same staleness
     for own, other in zip(reversed(run.logged), reversed(uninterrupted.logged), strict=False):
