@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo check fix test test-slow coverage bench results clean
+.PHONY: help install demo check fix test test-slow fuzz coverage bench results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,11 +48,17 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 	$(BIN)/ruff check --fix .
 
 # files in their own order: the long ones, those of tests/integration, come first, and no core is idle at the end
-test: $(INSTALLED)  ## the test suite, under 3 minutes
+test: $(INSTALLED)  ## the test suite, under 2.5 minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
-test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, planted violations
+test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, planted violations and bugs, fuzz
 	$(BIN)/python -m pytest -m slow
+	$(MAKE) fuzz
+	$(BIN)/python -m tests.planted_bugs
+
+fuzz: $(INSTALLED)  ## the property tests with ten times the examples, at random; SEED=n repeats a run
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "hypothesis and not slow" \
+		--hypothesis-profile=fuzz $(if $(SEED),--hypothesis-seed=$(SEED))
 
 coverage: $(INSTALLED)  ## the test suite with line coverage
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered

@@ -26,7 +26,7 @@ from lightning_vfl.aggregators import Mean
 from lightning_vfl.allocator import keep_freed_memory
 from lightning_vfl.datamodules import ContiguousColumns, Unchanged
 from lightning_vfl.networks import MLP
-from lightning_vfl.simulation import CrashChain, FaultModel, RandomAbsence, SlowParties
+from lightning_vfl.simulation import Crashes, FaultModel, PartyDropout, Stragglers
 from lightning_vfl.types import VerticalBatch
 from lightning_vfl.waiting import WaitForAll
 
@@ -35,15 +35,15 @@ LIMIT = 0.05
 
 MODELS: dict[str, Sequence[FaultModel]] = {
     "no faults": (),
-    "stragglers": (SlowParties(),),
-    "party dropout": (RandomAbsence(0.3, 0.1, announced=False),),
-    "guest crashes": (CrashChain("guests", 0.3, 0.1),),
+    "stragglers": (Stragglers(),),
+    "party dropout": (PartyDropout(0.3, 0.1, announced=False),),
+    "guest crashes": (Crashes("guests", 0.3, 0.1),),
     "stragglers, dropout and crashes": (
-        SlowParties(),
-        RandomAbsence(0.3, 0.1, announced=False),
-        CrashChain("guests", 0.3, 0.1),
-        CrashChain("connections", 0.3, 0.1),
-        CrashChain("hosts", 0.3, 0.1),
+        Stragglers(),
+        PartyDropout(0.3, 0.1, announced=False),
+        Crashes("guests", 0.3, 0.1),
+        Crashes("connections", 0.3, 0.1),
+        Crashes("hosts", 0.3, 0.1),
     ),
 }
 

@@ -21,6 +21,7 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, MaskedSum, PoissonBinomial
 from lightning_vfl.aggregators.binomial import binomial
 from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.crypto import Keystream
 from lightning_vfl.networks import MLP
 from lightning_vfl.streams import stream
 
@@ -50,12 +51,13 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     keep_freed_memory()
     torch.set_num_threads(2)
-    rows, goals = [], []
+    rows, goals, secret = [], [], Keystream().words
     for shape in SHAPES:
         p = 0.5 + 0.25 * torch.tanh(torch.randn(shape, dtype=torch.float64))
         trials, generator = torch.full(shape, float(LEVELS), dtype=torch.float64), np.random.default_rng(0)
         samplers: dict[str, Callable[[], object]] = {
             "ours": lambda p=p: binomial(p, LEVELS, stream(0, "benchmark").random_raw),  # type: ignore[misc]
+            "ours, secret": lambda p=p: binomial(p, LEVELS, secret, ties=secret),  # type: ignore[misc]
             "torch.binomial": lambda p=p, trials=trials: torch.binomial(trials, p),  # type: ignore[misc]
             "numpy": lambda p=p, generator=generator: generator.binomial(LEVELS, p.numpy()),  # type: ignore[misc]
         }
@@ -88,7 +90,11 @@ def main() -> None:
             )
     data = RandomFloats(PARTIES, 60_000, ROWS, COLUMNS)
     data.setup("fit")
-    kinds: dict[str, Callable[[], Aggregator]] = {"masked": MaskedSum, "poisson binomial": PoissonBinomial}
+    kinds: dict[str, Callable[[], Aggregator]] = {
+        "masked": MaskedSum,
+        "poisson binomial, seeded": partial(PoissonBinomial, draws="seeded"),
+        "poisson binomial": PoissonBinomial,
+    }
     steps: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(chosen.turns):
         for kind, make in kinds.items():

@@ -1,20 +1,27 @@
-"""What all callbacks that inject faults share: to hand a fault model to the protocol."""
+"""The callback that adds a fault model to a training, and the callbacks made from the models of this toolkit."""
+
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_vfl import simulation
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.simulation import FaultModel
 
+P = ParamSpec("P")
+
 
 class FaultInjector(Callback):
-    """Lets a fault model of any kind happen to the trained protocol; use it directly for a model of your own.
+    """Adds a fault model to the trained protocol; use it directly for a model of your own.
 
-    The model is handed over before any loader exists and taken back at the end; nothing runs per batch. Several
-    injectors in one trainer act together.
+    The callback adds the model before any loader exists and removes it at the end. Nothing runs per batch. The models
+    of several injectors act together.
 
     Args:
-        model: what happens.
+        model: the fault model.
 
     Raises:
         ConfigurationError: before training, for a module that is no protocol of this toolkit.
@@ -22,6 +29,25 @@ class FaultInjector(Callback):
 
     def __init__(self, model: FaultModel) -> None:
         self.model = model
+
+    @classmethod
+    def of(cls, model: Callable[P, FaultModel]) -> Callable[P, "FaultInjector"]:
+        """The callback of a class of models: same name, same arguments, same documentation.
+
+        Example:
+            >>> FaultInjector.of(simulation.PartyDropout)(probability=0.3, proportion=0.1).model
+            PartyDropout(probability=0.3, proportion=0.1, announced=True)
+        """
+
+        def __init__(self: FaultInjector, *args: P.args, **settings: P.kwargs) -> None:
+            FaultInjector.__init__(self, model(*args, **settings))
+
+        made = inspect.unwrap(model.__init__)
+        __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]  # the command line reads it
+        __init__.__annotations__ = made.__annotations__
+        words = inspect.cleandoc(model.__doc__ or "").partition("\nExample:")[0]  # the example is one of the model
+        body = {"__init__": __init__, "__doc__": words, "__module__": cls.__module__}
+        return type(model.__name__, (cls,), body)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         protocol(self, pl_module).faults.add(self.model)
@@ -31,7 +57,7 @@ class FaultInjector(Callback):
 
 
 def protocol(callback: Callback, module: LightningModule) -> VFLModule:
-    """This module, seen to be one that faults can happen to.
+    """The module as a protocol of this toolkit.
 
     Raises:
         ConfigurationError: if it is none.
@@ -42,3 +68,9 @@ def protocol(callback: Callback, module: LightningModule) -> VFLModule:
             "train a protocol of lightning_vfl, or leave the callback out"
         )
     return module
+
+
+Stragglers = FaultInjector.of(simulation.Stragglers)
+PartyDropout = FaultInjector.of(simulation.PartyDropout)
+Crashes = FaultInjector.of(simulation.Crashes)
+TraceReplay = FaultInjector.of(simulation.TraceReplay)

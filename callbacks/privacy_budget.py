@@ -17,8 +17,12 @@ class PrivacyBudget(Callback):
     fewest that the aggregate could be of. If that is too much, the rest of the epoch is left out and the training ends;
     the log has ``privacy/epsilon`` of every epoch in this unit and δ.
 
-    Guarantee: ``privacy/epsilon`` never passes the budget, given events that are right.
-    Not guaranteed: privacy of evaluation, of gradients and of labels; a budget over several fits of different modules.
+    Guarantee: ``privacy/epsilon`` never passes the budget, given events that are right. It counts what the run's ledger
+        has, so the budget holds for a run that is killed and resumed any number of times.
+    Not guaranteed: for the units of a record, what the record tells through the uploads of other records: they hold if
+        weights and scaling do not depend on the record, and ``party`` needs no such assumption. Parties that tell the
+        server what they drew: the budget is that against the server alone. Privacy of evaluation, of gradients and of
+        labels; a budget over several fits of different modules, unless they go on in one ledger (``privacy_ledger``).
 
     Args:
         target_epsilon: the budget, above 0.

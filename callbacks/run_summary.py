@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from lightning_vfl.privacy.events import AGAINST, coalitions, in_words, label
 from lightning_vfl.protocols import VFLModule
 
 
@@ -15,6 +16,7 @@ class RunSummary(Callback):
     """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test.
 
     Bytes, seconds and rounds are those of the training; after a checkpoint was loaded, those up to that checkpoint.
+    ε is that of the run's privacy ledger, which has the rounds behind the checkpoint too.
 
     Args:
         enabled: False keeps quiet.
@@ -70,14 +72,33 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     uploads = -(-rounds // max(module.epoch_batches, 1))  # a record is uploaded once in an epoch
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
+    remark = "" if module.aggregator.simulated is None else f", {module.aggregator.simulated}"
+    alone = "" if module.aggregator.accounts else " in model updates of groups alone"
     for unit, epsilon in module.privacy.figures().items():
-        yield f"privacy ε of a {unit}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}"
+        yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
+    yield from _against_coalitions(module)
+    if coverage := module.privacy.coverage():
+        yield "privacy ledger", coverage
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged
     checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
     if checkpoint and trainer.state.fn == TrainerFn.FITTING:
         yield "checkpoint", checkpoint
+
+
+def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
+    """ε where parties tell the server what they have drawn, if that changes it."""
+    privacy = module.privacy
+    if privacy.accountant is None:
+        return
+    for colluders in coalitions(module.roster.parties):
+        fewer = privacy.accountant.against(colluders)
+        for unit in AGAINST:
+            epsilon = fewer.epsilon(privacy.delta, unit)
+            if epsilon != privacy.accountant.epsilon(privacy.delta, unit):
+                others = in_words(colluders)
+                yield f"privacy ε of a {label(unit)}, against the server and {others}", f"{epsilon:,.4g}"
 
 
 def per_party(count: Tensor) -> str:

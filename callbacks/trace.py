@@ -1,29 +1,18 @@
-"""Traces of what happened to the parties: replayed from a file, and recorded to one."""
+"""Records the faults of a training in a file."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_vfl.simulation import RecordedTrace
 from lightning_vfl.simulation.trace import file_of, record, write
 
-from .injector import FaultInjector, protocol
-
-
-class TraceReplay(FaultInjector):
-    """Lets happen what a file says; see ``RecordedTrace``.
-
-    Args:
-        path: a ``.csv`` or ``.parquet`` file, measured, made by hand, or written by ``TraceRecorder``.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(RecordedTrace(path))
+from .injector import protocol
 
 
 class TraceRecorder(Callback):
-    """Writes what happened in a training when fit ends, one row a party and request; ``TraceReplay`` reads it.
+    """Writes the faults of a training to a file when fit ends, one row for each party and request.
 
-    Guarantee: replayed, it gives a training the same faults, bit for bit. After a resumed training it is whole.
-    Not guaranteed: known stragglers; ``Ignore`` would leave out nobody in a replay.
+    Guarantee: ``TraceReplay`` of the file gives a training the same faults, bit for bit. The file of a resumed training
+        holds the requests before the interruption too.
+    Not guaranteed: known stragglers. ``Ignore`` leaves out no party in a replay.
 
     Args:
         path: where to write, ``.csv`` or ``.parquet``.

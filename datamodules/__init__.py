@@ -20,7 +20,7 @@ from .label_partition import LabelPartition
 from .missing_party import MissingAtTest
 from .model_net_views import ModelNet10Views
 from .multi_view import MultiView
-from .normalise import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
+from .normalise import Given, Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from .overlap import LimitedOverlap
 from .parkinson import Parkinson
 from .partition import ContiguousColumns, Grid, Layout, NamedColumns, Part, Partitioner, RandomColumns, RowStrips, Views
@@ -47,6 +47,7 @@ __all__ = [
     "Digits",
     "DirichletColumns",
     "FashionMNIST",
+    "Given",
     "Grid",
     "Groups",
     "Handwritten",

@@ -53,6 +53,7 @@ class Adult(MixedTable):
         drop: columns that nobody gets.
         categorical: columns to encode one-hot; all others must hold numbers.
         expected_records: records that the two files must hold, so that one cut short is noticed; None: any number.
+        public_categories: declare the training records' categories public, as ``private_statistics`` asks for.
 
     Guarantee: validation is stratified by class. Categories, like scaling, come from the training records alone; one
         that only other records have is encoded as all zeros.
@@ -101,9 +102,19 @@ class Adult(MixedTable):
         drop: Sequence[str] = ("fnlwgt", "education-num"),
         categorical: Sequence[str] = _CATEGORICAL,
         expected_records: tuple[int, int] | None = (32_561, 16_281),
+        public_categories: bool = False,
     ) -> None:
         super().__init__(
-            partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory, drop, categorical
+            partitioner,
+            normaliser,
+            batch_size,
+            seed,
+            drop_last,
+            num_workers,
+            pin_memory,
+            drop,
+            categorical,
+            public_categories,
         )
         check_shares(val_share)
         self.data_dir = data_folder(data_dir, "adult")

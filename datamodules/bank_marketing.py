@@ -52,6 +52,7 @@ class BankMarketing(MixedTable):
         drop: columns that nobody gets.
         categorical: columns to encode one-hot; all others must hold numbers.
         expected_records: records that the file must hold, so that one cut short is noticed; None: any number.
+        public_categories: declare the training records' categories public, as ``private_statistics`` asks for.
 
     Guarantee: the splits are stratified by class. Categories, like scaling, come from the training records alone; one
         that only other records have is encoded as all zeros.
@@ -102,9 +103,19 @@ class BankMarketing(MixedTable):
         drop: Sequence[str] = ("duration",),
         categorical: Sequence[str] = _CATEGORICAL,
         expected_records: int | None = 45_211,
+        public_categories: bool = False,
     ) -> None:
         super().__init__(
-            partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory, drop, categorical
+            partitioner,
+            normaliser,
+            batch_size,
+            seed,
+            drop_last,
+            num_workers,
+            pin_memory,
+            drop,
+            categorical,
+            public_categories,
         )
         check_shares(val_share, test_share)
         self.data_dir = data_folder(data_dir, "bank_marketing")

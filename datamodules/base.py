@@ -2,17 +2,19 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal, Self
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.schedules import InOrder, Schedule, Shuffled
+from lightning_vfl.trusted_classes import checked
 from lightning_vfl.types import VerticalBatch
 
 from .groups import who_holds
@@ -38,7 +40,8 @@ class VerticalDataModule(LightningDataModule, ABC):
 
     Args:
         partitioner: who gets which columns; None: the data set's usual cut.
-        normaliser: how each party scales its features, fitted on its own training rows; None: the data set's usual way.
+        normaliser: how each party scales its features: fitted on its own training rows, or with numbers given
+            beforehand (``Given``); None: the data set's usual way.
         batch_size: rows of a batch in each process; the joint batch has this times the number of processes.
         seed: names the order of the training records (and what else the data set draws).
         drop_last: leave out the last, smaller batch of every training epoch.
@@ -55,6 +58,14 @@ class VerticalDataModule(LightningDataModule, ABC):
             the data.
     """
 
+    known_bounds: ClassVar[tuple[float, float] | None] = None
+    """Two numbers between which every feature lies by its definition, whatever the records are; None: nobody has said.
+
+    Of images of bytes they are 0 and 1, the numbers that the bytes stand for."""
+    categorical: tuple[str, ...] = ()
+    """Columns whose categories are taken from the training records, one column of 0 and 1 for each."""
+    public_categories: bool = False
+    """Whether these categories are declared to be known to everybody already, so that they are not protected."""
     data_settings: ClassVar[tuple[str, ...]] = ()
     """What else than cut, scaling and seed decides about records and columns: attributes that a checkpoint keeps."""
 
@@ -73,7 +84,7 @@ class VerticalDataModule(LightningDataModule, ABC):
             raise ConfigurationError(f"batch_size {batch_size} is not a number of records; use 1 or more")
         usual = self.default_partitioner()
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
-        self.normaliser = normaliser or self.default_normaliser()
+        self.normaliser = (normaliser or self.default_normaliser()).within(self.known_bounds, type(self).__name__)
         self.batch_size = batch_size
         self.seed = seed
         self.drop_last = drop_last
@@ -133,7 +144,46 @@ class VerticalDataModule(LightningDataModule, ABC):
             raise ConfigurationError(f"{type(self).__name__} has no '{split}' records in this stage; call setup first")
         return self._records[split]
 
+    def private_statistics(self) -> tuple[str, ...]:
+        """What the preparation of a record takes from OTHER training records and is not declared public.
+
+        Each entry says in words what it is, and after a semicolon what to change. Under an aggregator that accounts for
+        the privacy of records, all of it is refused: the release of one record would depend on others.
+        """
+        found = []
+        if self.normaliser.fitted and not self.normaliser.public:
+            found.append(
+                f"{type(self.normaliser).__name__} is fitted to the training records; use normaliser: Given, or "
+                "declare its statistics public (public: true)"
+            )
+        if self._informed and not self.partitioner.public:
+            found.append(
+                f"{type(self.partitioner).__name__} cuts the columns by the training records; use another partitioner, "
+                "or declare the cut public (public: true)"
+            )
+        if self.categorical and not self.public_categories:
+            found.append(
+                "its one-hot columns are the categories of the training records; declare them public "
+                "(public_categories: true), or leave these columns out"
+            )
+        return tuple(found)
+
     # ---- Lightning
+
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        weights_only: bool | None = None,
+        trusted: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Self:
+        """As ``VFLModule.load_from_checkpoint``: only classes that are trusted are built."""
+        safe = {} if weights_only is None else {"weights_only": weights_only}
+        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as file:
+            return super().load_from_checkpoint(file, map_location, hparams_file, **safe, **kwargs)
 
     def setup(self, stage: str) -> None:
         """Load, cut, check and scale what the stage needs; the training rows are always read, to fit the scaling."""
@@ -153,7 +203,9 @@ class VerticalDataModule(LightningDataModule, ABC):
                 if features.is_floating_point():  # bytes may be the data's own, and are always finite
                     features.masked_fill_(lacking[name], 0.0)
             self._check(name, features, splits[name], parts)
-        shift, scale = self._fit_scaling(cut["train"], present["train"], widths)
+        columns = self.layout.columns
+        names = [columns[i] for i in positions.tolist()] if columns else []
+        shift, scale = self._fit_scaling(cut["train"], present["train"], widths, names)
         for name in missing:
             if name in splits:
                 split = splits[name]
@@ -273,14 +325,18 @@ class VerticalDataModule(LightningDataModule, ABC):
             )
         return torch.from_numpy(holders)
 
-    def _fit_scaling(self, train: Tensor, present: Tensor | None, widths: list[int]) -> tuple[Tensor, Tensor]:
-        fitted = []
+    def _fit_scaling(
+        self, train: Tensor, present: Tensor | None, widths: list[int], names: Sequence[str] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Shift and scale, each (ΣF,), of the columns (N, ΣF), of which so many belong to each party."""
+        fitted, begin = [], 0
         for party, own in enumerate(torch.split(train, widths, dim=1)):
             rows = own if present is None else own[present[:, party]]
             if not len(rows):
                 raise without_records(party, len(own))
-            bytes_alone = rows.dtype == torch.uint8
-            fitted.append(self.normaliser.fit_bytes(rows) if bytes_alone else self.normaliser.fit(rows))
+            normaliser = self.normaliser.of_columns(names[begin : begin + widths[party]], names)
+            begin += widths[party]
+            fitted.append(normaliser.fit_bytes(rows) if rows.dtype == torch.uint8 else normaliser.fit(rows))
         return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])
 
     def _check(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:

@@ -1,16 +1,18 @@
 """CIFAR-10: colour images from the authors' archive, its pickles, of which nothing is executed, or binary files."""
 
+import gzip
 import pickle
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import Limited, allowed_bytes
 
 from .base import SplitName, VerticalDataModule, data_folder
 from .cells import check_count
@@ -61,10 +63,11 @@ class CIFAR10(VerticalDataModule):
         content (md5). Test and predict records are those of the test file, in their order; a record's id is its
         position in the training files, one after the other, or in the test file.
     Not guaranteed: that files found in the folder are the published ones; only their form and the numbers of their
-        records are checked. That a pickle made to fill the memory is noticed.
+        records are checked. That a pickle of many small objects takes little memory: 64 times its size at most.
 
     Raises:
-        ConfigurationError: if the files can neither be found nor fetched, or one is damaged.
+        ConfigurationError: if the files can neither be found nor fetched, one is damaged, or the archive holds more
+            than ``lightning_vfl.limits`` allows for its size.
 
     Example:
         >>> CIFAR10().party_shapes
@@ -76,6 +79,7 @@ class CIFAR10(VerticalDataModule):
         Vertical Federated Learning with Feature and Sample Privacy", appendix B.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_records",)
 
     def __init__(
@@ -165,7 +169,11 @@ class CIFAR10(VerticalDataModule):
         archive = self.data_dir / _ARCHIVE
         found: dict[str, bytes] = {}
         try:
-            with tarfile.open(archive, "r|gz") as tar:
+            with (
+                gzip.open(archive) as content,
+                BufferedReader(Limited(content, allowed_bytes(archive.stat().st_size), archive)) as limited,
+                tarfile.open(fileobj=limited, mode="r|") as tar,
+            ):
                 for member in tar:
                     if member.name in members and (file := tar.extractfile(member)) is not None:
                         found[member.name] = file.read()
@@ -197,24 +205,31 @@ class _Kept:
         self.state = state
 
 
-def _latin1(text: str, codec: str) -> bytes:
-    """Bytes, as Python 3 puts them into a pickle of Python 2."""
-    return text.encode("latin1")
-
-
 _PARTS = {
     ("numpy.core.multiarray", "_reconstruct"): _Kept,
     ("numpy._core.multiarray", "_reconstruct"): _Kept,
     ("numpy", "ndarray"): _Kept,
     ("numpy", "dtype"): _Kept,
-    ("_codecs", "encode"): _latin1,
 }
 
 
 class _PlainUnpickler(pickle.Unpickler):
     """Reads a pickle of plain values and arrays; anything else that it names is refused, not imported."""
 
+    def __init__(self, content: bytes) -> None:
+        super().__init__(BytesIO(content), encoding="bytes")
+        self._left = len(content)
+
+    def _latin1(self, text: str, codec: str) -> bytes:
+        """Bytes, as Python 3 puts them into a pickle of Python 2; in all no more than the file has."""
+        self._left -= len(text)
+        if self._left < 0:
+            raise pickle.UnpicklingError("it makes more bytes than it has")
+        return text.encode("latin1")
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self._latin1
         if (module, name) not in _PARTS:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an array")
         return _PARTS[module, name]
@@ -223,7 +238,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def _pickled(path: Path, content: bytes) -> "tuple[NDArray[np.uint8], NDArray[np.int64]]":
     """Images (N, 3072) and labels of a file of the Python version."""
     try:
-        batch = _PlainUnpickler(BytesIO(content), encoding="bytes").load()
+        batch = _PlainUnpickler(content).load()
     except Exception as error:  # a damaged pickle ends in any of a dozen ways
         raise _damaged(path, f"is no pickle of plain values and arrays ({error})") from error
     match batch:

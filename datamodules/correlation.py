@@ -36,6 +36,7 @@ class ColumnsByCorrelation(InformedPartitioner):
         parties: M, 2 or more.
         beta: β in [0, 1], where between the lowest and the highest score ``inter_party_correlation`` should be.
         seed: names the beginnings of the search.
+        public: declare the cut public knowledge, so that a training that accounts for privacy accepts it.
 
     Guarantee: widths differ by one at most, the first are the larger. A larger β gives a higher score or the same cut:
         for all β the cut is the nearest of the same candidates, which the search has met between the lowest score and
@@ -68,7 +69,7 @@ class ColumnsByCorrelation(InformedPartitioner):
         measure.
     """
 
-    def __init__(self, parties: int, beta: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, parties: int, beta: float = 0.5, seed: int = 0, public: bool = False) -> None:
         if parties < 2:
             raise ConfigurationError(f"the columns of {parties} parties correlate with nobody else's; use 2 or more")
         if not 0 <= beta <= 1:
@@ -78,6 +79,7 @@ class ColumnsByCorrelation(InformedPartitioner):
         self.parties = parties
         self.beta = float(beta)
         self.seed = seed
+        self._public = public
 
     def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
         refuse_too_many(self.parties, layout.size, "columns")

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_large_table, unpacked
 
 from .base import SplitName, VerticalDataModule
 from .grouped_tables import alike, check_names, refuse_shared_ids, with_singles
@@ -78,6 +79,7 @@ class CSVTables(VerticalDataModule):
         pin_memory: for a faster way to a GPU.
         groups: tables that form a group, each group a list of names; every other table stands alone, and so does that
             of the label party. Tables of a group need the same columns, in any order: that of the first is taken.
+        public_categories: declare the training records' categories public, as ``private_statistics`` asks for.
 
     Guarantee: categories, like scaling, come from the training rows alone; a category seen only later is encoded as all
         zeros. The tables of a group have the same columns when encoded too: their categories are read as text and come
@@ -113,6 +115,7 @@ class CSVTables(VerticalDataModule):
         num_workers: int = 0,
         pin_memory: bool = False,
         groups: Sequence[Sequence[str]] = (),
+        public_categories: bool = False,
     ) -> None:
         super().__init__(partitioner, normaliser, batch_size, seed, drop_last, num_workers, pin_memory)
         if label_party not in tables:
@@ -137,12 +140,11 @@ class CSVTables(VerticalDataModule):
         self.label_party = label_party
         self.label_column = label_column
         self.id_column = id_column
-        self.task = task
-        self.overlap = overlap
+        self.task, self.overlap = task, overlap
         self.categorical = tuple(categorical)
         self.separator = separator
-        self.val_share = val_share
-        self.test_share = test_share
+        self.public_categories = public_categories
+        self.val_share, self.test_share = val_share, test_share
 
     @property
     def layout(self) -> Layout:
@@ -236,19 +238,22 @@ class CSVTables(VerticalDataModule):
         text = self.categorical if any(party in group for group in self.groups) else ()
         try:
             if path.suffix in (".parquet", ".pq"):
+                refuse_large_table(path)
                 table = pd.read_parquet(path)
             else:
-                with warnings.catch_warnings():
+                with warnings.catch_warnings(), unpacked(path) as content:
                     # pandas only warns of rows longer than the header, and drops what is too much
                     warnings.simplefilter("error", pd.errors.ParserWarning)
                     table = pd.read_csv(
-                        path,
+                        content,
                         sep=self.separator,
                         index_col=False,
                         skipinitialspace=True,
                         low_memory=False,
                         dtype=dict.fromkeys(text, str),
                     )
+        except ConfigurationError:
+            raise
         except (OSError, ValueError, pd.errors.ParserWarning) as error:
             raise ConfigurationError(
                 f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"

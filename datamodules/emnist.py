@@ -1,9 +1,10 @@
 """EMNIST: handwritten letters and digits in the format of MNIST, but turned on their side."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 from zipfile import BadZipFile, ZipFile
 
 from lightning_vfl.errors import ConfigurationError
@@ -120,15 +121,24 @@ class EMNIST(IDXImages):
     def _sources(self) -> Sequence[Path]:
         return [*super()._sources, self.data_dir / _ARCHIVE]
 
-    def _compressed(self, file: str) -> bytes:
-        archive = self.data_dir / _ARCHIVE
-        if (self.data_dir / file).exists() or not archive.exists():
-            return super()._compressed(file)
+    def _packed(self, file: str) -> bool:
+        """Whether the file is taken from the archive."""
+        return not (self.data_dir / file).exists() and (self.data_dir / _ARCHIVE).exists()
+
+    @contextmanager
+    def _opened(self, file: str) -> Iterator[IO[bytes]]:
+        if not self._packed(file):
+            with super()._opened(file) as content:
+                yield content
+            return
         try:
-            with ZipFile(archive) as members:
-                return members.read(f"gzip/{file}")
+            with ZipFile(self.data_dir / _ARCHIVE) as members, members.open(f"gzip/{file}") as content:
+                yield content
         except (BadZipFile, KeyError, OSError, EOFError, zlib.error) as error:
             raise self._damaged(_ARCHIVE, f"does not give gzip/{file} ({error})") from error
+
+    def _size(self, file: str) -> int:
+        return super()._size(_ARCHIVE if self._packed(file) else file)
 
     def _absent(self, file: str, what: str) -> ConfigurationError:
         return ConfigurationError(

@@ -34,7 +34,10 @@ class Groups(PartitionerOver):
     Guarantee: in every split each record is held by exactly one party of each group, and the shares of a group's
         parties differ by one record at most, the first parties have the larger. Seed, split and group alone decide.
     Not guaranteed: that a record in two splits, as the test records often are those to predict, is with the same party
-        in both; that the shares are alike in their labels.
+        in both; that the shares are alike in their labels. Secrecy of the records in training: the server knows the
+        bottom that a group shares and the gradients of its embeddings, and can compute records from the updates of the
+        bottom, masked or not. ``SplitVFL`` refuses trainings in which it can, see its ``update_noise``,
+        ``sum_updates_over`` and ``allow_invertible_updates``.
 
     Raises:
         ConfigurationError: for numbers below 1; in ``split``, if there are not as many numbers as parts, or the parts

@@ -4,15 +4,17 @@ import gzip
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from lightning_vfl._version import __version__
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_growth
 
 from .base import SplitName, VerticalDataModule, data_folder
 from .cache import RecordCache, described, files_named, state_of
@@ -52,10 +54,12 @@ class IDXImages(VerticalDataModule, ABC):
         whose code was different: name another folder when you change it.
 
     Raises:
-        ConfigurationError: if a file cannot be found, or is damaged.
+        ConfigurationError: if a file cannot be found, is damaged, or declares more data than ``lightning_vfl.limits``
+            allows for its size; no more is unzipped than it declares.
     """
 
     data_settings: ClassVar[tuple[str, ...]] = ("val_records",)
+    known_bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     folder: ClassVar[str]
     """Subfolder of the data folder."""
     remedy: ClassVar[str]
@@ -162,8 +166,6 @@ class IDXImages(VerticalDataModule, ABC):
 
     def _pair(self, images: str, labels: str) -> tuple["NDArray[np.uint8]", "NDArray[np.int64]"]:
         x, y = self._read(images, 3), self._read(labels, 1)
-        if x.shape[1:] != (28, 28):
-            raise self._damaged(images, f"holds images of {x.shape[1]} x {x.shape[2]} pixels instead of 28 x 28")
         if len(x) != len(y):
             raise self._damaged(labels, f"holds {len(y)} labels for the {len(x)} images of {images}")
         if len(y) and y.min() < self.first_label:
@@ -173,22 +175,38 @@ class IDXImages(VerticalDataModule, ABC):
 
     def _read(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
         # IDX: 0, 0, 8 (unsigned byte), number of dimensions, each size as a big-endian int32, then the bytes
+        start = 4 + 4 * dimensions
         try:
-            content = gzip.decompress(self._compressed(file))
+            with self._opened(file) as packed, gzip.GzipFile(fileobj=packed) as content:
+                head = content.read(start)
+                if head[:4] != bytes((0, 0, 8, dimensions)) or len(head) < start:
+                    raise self._damaged(file, f"does not begin like an IDX file of bytes in {dimensions} dimension(s)")
+                sizes = np.frombuffer(head[4:], dtype=">u4").tolist()
+                self._check_sizes(file, sizes)
+                numbers = np.empty(prod(sizes), np.uint8)
+                held = _filled(numbers, content)
+                more = content.read(1)  # also compares the check sum at the end
         except FileNotFoundError:
             raise self._absent(file, "is not there") from None
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise self._damaged(file, f"cannot be unzipped ({error})") from error
-        start = 4 + 4 * dimensions
-        if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < start:
-            raise self._damaged(file, f"does not begin like an IDX file of bytes in {dimensions} dimension(s)")
-        sizes = np.frombuffer(content[4:start], dtype=">i4").tolist()
-        if len(content) - start != prod(sizes):
-            raise self._damaged(file, f"holds {len(content) - start} bytes after its head instead of {prod(sizes)}")
-        return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(sizes)
+        if more or held < len(numbers):
+            many = f"at least {held + 1}" if more else held
+            raise self._damaged(file, f"holds {many} bytes after its head instead of {len(numbers)}")
+        return numbers.reshape(sizes)
 
-    def _compressed(self, file: str) -> bytes:
-        return (self.data_dir / file).read_bytes()
+    def _check_sizes(self, file: str, sizes: Sequence[int]) -> None:
+        """Look at what the head declares, before anything else is unzipped."""
+        if len(sizes) == 3 and sizes[1:] != [28, 28]:
+            raise self._damaged(file, f"holds images of {sizes[1]} x {sizes[2]} pixels instead of 28 x 28")
+        refuse_growth(self.data_dir / file, prod(sizes), self._size(file))
+
+    def _opened(self, file: str) -> AbstractContextManager[IO[bytes]]:
+        return (self.data_dir / file).open("rb")
+
+    def _size(self, file: str) -> int:
+        """Bytes of the compressed file."""
+        return (self.data_dir / file).stat().st_size
 
     def _damaged(self, file: str, what: str) -> ConfigurationError:
         return ConfigurationError(f"{self.data_dir / file} {what}; {self.remedy}")
@@ -198,6 +216,15 @@ class IDXImages(VerticalDataModule, ABC):
             f"{file} of {type(self).__name__} {what}; put {', '.join(self.files)} into {self.data_dir.absolute()}, "
             "or name another folder with data_dir or LIGHTNING_VFL_DATA"
         )
+
+
+def _filled(numbers: "NDArray[np.uint8]", content: gzip.GzipFile) -> int:
+    """Read into this array; how many bytes of it were there."""
+    view, held = numbers.data, 0
+    while held < len(view) and (piece := content.read(min(len(view) - held, 2**20))):
+        view[held : held + len(piece)] = piece
+        held += len(piece)
+    return held
 
 
 def image_split(images: "NDArray[np.uint8]", labels: "NDArray[np.integer[Any]]", ids: "NDArray[np.generic]") -> Split:

@@ -16,6 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_pixels
 from lightning_vfl.streams import permutation
 
 from .base import SplitName, VerticalDataModule, absent, data_folder, without_records
@@ -164,6 +165,7 @@ class ImageFolderVFL(VerticalDataModule):
         Privacy", appendix B. ImageNet: Deng et al., CVPR 2009, https://www.image-net.org.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_share", "size", "colour", "fit_records", "mean", "deviation")
 
     def __init__(
@@ -258,6 +260,10 @@ class ImageFolderVFL(VerticalDataModule):
                 )
                 self._keep(name, records)
 
+    def private_statistics(self) -> tuple[str, ...]:
+        """As everywhere; numbers that are given as ``mean`` and ``deviation`` are fitted to nothing."""
+        return () if self.mean is not None else super().private_statistics()
+
     # ---- inside
 
     @property
@@ -296,7 +302,10 @@ class ImageFolderVFL(VerticalDataModule):
         first = held[order] & (held[order].cumsum(0) <= (self.fit_records or len(places)))
         order, first = order[first.any(1)], first[first.any(1)]
         owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
-        rows = two_alike(source, torch.from_numpy(places)[order], positions, owners, first)
+        if self.normaliser.fitted:
+            rows = two_alike(source, torch.from_numpy(places)[order], positions, owners, first)
+        else:
+            rows = torch.zeros(2, len(positions), dtype=torch.float64)  # their values do not matter
         # a party's channels are scaled like parties of their own; a part may be in any order
         by, widths = torch.unique(owners * self._channels + channels, return_inverse=True, return_counts=True)[1:]
         sorting = by.argsort(stable=True)
@@ -381,7 +390,7 @@ def _files(folder: Path, start: Path) -> list[str]:
 def _decoded(file: Path | BinaryIO, size: int, channels: int) -> "NDArray[np.uint8]":
     """(channels, size, size): the middle of a picture, its shorter side made ``size`` long."""
     with Image.open(file, formats=_FORMATS) as image:
-        _refuse_deep(image)
+        _refuse_unfit(image)
         if image.mode == "P":  # its transparency goes the way of everybody's: Pillow warns of dropping it otherwise
             picture = image.convert("RGBA").convert("L" if channels == 1 else "RGB")
         else:
@@ -392,7 +401,9 @@ def _decoded(file: Path | BinaryIO, size: int, channels: int) -> "NDArray[np.uin
     return np.asarray(middle).reshape(size, size, channels).transpose(2, 0, 1)
 
 
-def _refuse_deep(image: Image.Image) -> None:
+def _refuse_unfit(image: Image.Image) -> None:
+    """Refuse a picture by its head, before it is decoded."""
+    refuse_pixels(*image.size)
     if image.mode not in _MODES:
         raise ValueError(f"mode {image.mode} has not 8 bits a channel")
 
@@ -402,7 +413,7 @@ def _what_is_wrong(path: Path, size: int, channels: int) -> str:
     try:
         with path.open("rb") as file:
             with Image.open(file, formats=_FORMATS) as image:
-                _refuse_deep(image)
+                _refuse_unfit(image)
                 mark = _ENDS[str(image.format)]
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             if mark not in file.read():  # cut short, or something follows the picture

@@ -32,6 +32,7 @@ class ColumnsByImportance(InformedPartitioner):
             ``mutual_information``. Or numbers from 0, one a column in their order, or name -> number, where the
             one-hot columns of a name share its number: such as mean absolute Shapley values of a model of yours.
         seed: names the shares, and the order of columns of equal importance.
+        public: declare the cut public knowledge, so that a training that accounts for privacy accepts it.
 
     Units: importance, nats by mutual information; only ratios matter.
     Guarantee: every party has a column. No party gets more than the most important column above the share drawn for it,
@@ -67,11 +68,13 @@ class ColumnsByImportance(InformedPartitioner):
         alpha: float | Sequence[float] = 1.0,
         importance: Literal["mutual_information"] | Sequence[float] | Mapping[str, float] = "mutual_information",
         seed: int = 0,
+        public: bool = False,
     ) -> None:
         self.parties = parties
         self.alpha = concentrations(alpha, parties)
         self.importance = importance if isinstance(importance, str) else _checked(importance)
         self.seed = seed
+        self._public = public
 
     def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
         refuse_too_many(self.parties, layout.size, "columns")

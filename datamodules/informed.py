@@ -42,8 +42,9 @@ class InformedPartitioner(Partitioner):
     Guarantee: ``parts_by`` sees training records alone, and at most ``most_records`` of them: of more, a draw that
         their number alone decides. Columns are cut anew in every program; a checkpoint keeps a fingerprint of the cut
         and is refused where other training records have led to another one.
-    Not guaranteed: anything about records that a partitioner built over this one takes from some parties: the cut comes
-        first, and sees them whole.
+    Not guaranteed: privacy of the records that decided: a training that accounts for privacy refuses such a cut, unless
+        it is declared ``public``. Anything about records that a partitioner built over this one takes from some
+        parties: the cut comes first, and sees them whole.
 
     Raises:
         ConfigurationError: in ``split``, without training records; for values that are not finite or not in memory, and
@@ -61,6 +62,7 @@ class InformedPartitioner(Partitioner):
 
     most_records: ClassVar[int] = 10_000
     _training: Callable[[], Split] | None = None
+    _public = False  # not among the printed settings, which a checkpoint compares: it does not change the cut
 
     @abstractmethod
     def parts_by(self, layout: Layout, training: TrainingRecords) -> tuple[Part, ...]:
@@ -70,6 +72,10 @@ class InformedPartitioner(Partitioner):
         informed = copy(self)
         informed._training = training
         return informed
+
+    @property
+    def public(self) -> bool:
+        return self._public
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         if self._training is None:

@@ -67,6 +67,7 @@ class MixedTable(VerticalDataModule, ABC):
         pin_memory: for a faster way to a GPU.
         drop: columns that nobody gets.
         categorical: columns to encode one-hot; all others must hold numbers.
+        public_categories: declare the training records' categories public, as ``private_statistics`` asks for.
 
     Guarantee: categories, like scaling, come from the training records alone; one that only other records have is
         encoded as all zeros. What is marked as unknown is a category like any other; nothing is filled in.
@@ -94,9 +95,11 @@ class MixedTable(VerticalDataModule, ABC):
         pin_memory: bool,
         drop: Sequence[str],
         categorical: Sequence[str],
+        public_categories: bool = False,
     ) -> None:
         self.drop = tuple(drop)  # before the base class, which asks for the usual cut
         self.categorical = tuple(categorical)
+        self.public_categories = public_categories
         for argument, names in (("drop", self.drop), ("categorical", self.categorical)):
             if unknown := [name for name in names if name not in self.columns]:
                 raise ConfigurationError(

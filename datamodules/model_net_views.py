@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_pixels
 
 from .base import SplitName, VerticalDataModule, absent, data_folder
 from .idx_images import image_split
@@ -81,6 +82,7 @@ class ModelNet10Views(VerticalDataModule):
         appendix B.
     """
 
+    known_bounds = (0.0, 1.0)
     data_settings = ("val_share", "size", "channels")
 
     def __init__(
@@ -204,6 +206,7 @@ def _picture(path: Path, size: int, channels: int) -> "tuple[NDArray[np.uint8], 
     try:
         with Image.open(path) as image:
             mode, before = image.mode, image.size
+            refuse_pixels(*before)
             small = image.convert("L" if channels == 1 else "RGB").resize((size, size), Image.Resampling.BILINEAR)
     except Exception as error:  # a damaged picture trips up Pillow in any of a dozen ways
         raise ConfigurationError(f"{path} cannot be read as a picture ({error}); render it again") from error

@@ -1,13 +1,30 @@
-"""Scaling of features, fitted by each party on its own training rows and nothing else."""
+"""Scaling of features: fitted by each party on its own training rows and nothing else, or given beforehand."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.errors import ConfigurationError
+
+Bounds = tuple[float, float]
+
 
 class Normaliser(ABC):
-    """An affine map of a party's features, (x - shift) / scale."""
+    """An affine map of a party's features, (x - shift) / scale.
+
+    A fitted scale depends on every training record, so the scaled features of one record depend on all others. Figures
+    for the privacy of a single record do not hold then, and a training that accounts for privacy refuses such a
+    normaliser unless its statistics are declared public.
+    """
+
+    fitted: ClassVar[bool] = True
+    """Whether shift and scale depend on the training rows; a normaliser that ignores their values says False."""
+    public: bool = False
+    """Whether shift and scale are declared to be known to everybody already, so that they are not protected."""
 
     @abstractmethod
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,18 +34,40 @@ class Normaliser(ABC):
         """Shift and scale, each (F,) float32, of the numbers x / 255 for bytes x (N, F); default: ``fit`` to them."""
         return self.fit(x.float().div_(255))
 
+    def within(self, bounds: Bounds | None, data: str) -> Self:
+        """This normaliser for a data set whose features lie between these bounds; default: it does not need them.
+
+        Args:
+            bounds: the data set's ``known_bounds``; None: there are none.
+            data: the name of the data set, for errors.
+        """
+        return self
+
+    def of_columns(self, own: Sequence[str], every: Sequence[str]) -> "Normaliser":
+        """This normaliser for a party's own columns, by name, among every party's; both empty: columns have no names.
+
+        Default: names do not matter.
+        """
+        return self
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        return f"{type(self).__name__}({'public=True' if self.public else ''})"
 
 
 class Standardise(Normaliser):
     """Mean 0 and standard deviation 1 for every column; a constant column becomes 0.
+
+    Args:
+        public: declare means and deviations public knowledge, see ``Normaliser``.
 
     Example:
         >>> shift, scale = Standardise().fit(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
         >>> shift.tolist(), scale.tolist()
         ([2.0, 7.0], [1.0, 1.0])
     """
+
+    def __init__(self, public: bool = False) -> None:
+        self.public = public
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mean, deviation = x.double().mean(0), x.double().std(0, correction=0)
@@ -41,11 +80,17 @@ class StandardiseNumbers(Normaliser):
 
     One record in 30,000 has a rare category: 0 and 1 would become -0.006 and 173.
 
+    Args:
+        public: declare means and deviations public knowledge, see ``Normaliser``.
+
     Example:
         >>> shift, scale = StandardiseNumbers().fit(torch.tensor([[1.0, 0.0], [3.0, 1.0]]))
         >>> shift.tolist(), scale.tolist()
         ([2.0, 0.0], [1.0, 1.0])
     """
+
+    def __init__(self, public: bool = False) -> None:
+        self.public = public
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         shift, scale = Standardise().fit(x)
@@ -54,7 +99,14 @@ class StandardiseNumbers(Normaliser):
 
 
 class StandardiseParty(Normaliser):
-    """Mean 0 and standard deviation 1 over ALL of a party's numbers: keeps the contrast between pixels."""
+    """Mean 0 and standard deviation 1 over ALL of a party's numbers: keeps the contrast between pixels.
+
+    Args:
+        public: declare mean and deviation public knowledge, see ``Normaliser``.
+    """
+
+    def __init__(self, public: bool = False) -> None:
+        self.public = public
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         wide = x.double()
@@ -80,5 +132,115 @@ def _one_pair(mean: Tensor, deviation: Tensor, dtype: torch.dtype, columns: int)
 class Unchanged(Normaliser):
     """Features as they are."""
 
+    fitted: ClassVar[bool] = False
+
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+
+
+class Given(Normaliser):
+    """Features between two numbers that are known beforehand, mapped to [-1, 1]; no record has a say in the scaling.
+
+    Shapes: as ``Normaliser``.
+    Guarantee: shift and scale are the same whatever the records are.
+    Not guaranteed: values within [-1, 1]: a value outside the bounds is mapped to one outside, and nothing is cut off.
+
+    Args:
+        low: the smallest number that a feature can be, in the units of the data (of images of bytes: 0 to 1); or column
+            name -> number, and columns that are not named stay as they are.
+        high: the largest number, in the same form. Both None: the ``known_bounds`` of the data set.
+
+    Raises:
+        ConfigurationError: for bounds that are not in order, of different columns, or given alone; where the data set
+            has no known bounds and none are given; for names of columns that no party has.
+
+    Example:
+        >>> shift, scale = Given(0.0, 16.0).fit(torch.tensor([[16.0, 3.0], [0.0, 8.0]]))
+        >>> shift.tolist(), scale.tolist()
+        ([8.0, 8.0], [8.0, 8.0])
+    """
+
+    fitted: ClassVar[bool] = False
+
+    def __init__(
+        self, low: float | Mapping[str, float] | None = None, high: float | Mapping[str, float] | None = None
+    ) -> None:
+        for name, pair in _pairs(low, high).items():
+            if not (isfinite(pair[0]) and isfinite(pair[1]) and pair[0] < pair[1]):
+                of = f" of column '{name}'" if name else ""
+                raise ConfigurationError(
+                    f"low {pair[0]} and high {pair[1]}{of} are no bounds; give two finite numbers, the smaller as low"
+                )
+        self.low = low
+        self.high = high
+
+    def within(self, bounds: Bounds | None, data: str) -> "Given":
+        if self.low is not None:
+            return self
+        if bounds is None:
+            raise ConfigurationError(
+                f"{data} has no known bounds for normaliser: Given; give low and high, or use another normaliser (with "
+                "public: true where privacy is accounted for and its statistics are public knowledge)"
+            )
+        return Given(*bounds)
+
+    def of_columns(self, own: Sequence[str], every: Sequence[str]) -> Normaliser:
+        if not isinstance(self.low, Mapping):
+            return self
+        if unknown := [name for name in self.low if name not in every]:
+            raise ConfigurationError(
+                f"normaliser: Given names column '{unknown[0]}', which nobody has; "
+                + (
+                    f"its columns are {', '.join(every[:8])}, ..."
+                    if every
+                    else "these data have no names, so give two numbers"
+                )
+            )
+        pairs = _pairs(self.low, self.high)
+        return _GivenColumns([pairs.get(name) for name in own])
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Shift and scale, each (F,); the values of x do not matter."""
+        if self.low is None or isinstance(self.low, Mapping):
+            raise ConfigurationError(
+                f"{self!r} does not say the bounds of unnamed columns; give low and high as numbers, or hand it to a "
+                "datamodule that knows them"
+            )
+        return _GivenColumns([*_pairs(self.low, self.high).values()] * x.shape[1]).fit(x)
+
+    def fit_bytes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fit(torch.empty(0, x.shape[1]))
+
+    def __repr__(self) -> str:
+        return f"Given(low={self.low!r}, high={self.high!r})"
+
+
+class _GivenColumns(Normaliser):
+    """One pair of bounds a column; None: the column stays as it is."""
+
+    fitted: ClassVar[bool] = False
+
+    def __init__(self, bounds: Sequence[Bounds | None]) -> None:
+        pairs = torch.tensor([(-1.0, 1.0) if pair is None else pair for pair in bounds], dtype=torch.float64)
+        self.low, self.high = pairs.reshape(-1, 2).unbind(1)
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return ((self.low + self.high) / 2).to(x.dtype), ((self.high - self.low) / 2).to(x.dtype)
+
+
+def _pairs(low: float | Mapping[str, float] | None, high: float | Mapping[str, float] | None) -> dict[str, Bounds]:
+    """Column name -> its bounds; under the name "" those of all columns; nothing where none are given.
+
+    Raises:
+        ConfigurationError: for a low without a high, and bounds of different columns.
+    """
+    if isinstance(low, Mapping) and isinstance(high, Mapping) and low.keys() == high.keys():
+        return {name: (float(low[name]), float(high[name])) for name in low}
+    if low is None and high is None:
+        return {}
+    if low is None or high is None or isinstance(low, Mapping) or isinstance(high, Mapping):
+        raise ConfigurationError(
+            f"low {low!r} and high {high!r} are not bounds of the same columns; give two numbers, or two numbers for "
+            "each of the same names"
+        )
+    return {"": (float(low), float(high))}

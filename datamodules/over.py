@@ -48,6 +48,10 @@ class PartitionerOver(Partitioner):
     def informed_by(self, training: "Callable[[], Split]") -> Self:
         return self._over(self.inner.informed_by(training))
 
+    @property
+    def public(self) -> bool:
+        return self.inner.public
+
     def _over(self, inner: Partitioner) -> Self:
         """The same over another one."""
         if inner is self.partitioner:

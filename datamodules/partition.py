@@ -134,6 +134,11 @@ class Partitioner(ABC):
         """
         return self
 
+    @property
+    def public(self) -> bool:
+        """Whether a cut that depends on training records is declared to be known to everybody already."""
+        return False
+
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
         return f"{type(self).__name__}({settings})"

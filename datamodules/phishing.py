@@ -83,6 +83,7 @@ class Phishing(VerticalDataModule):
         Federated Learning with Feature and Sample Privacy", appendix B.
     """
 
+    known_bounds = (-1.0, 1.0)
     data_settings = ("val_share", "test_share")
 
     def __init__(

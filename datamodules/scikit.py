@@ -18,6 +18,8 @@ class Digits(VerticalDataModule):
     Arguments are ``VerticalDataModule``'s; by default four parties hold two rows of pixels each.
     """
 
+    known_bounds = (0.0, 16.0)
+
     @property
     def layout(self) -> Layout:
         return Layout((1, 8, 8))

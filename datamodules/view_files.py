@@ -1,15 +1,19 @@
 """Views of records in files: MATLAB, NumPy and plain text, read without executing anything."""
 
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_growth
 
+from .mat_sizes import declared_bytes
 from .partition import Layout
 
 if TYPE_CHECKING:
@@ -146,6 +150,7 @@ def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str,
     from scipy.io.matlab import MatReadWarning
 
     try:
+        refuse_growth(path, declared_bytes(path))
         with warnings.catch_warnings():
             warnings.simplefilter("error", MatReadWarning)  # of a variable twice or unreadable
             content = loadmat(path, appendmat=False, variable_names=names)
@@ -153,6 +158,8 @@ def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str,
         raise ConfigurationError(
             f"{path} is a MATLAB file of version 7.3, which is not read; load it in MATLAB and save it with '-v7'"
         ) from error
+    except ConfigurationError:
+        raise
     except Exception as error:  # a damaged file trips up scipy in any of a dozen ways
         raise ConfigurationError(
             f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}); replace it"
@@ -163,17 +170,42 @@ def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str,
 def _npz_variables(path: Path) -> "dict[str, NDArray[Any]]":
     """All variables of the NumPy file."""
     try:
+        if zipfile.is_zipfile(path):
+            refuse_growth(path, _npz_bytes(path))
         with path.open("rb") as file:  # of a damaged file that numpy opens itself, it leaves the handle open
             content = np.load(file, allow_pickle=False)
             if not isinstance(content, np.lib.npyio.NpzFile):
                 raise ValueError("one array without a name")
             with content:
                 return {name: content[name] for name in content.files}
+    except ConfigurationError:
+        raise
     except Exception as error:  # a damaged file trips up numpy and zipfile in any of a dozen ways
         raise ConfigurationError(
             f"{path} cannot be read as a NumPy file ({type(error).__name__}: {error}); save matrices of numbers with "
             "numpy.savez"
         ) from error
+
+
+def _npz_bytes(path: Path) -> int:
+    """What the arrays of a NumPy file declare, at 8 bytes a number: they are used as float64.
+
+    Of a member that is no array, its unpacked size is counted.
+    """
+    total = 0
+    with zipfile.ZipFile(path) as members:
+        for member in members.infolist():
+            with members.open(member) as content:
+                try:
+                    version = np.lib.format.read_magic(content)
+                    header = {
+                        (1, 0): np.lib.format.read_array_header_1_0,
+                        (2, 0): np.lib.format.read_array_header_2_0,
+                    }[version](content)
+                    total += prod(header[0]) * max(8, header[2].itemsize)
+                except (ValueError, KeyError):
+                    total += member.file_size
+    return total
 
 
 def _views_in(content: "Mapping[str, NDArray[Any]]", label: str, records: int) -> Sequence[str]:

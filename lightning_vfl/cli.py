@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from lightning_vfl import privacy_command
+from lightning_vfl import keys_command, privacy_command
 from lightning_vfl._version import __version__
 from lightning_vfl.allocator import keep_freed_memory
 from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
@@ -33,7 +33,7 @@ _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 _ABOUT = (
     "Vertical federated learning from recipes that overlay: --config data/digits --config protocol/mean. "
     "More commands: `study STUDY` runs a grid of recipes and seeds, `plot RESULTS` draws its figures again, `privacy` "
-    "tells what a recipe costs its records."
+    "tells what a recipe costs its records, `keys FOLDER --parties M` draws the parties' identity keys."
 )
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
 
@@ -120,6 +120,9 @@ def main(args: Sequence[str] | None = None) -> None:
     if arguments[:1] == ["privacy"]:
         _quieten()
         _told(lambda: privacy_command.execute(arguments[1:], lambda recipe: _build(_BuildOnly, recipe, ())))
+        return
+    if arguments[:1] == ["keys"]:
+        _told(lambda: keys_command.execute(arguments[1:]))
         return
     if arguments[:1] not in (["study"], ["plot"]):
         run(arguments)

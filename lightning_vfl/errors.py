@@ -1,4 +1,4 @@
-"""The one exception for what a user asked for and cannot have."""
+"""What is raised: for what a user asked for and cannot have, and for a message that cannot be used."""
 
 
 class ConfigurationError(ValueError):
@@ -11,4 +11,11 @@ class ConfigurationError(ValueError):
         Traceback (most recent call last):
         ...
         lightning_vfl.errors.ConfigurationError: batch_size 64 exceeds the 20 training records; ...
+    """
+
+
+class MalformedMessage(ValueError):
+    """A message that its receiver cannot use; the message of the exception names the party that sent it.
+
+    The round ends with it, because a result that was computed from such a message would be wrong.
     """

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -163,7 +164,7 @@ class Stale(MissingPolicy):
         like = message.pieces[0].dtype if message.pieces else torch.get_default_dtype()
         latest = [piece.to(like) for piece in self.table.read(ids)]
         pieces = (*message.pieces, *(latest[party] for party in missing))
-        return Message(message.kind, message.to, (*message.senders, *missing), pieces)
+        return replace(message, senders=(*message.senders, *missing), pieces=pieces)
 
     def arrived_late(self, ids: Tensor, party: int, h: Tensor) -> None:
         self.table.write(ids, party, h)

@@ -62,6 +62,8 @@ def one_line(message: str) -> str:
         kinds = innermost.split("]\n")[0].replace("<class '", "").replace("'>", "").replace("NoneType", "null")
         value = re.search(r"Given value: (?:NestedArg\(key='(?P<key>.+?)', val=)?(?P<value>[^\n)]+)", innermost)
         if value is not None and value["value"].startswith("{'init_args'"):
+            if keys == "data":
+                return "data: no recipe names the data set; add one (--config data/digits)"
             return f"{where}settings without a class; put the recipe that names it first (policy after protocol)"
         if value is not None:
             kinds = re.sub(r"typing\.Literal\[([^\]]+)", r"\1", kinds).replace("]", "")

@@ -13,11 +13,12 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lightning_vfl.errors import ConfigurationError
 
-_ROOMS = (
+_ROOMS = (  # a later one wins: callbacks have the names of the fault models that they add
     "aggregators",
-    "callbacks",
     "datamodules",
     "field",
     "missing",
@@ -26,6 +27,7 @@ _ROOMS = (
     "protocols",
     "simulation",
     "waiting",
+    "callbacks",
 )
 
 
@@ -84,17 +86,42 @@ def with_full_paths(config: Any) -> Any:
 
 
 def expand_arguments(arguments: Sequence[str]) -> list[str]:
-    """Command-line arguments with recipes found and short names of factories (``--model.top=Linear``) made full."""
-    expanded: list[str] = []
-    before = ""
+    """Command-line arguments with recipes found and short names of factories (``--model.top=Linear``) made full.
+
+    The first recipe that names the data set, or ``--data NAME``, is put in front of recipes that set only a part of the
+    data (``protocol/pbm`` sets the scaling), because the parser cannot read a part before it knows the class.
+    """
+    expanded: list[list[str]] = []  # an option with its value
     for argument in arguments:
         option, equals, value = argument.partition("=")
         if argument.startswith("-"):
-            expanded.append(f"{option}={_expand(option, value)}" if equals else argument)
+            expanded.append([f"{option}={_expand(option, value)}" if equals else argument])
+        elif expanded and len(expanded[-1]) == 1 and expanded[-1][0].startswith("-"):
+            expanded[-1].append(_expand(expanded[-1][0], argument))
         else:
-            expanded.append(_expand(before, argument))
-        before = argument
-    return expanded
+            expanded.append([argument])
+    said = [_about_data(words) for words in expanded]
+    if "part" in said and "name" in said and (part := said.index("part")) < (name := said.index("name")):
+        expanded.insert(part, expanded.pop(name))
+    return [word for words in expanded for word in words]
+
+
+def _about_data(words: Sequence[str]) -> str:
+    """What an option and its value say about the data: their ``name``, a ``part`` of their settings, or nothing."""
+    option, _, value = words[0].partition("=")
+    value = words[1] if len(words) > 1 else value
+    if option == "--data" and value:
+        return "name"
+    if option not in ("-c", "--config") or not value:
+        return ""
+    try:
+        recipe = yaml.safe_load(value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # the parser says what is wrong with it
+        return ""
+    if not isinstance(recipe, dict) or not any(str(key).split(".")[0] == "data" for key in recipe):
+        return ""
+    data = recipe.get("data")
+    return "name" if isinstance(data, str) or (isinstance(data, dict) and "class_path" in data) else "part"
 
 
 def _expand(option: str, value: str) -> str:

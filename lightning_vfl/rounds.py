@@ -166,7 +166,8 @@ class Exchange:
             message = self.aggregator.respond(kept, message, roll.included, asked)
             revealed = None
         else:
-            revealed = self.aggregator.reveal(kept, roll.included, asked)
+            signed = self.aggregator.consent(kept, roll.included, asked)
+            revealed = self.aggregator.reveal(kept, roll.included, asked, signed)
         messages = (self.policy.before(message, self.server), *(() if revealed is None else (revealed,)))
         return self.aggregator.decode(messages, self.server)
 
@@ -181,8 +182,16 @@ class Exchange:
         return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
 
     def pullback(self, grad: Tensor) -> tuple[Tensor, ...]:
-        """dL/d leaf for every leaf."""
-        return self.aggregator.pullback(grad, self.aggregate, self.contribution, self.server)
+        """dL/d leaf for every leaf; of an embedding, zeros in the rows that its party does not hold.
+
+        A server that does not know who holds which record answers for all rows. The active party knows it, and passes
+        on to every party a sealed answer of all rows, with zeros for records that the party does not hold.
+        """
+        grads = self.aggregator.pullback(grad, self.aggregate, self.contribution, self.server)
+        present = self.parties.present
+        if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):
+            return grads
+        return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
 
 
 class _Round(torch.autograd.Function):
@@ -202,4 +211,4 @@ def _from(message: Message, senders: Tensor) -> Message:
     heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
     alongside = None if message.alongside is None else _from(message.alongside, senders)
     senders_heard, pieces = tuple(s for s, _ in heard), tuple(piece for _, piece in heard)
-    return Message(message.kind, message.to, senders_heard, pieces, alongside, message.receivers)
+    return replace(message, senders=senders_heard, pieces=pieces, alongside=alongside)

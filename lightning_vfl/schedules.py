@@ -35,6 +35,11 @@ class Schedule(ABC):
         """Mini-batches of one party's pass over its records, ⌊N/B⌋; default: ``steps``."""
         return self.steps
 
+    @property
+    def whole_passes(self) -> bool:
+        """Whether every epoch has every record exactly once; default: that is not said."""
+        return False
+
     @abstractmethod
     def epoch(self, epoch: int) -> Iterable[Planned]:
         """The batches of this epoch, in order."""
@@ -151,6 +156,10 @@ class Shuffled(Schedule):
     @property
     def pass_batches(self) -> int:
         return self.records // self.batch_size
+
+    @property
+    def whole_passes(self) -> bool:
+        return not self.drop_last or self.records % self.batch_size == 0
 
     def epoch(self, epoch: int) -> Plan:
         order = permutation(self.records, self.seed, "order", "fit", epoch)

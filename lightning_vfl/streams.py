@@ -1,8 +1,8 @@
 """Randomness by name, never by call order.
 
-Every random draw of the toolkit is a function of *what it is for*: ``stream(seed, "order", "fit", epoch)``. Two
-programs that ask for the same names get the same bits, whatever they drew before, so a resumed run equals an
-uninterrupted one without any generator state in a checkpoint.
+Every random draw of the toolkit that is no secret is a function of *what it is for*: ``stream(seed, "order", "fit",
+epoch)``. Two programs that ask for the same names get the same bits, whatever they drew before, so a resumed run equals
+an uninterrupted one without any generator state in a checkpoint.
 
 Only raw bits are taken from numpy: bit generators are covered by its compatibility promise (NEP 19), the
 distributions built on them are not.
@@ -34,7 +34,8 @@ def stream(seed: int, *names: Name) -> np.random.Philox:
 
     Guarantee: equal names give equal bits in every process and version of numpy; different names give independent
         128-bit Philox keys (a collision has probability below 1e-19 for a thousand million names).
-    Not guaranteed: secrecy. Philox is no cryptographic generator; keys and masks never come from here.
+    Not guaranteed: secrecy. Anyone who knows the seed knows the bits, and Philox is no cryptographic generator; keys,
+        masks and noise that a privacy figure rests on never come from here, unless a setting asks for it by name.
 
     Example:
         >>> stream(0, "order", "fit", 3).random_raw() == stream(0, "order", "fit", 3).random_raw()

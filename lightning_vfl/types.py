@@ -239,7 +239,8 @@ class Message:
 
     In a message to peers, axis 0 of a piece is the receiver. The sender's own part is among them; it is never on the
     wire. ``receivers`` names them, where pieces for the others were not made; None: all M. ``alongside`` is what the
-    same senders send in the same leg under a kind of its own.
+    same senders send in the same leg under a kind of its own. ``round`` names the round that it belongs to, set by the
+    sender so that a receiver can refuse what is stale; None: the sender has not said.
     """
 
     kind: str
@@ -248,6 +249,7 @@ class Message:
     pieces: tuple[Tensor, ...]
     alongside: "Message | None" = None
     receivers: tuple[int, ...] | None = None
+    round: RoundNames | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.messages import check_message, only, refuse_infinite
 from lightning_vfl.blocks import Blocks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import PrivacyEvent
@@ -30,6 +31,7 @@ from lightning_vfl.types import (
     Contribution,
     Embeddings,
     Leg,
+    LinearForms,
     Message,
     PartyRecords,
     PartyView,
@@ -183,6 +185,11 @@ class Aggregator(ABC):
         """
         return self.takes_part(roll.called, sent, roster)
 
+    @property
+    def simulated(self) -> str | None:
+        """Why the privacy figures are those of a simulation, in words for the summary; default, None: they are not."""
+        return None
+
     def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
         """What a round with these parties releases about every record in it; default: None, nothing is claimed.
 
@@ -234,26 +241,42 @@ class Aggregator(ABC):
 
     def encode(self, contribution: Contribution, view: PartyView) -> tuple[Message, Any]:
         """First leg of the P hosted parties, and what they keep for the second."""
-        return Message("embeddings", "server", view.parties, contribution.leaves), None
+        return Message("embeddings", "server", view.parties, contribution.leaves, round=view.names), None
 
     def respond(self, kept: Any, received: Message, included: Tensor, view: PartyView) -> Message:
         """Second leg of the P hosted parties; called only when the first leg goes to the peers."""
         raise TypeError(f"{type(self).__name__} sends its first leg to the peers and must say how they respond")
 
-    def reveal(self, kept: Any, included: Tensor, view: PartyView) -> Message | None:
+    def consent(self, kept: Any, included: Tensor, view: PartyView) -> Message | None:
+        """What the P hosted parties sign of whose uploads, (M,) bool, the server says are in; default: nothing.
+
+        The server hands the message on to all of them unchanged, before they ``reveal``. Called when the first leg goes
+        to the server.
+        """
+        return None
+
+    def reveal(self, kept: Any, included: Tensor, view: PartyView, signed: Message | None = None) -> Message | None:
         """What the P hosted parties send once the server has said whose uploads, (M,) bool, are in; default: nothing.
 
-        Called when the first leg goes to the server.
+        Called when the first leg goes to the server. ``signed`` is what the server has handed on of ``consent``.
         """
         return None
 
     # ---- one round: the server's half
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        """The aggregate from the messages of the last leg; default: ``plain`` of what arrived."""
-        (message,) = messages
+        """The aggregate from the messages of the last leg; default: ``plain`` of what arrived.
+
+        Raises:
+            MalformedMessage: for a message that does not fit the round, naming the party that sent it; an aggregator of
+                your own calls ``check_message`` of ``lightning_vfl.aggregators.messages``.
+        """
+        message, rows = only(messages), len(view.rows.ids)
+        due = message.kind if self.form is LinearForms else self.legs(rows, view.widths, (), view.roster)[-1].kind
+        shapes = {m: (rows, view.widths[m]) for m in view.roll.counted}
+        check_message(message, due, "server", shapes, None, view.names, view.roll.included_parties)
+        refuse_infinite(message)
         like = message.pieces[0] if message.pieces else view.rows.ids.new_zeros((), dtype=torch.get_default_dtype())
-        rows = len(view.rows.ids)
         arrived = dict(zip(message.senders, message.pieces, strict=True))
         h = tuple(arrived[m] if m in arrived else like.new_zeros(rows, width) for m, width in enumerate(view.widths))
         return self._real(h, view.roll, view.present)

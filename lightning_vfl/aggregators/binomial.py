@@ -8,6 +8,7 @@ Layout of the words that are drawn: the first is the key of the ties; then, for 
 ``BLOCK`` bytes for each trial, so that the innermost loop is one comparison of whole registers. The 32 bits of a tie
 are Philox's for the number of the element and of its tie. An element is therefore a function of its number, its p and
 the source of words, and of no other element's p: processes that hold some rows each draw what one would have drawn.
+Draws that have to be secret take the bits of ties from a secret source instead, in the order in which ties occur.
 """
 
 from collections.abc import Callable
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 BITS = 40  # of p: 8 that a random byte is compared with, 32 for ties
 BLOCK = 64  # elements side by side: two registers of 32 bytes, 8 words a trial
 _AT_ONCE = 2**14  # words drawn at a time: 128 KiB stay in the second-level cache
+_NONE = np.empty(0, np.uint32)
 
 
-def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0) -> Tensor:
+def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, ties: "Words | None" = None) -> Tensor:
     r"""Independent draws of Binomial(b, p), one for every element of p.
 
     p is rounded TOWARDS 1/2, to :math:`k / 2^{40}`: a p in [1/2 - β, 1/2 + β] stays there, so a privacy figure for β
@@ -43,8 +45,9 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0) -
         and the bias of a draw below b 2⁻⁴⁰; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws
         on every machine; the element with number ``start + i`` is the same, whatever the others' p and however many
         there are.
-    Not guaranteed: secrecy. Words of Philox can be told from random ones by whoever breaks Philox, and ties take theirs
-        from a key of 64 bits. Constant time: a tie is slower.
+        With ``ties``, draws are as secret as both sources; which element has which draw then depends on all words.
+    Not guaranteed: secrecy without ``ties``: Philox is no cryptographic generator, and its key has 64 bits. Constant
+        time: a tie is slower.
 
     Args:
         probability: p, each in [0, 1].
@@ -53,6 +56,9 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0) -
             fresh source for every call: one word, and b for every 8 elements, are used up.
         start: number of the first element among those that ``words`` are for, as a process counts that holds later
             rows of a joint batch.
+        ties: returns the uniform 64-bit words that ties take their 32 bits from, e.g. ``Keystream().words``; may be the
+            same source as ``words``. None: ties take them from Philox under a key from ``words``, so that draws are a
+            function of ``words`` and of an element's number. With ``ties``, there is no such key among the words.
 
     Raises:
         ConfigurationError: for a b below 1, a ``start`` below 0, and p outside [0, 1] or NaN.
@@ -79,14 +85,16 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0) -
     real = torch.float32 if probability.dtype == torch.float32 else torch.float64
     flat = probability.detach().reshape(-1).to("cpu", real).numpy()
     drawn = np.empty(flat.size, np.int64)
-    if flat.size and not _fill(drawn, flat, int(trials), words, start):
+    if flat.size and not _fill(drawn, flat, int(trials), words, start, ties):
         raise ConfigurationError("probabilities outside [0, 1] or NaN have no draws; clip the embeddings before")
     return torch.from_numpy(drawn).to(probability.device).reshape(probability.shape)
 
 
-def _fill(drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Words", start: int) -> bool:
+def _fill(
+    drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Words", start: int, ties: "Words | None"
+) -> bool:
     """Draws for elements start, start + 1, ... of the source, some blocks at a time; whether every p lies in [0, 1]."""
-    key = words(1)[0]
+    key = words(1)[0] if ties is None else np.uint64(0)
     block = trials * BLOCK // 8  # words
     at_once = max(1, _AT_ONCE // block)
     skipped, inside = divmod(start, BLOCK)
@@ -99,8 +107,20 @@ def _fill(drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Wo
         raw = raw.reshape(-1, BLOCK)
         here = slice(max(0, begin - inside), stop - inside)
         number = np.uint64(skipped * BLOCK + begin)
-        right &= _draw(raw, p[here], drawn[here], trials, number, max(0, inside - begin), key)
+        rest = _NONE if ties is None else ties(_likely_ties(raw.size)).view(np.uint32)
+        inner = (trials, number, max(0, inside - begin), key)
+        within, needed = _draw(raw, p[here], drawn[here], rest, *inner)
+        while ties is not None and needed > rest.size:  # the same draws again, with the bits that were lacking
+            rest = np.concatenate((rest, ties((needed - rest.size + 1) // 2).view(np.uint32)))
+            within, needed = _draw(raw, p[here], drawn[here], rest, *inner)
+        right &= within
     return right
+
+
+def _likely_ties(count: int) -> int:
+    """Words of 64 bits, two ties each, that are enough for so many trials but for a probability below 1e-9."""
+    expected = count / 256
+    return int(expected + 7 * expected**0.5 + 16) // 2
 
 
 # nogil, cache: as in field.kernels
@@ -141,20 +161,23 @@ def _draw(
     raw: "NDArray[np.uint8]",
     p: "NDArray[Any]",
     out: "NDArray[np.int64]",
+    rests: "NDArray[np.uint32]",
     trials: int,
     number: np.uint64,
     empty: int,
     key: np.uint64,
-) -> bool:
+) -> tuple[bool, int]:
     """Counts of successes out (n,) from bytes raw (blocks * trials, BLOCK); whether every p (n,) lies in [0, 1].
 
-    The first ``empty`` places of the first block are no elements; ``number`` is that of its first place.
+    The first ``empty`` places of the first block are no elements; ``number`` is that of its first place. Ties take
+    their bits from ``rests`` in turn, and how many there are is returned too: where there are more than ``rests``, the
+    draws are void. With no ``rests``, ties take their bits from Philox under ``key``.
     """
     k = np.zeros(BLOCK, np.float64)
     top = np.zeros(BLOCK, np.uint8)
     below = np.zeros(BLOCK, np.uint8)
     equal = np.zeros(BLOCK, np.uint8)
-    right = True
+    right, used = True, 0
     for block in range((empty + p.size + BLOCK - 1) // BLOCK):
         first = block * BLOCK - empty
         low, high = max(0, -first), min(BLOCK, p.size - first)
@@ -172,11 +195,15 @@ def _draw(
                     rest = np.uint32(np.int64(k[e]) & 0xFFFFFFFF)
                     place = number + np.uint64(block * BLOCK + e)
                     for tie in range(np.int64(equal[e])):
-                        own[e - low] += philox(place, np.uint64(begin + tie), key) < rest
+                        if rests.size == 0:
+                            own[e - low] += philox(place, np.uint64(begin + tie), key) < rest
+                        elif used < rests.size:
+                            own[e - low] += rests[used] < rest
+                        used += 1
         for e in range(low, high):
             if k[e] == 2.0**BITS:  # p = 1, whose top 9 bits are no byte
                 own[e - low] = trials
-    return right
+    return right, used
 
 
 @_fused

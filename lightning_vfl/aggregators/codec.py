@@ -33,7 +33,8 @@ class Codec(ABC):
         """The integers that stand for embeddings, int32 on the CPU, and the share of values out of range.
 
         What is drawn is a function of the round's names and an element's place in the joint batch, so that parties draw
-        the same together and alone, and processes the same as one.
+        the same together and alone, and processes the same as one; except where a privacy figure rests on the draws:
+        these are new in every call, from randomness of each party's own (``Binomial`` with ``draws: system``).
 
         Args:
             h: (S, B, D), rows ``rows`` of the embeddings of these slots.

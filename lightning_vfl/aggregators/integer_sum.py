@@ -12,8 +12,12 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.codec import Codec
+from lightning_vfl.aggregators.consent import LISTS, SIGNED
+from lightning_vfl.aggregators.masked_messages import check_uploads
+from lightning_vfl.aggregators.period_keys import Keys
 from lightning_vfl.aggregators.recovery import FIELD, LIMBS, WORD
-from lightning_vfl.aggregators.secure_layer import REVEALED, ROUND_KEYS, Keys, SecureLayer
+from lightning_vfl.aggregators.secure_layer import REVEALED, ROUND_KEYS, SecureLayer
+from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Aggregate, Contribution, Leg, Message, PartyView, Roll, Roster, ServerView
@@ -21,6 +25,7 @@ from lightning_vfl.types import Aggregate, Contribution, Leg, Message, PartyView
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+UPLOADS = "masked embeddings"
 MOST_CLIPPED = 0.01  # share of the values of a round that may be clipped without a warning
 
 
@@ -98,14 +103,25 @@ class IntegerSum(Aggregator):
         words = "the server learns sums of embeddings; with members that collude with it, the sums of the others"
         recovery = self._layer.recovery
         if roster is not None and recovery is not None:
-            few = recovery.needed(roster.parties) - 1
+            m, needed = roster.parties, recovery.needed(roster.parties)
             words = (
-                f"the server learns sums of embeddings; with up to {few} parties that collude with it, the sums of the "
-                "others"
+                f"the server learns sums of embeddings; with up to {recovery.tolerated(m, lies=False)} parties that "
+                f"collude with it, the sums of the others; if it lies about who is lost, with up to "
+                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties)"
             )
+        if roster is not None and roster.active is not None and self._layer.layout == "segments":
+            words += (
+                f"; one that colludes is enough to read party {roster.active}'s columns of its segment, and party "
+                f"{roster.active} to read everything"
+            )
+        if self._layer.identities is None:
+            words += "; it is trusted not to replace public keys, which nobody signs (identities)"
         if roster is not None and alone:
             groups = ", ".join(str(roster.groups[number]) for number in alone)
             words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
+        if roster is not None and (pairs := [group for group in roster.shared if len(group) == 2]):
+            groups = ", ".join(map(str, pairs))
+            words += f"; each of two parties learns the other's model updates in {groups} (allow_single)"
         return words
 
     # ---- shapes, before anything is computed
@@ -119,13 +135,16 @@ class IntegerSum(Aggregator):
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         sums, elements = self._layer.segments(roster), rows * torch.tensor(widths)
         others = torch.tensor([len(sums.members[own[0]]) - 1 for own in sums.of])  # an addition for each of them
-        masked = Leg("masked embeddings", "server", elements, self._layer.bits, (elements * others).double())
+        masked = Leg(UPLOADS, "server", elements, self._layer.bits, (elements * others).double())
         if self._layer.recovery is None:
             return (masked,)
         m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
         keys = Leg(ROUND_KEYS, "server", torch.full((m,), SIZE), 8, nothing, gate="previous")
-        shares = torch.full((m,), m * LIMBS)
-        return masked, keys, Leg(REVEALED, "server", shares, FIELD.wire_bits, nothing, gate=self.min_responses(m))
+        needed = self.min_responses(m)
+        signed = Leg(SIGNED, "server", torch.full((m,), SIGNATURE), 8, nothing, gate=needed)
+        lists = Leg(LISTS, "parties", torch.full((m,), needed * SIGNATURE), 8, nothing, gate="all", delay_share=0.0)
+        shares = Leg(REVEALED, "server", torch.full((m,), m * LIMBS), FIELD.wire_bits, nothing, gate=needed)
+        return masked, keys, signed, lists, shares
 
     def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
         sums = self._layer.segments(self._known(len(widths)))
@@ -169,13 +188,17 @@ class IntegerSum(Aggregator):
                     keys.append(layer.mask_for_recovery(values, party, members, view))
             pieces.append(torch.from_numpy(own))
         sent = tuple(torch.from_numpy(np.frombuffer(key, np.uint8).copy()) for key in keys)
-        alongside = Message(ROUND_KEYS, "server", mine, sent) if sent else None
-        return Message("masked embeddings", "server", mine, tuple(pieces), alongside), None
+        alongside = Message(ROUND_KEYS, "server", mine, sent, round=view.names) if sent else None
+        return Message(UPLOADS, "server", mine, tuple(pieces), alongside, round=view.names), None
 
-    def reveal(self, kept: None, included: Tensor, view: PartyView) -> Message | None:
-        return None if self._layer.recovery is None else self._layer.reveal(included, view)
+    def consent(self, kept: None, included: Tensor, view: PartyView) -> Message | None:
+        return None if self._layer.recovery is None else self._layer.consent(included, view)
+
+    def reveal(self, kept: None, included: Tensor, view: PartyView, signed: Message | None = None) -> Message | None:
+        return None if self._layer.recovery is None else self._layer.reveal(included, view, signed)
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        self._check_uploads(messages, view)
         sums, uploads = self._layer.segments(view.roster), messages[0]
         arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
         totals = []
@@ -224,6 +247,13 @@ class IntegerSum(Aggregator):
         )
 
     # ---- inside
+
+    def _check_uploads(self, messages: tuple[Message, ...], view: ServerView) -> None:
+        of, recovery = self._layer.segments(view.roster).of, self._layer.recovery is not None
+        kinds = (UPLOADS, ROUND_KEYS, REVEALED) if recovery else (UPLOADS,)
+        shapes = {m: (len(of[m]), len(view.rows.ids), view.widths[m] // len(of[m])) for m in view.roll.included_parties}
+        share, needed = (view.roster.parties, LIMBS), self.min_responses(view.roster.parties)
+        check_uploads(messages, kinds, shapes, self._layer.bits, share, SIZE, FIELD.modulus, needed, view)
 
     def _integers(self, contribution: Contribution, view: PartyView) -> tuple[tuple[int, ...], Tensor]:
         """The hosted parties that are called, and the integers (slots, B, D) of theirs, party by party."""

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.coded_messages import (
+    DATA,
+    MODELS,
+    PRODUCTS,
+    ZEROS,
+    check_data_shares,
+    check_model_shares,
+    check_results,
+)
 from lightning_vfl.aggregators.coding import Coding, known_execution, received_by
+from lightning_vfl.aggregators.messages import blamed, only, refuse_outside
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.blocks import PADDING, Blocks
 from lightning_vfl.errors import ConfigurationError
@@ -264,9 +274,10 @@ class LagrangeCoded(Aggregator):
                 x = self.field.embed(x).transpose(0, 1)
                 masks = self._coding.masks(view.names, f"data {start}", [party], [len(ids)], self.privacy, width)
                 shares = code.share(x, masks.to(x.device))
-                yield Message("data shares", "peers", (party,), (shares,))
+                yield Message(DATA, "peers", (party,), (shares,), round=view.names)
 
     def accept(self, memory: Shares, message: Message, view: PartyView) -> Shares:
+        check_data_shares(message, memory, SHARED_AT_ONCE, self.field, view)
         (sender,), (shares,) = message.senders, message.pieces
         start, columns = memory.filled[sender], slice(memory.offsets[sender], memory.offsets[sender + 1])
         own = shares if len(view.parties) == view.roster.parties else shares[list(view.parties)]
@@ -286,21 +297,23 @@ class LagrangeCoded(Aggregator):
         sizes = [len(w) for w in integers]
         masks = self._coding.masks(view.names, "weights", senders, sizes, self.privacy, width)
         shares = code.share_copies(elements, masks.to(elements.device), view.receivers)
-        message = Message("model shares", "peers", senders, torch.split(shares, sizes, dim=1), receivers=view.receivers)
+        pieces = torch.split(shares, sizes, dim=1)
+        message = Message(MODELS, "peers", senders, pieces, receivers=view.receivers, round=view.names)
         if self.rerandomise:
             rows = len(memory.blocks.coded_rows(view.rows.ids)[0])
             copies = code.threshold(DEGREE) - code.blocks
             free = self._coding.masks(view.names, "zeros", senders, [rows] * len(senders), copies, width)
             zeros = code.share_zeros(free.to(elements.device), DEGREE, view.receivers)
             pieces = torch.split(zeros, [rows] * len(senders), dim=1)
-            hiding = Message("zero shares", "peers", senders, pieces, receivers=view.receivers)
+            hiding = Message(ZEROS, "peers", senders, pieces, receivers=view.receivers, round=view.names)
             message = replace(message, alongside=hiding)
         return message, None
 
     def respond(self, kept: None, received: Message, included: Tensor, view: PartyView) -> Message:
         memory, holders = self._memory(view), list(view.parties)
-        device = received.pieces[0].device
         rows, _ = memory.blocks.coded_rows(view.rows.ids)
+        check_model_shares(received, memory, len(rows), self.rerandomise, included, view)
+        device = received.pieces[0].device
         hosted, length, width = memory.table.shape
         tables = torch.tensor([memory.holders.index(party) for party in holders])
         flat = (tables[:, None] * length + rows.cpu()).flatten()
@@ -309,28 +322,29 @@ class LagrangeCoded(Aggregator):
             data = torch.cat([data[:, memory.offsets[s] : memory.offsets[s + 1]] for s in received.senders], dim=1)
         weights = received_by(holders, received)
         data = data.view(len(holders), len(rows), weights.shape[1]).to(device).to(torch.int64)
-        products = self.field.matmul(data, weights)
-        if received.alongside is not None:
-            senders = len(received.senders)
-            zeros = received_by(holders, received.alongside).view(len(holders), senders, *products.shape[1:])
-            products = self.field.add(products, self.field.sum(zeros.transpose(0, 1)))
-        return Message("products", "server", view.parties, products.unbind(0))
+        products = added = blamed(received, self.field.modulus, lambda: self.field.matmul(data, weights))
+        if (hiding := received.alongside) is not None:
+            zeros = received_by(holders, hiding).view(len(holders), len(hiding.senders), *products.shape[1:])
+            added = self.field.add(products, blamed(hiding, self.field.modulus, lambda: self.field.totals(zeros)))
+        return Message(PRODUCTS, "server", view.parties, added.unbind(0), round=view.names)
 
     # ---- one round: the server's half
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        (message,) = messages
+        message = only(messages)
         m, ids = view.roster.parties, view.rows.ids
         blocks = self.arrangement(view.records, m, view.names.seed, view.names.stage)
         code = self._coding.code(m)
         needed = code.threshold(DEGREE)
         corrected: tuple[int, ...] = ()
-        if self.wrong:
-            decoded = code.correct(torch.stack(message.pieces), message.senders, DEGREE)
+        computed, within = blocks.coded_rows(ids)
+        check_results(message, PRODUCTS, len(computed), self.min_responses(m), view)
+        if self.wrong:  # numbers outside the field are wrong answers like any other
+            decoded = code.correct(torch.stack(message.pieces).remainder_(self.field.modulus), message.senders, DEGREE)
             sums, corrected = decoded.values, tuple(message.senders[i] for i in decoded.wrong)
         else:
+            refuse_outside(message.pieces, message.senders, PRODUCTS, self.field.modulus)
             sums = code.decode(torch.stack(message.pieces[:needed]), message.senders[:needed], DEGREE)
-        _, within = blocks.coded_rows(ids)
         wanted = sums[blocks.place(ids)[1], within]  # (B, D)
         mean = self._codec(view.agreed).dequantise(wanted) / len(view.roll.included_parties)
         return self._aggregate(mean, corrected)

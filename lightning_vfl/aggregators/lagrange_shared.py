@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.coded_messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
 from lightning_vfl.aggregators.coding import Coding, known_execution, received_by
+from lightning_vfl.aggregators.messages import blamed, only, refuse_outside
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, Modular, PrimeField
@@ -125,18 +127,23 @@ class LagrangeShared(Aggregator):
         masks = drawn.view(code.privacy, *secrets.shape[1:]).to(h.device)
         shares = code.share(secrets, masks, view.receivers).flatten(1, 2)  # a sender's rows beside the next one's
         pieces = torch.split(shares, [rows] * len(senders), dim=1)
-        return Message("embedding shares", "peers", senders, pieces, receivers=view.receivers), None
+        return Message(EMBEDDINGS, "peers", senders, pieces, receivers=view.receivers, round=view.names), None
 
     def respond(self, kept: None, received: Message, included: Tensor, view: PartyView) -> Message:
+        blocks = self._coding.blocks_for(view.roster.parties)
+        check_embedding_shares(received, -(-len(view.rows.ids) // blocks), included, view)
         shares = received_by(view.parties, received)
         senders = len(received.senders)
         each = shares.view(len(shares), senders, shares.shape[1] // senders, shares.shape[2])
-        sums = self.field.sum(each.transpose(0, 1))
-        return Message("sums", "server", view.parties, sums.unbind(0))
+        sums = blamed(received, self.field.modulus, lambda: self.field.totals(each))
+        return Message(SUMS, "server", view.parties, sums.unbind(0), round=view.names)
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        (message,) = messages
-        blocks = self._coding.code(view.roster.parties).decode(torch.stack(message.pieces), message.senders, DEGREE)
+        message, code = only(messages), self._coding.code(view.roster.parties)
+        rows = -(-len(view.rows.ids) // code.blocks)
+        check_results(message, SUMS, rows, self.min_responses(view.roster.parties), view)
+        refuse_outside(message.pieces, message.senders, SUMS, self.field.modulus)
+        blocks = code.decode(torch.stack(message.pieces), message.senders, DEGREE)
         total = blocks.flatten(0, 1)[: len(view.rows.ids)]
         return self._aggregate(self._codec.dequantise(total), view.roll)
 

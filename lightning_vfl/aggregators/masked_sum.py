@@ -11,6 +11,7 @@ from lightning_vfl.aggregators.codec import Shift, fitting_levels, uniform_words
 from lightning_vfl.aggregators.integer_sum import IntegerSum
 from lightning_vfl.aggregators.recovery import WORD, Recovery
 from lightning_vfl.aggregators.secure_layer import SecureLayer
+from lightning_vfl.crypto import Identities
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import PartyView, Roster
 
@@ -35,21 +36,28 @@ class MaskedSum(IntegerSum):
         embeddings to n 2t/R, n the members; exactly zero where all members are zero. Keys are fresh in every period of
         ``rekey_every`` rounds and after every resume.
     Not guaranteed: anything about what the sums themselves tell, about gradients, which everybody is sent in the clear,
-        or about parties that deviate. A server that colludes with all members but one knows that one's embedding; with
-        ``recovery``, one that colludes with t parties can put both secrets of any other together, and read its upload.
+        or about parties that deviate. A server that colludes with all members of a set but one knows that one's
+        embedding: in ``segments`` that is one party, a passive one for C_0's columns of its segment, C_0 for all. With
+        ``recovery``, a server that colludes with t of n parties reads everything, and one that lies about who is called
+        or lost needs 2t - n. Without ``identities`` the server is trusted not to replace public keys.
+        The sum of a group's model updates determines the group's records if it has more numbers than they have
+        (``SplitVFL`` refuses that). All members of a group but one have that one's update.
 
     Args:
         layout: ``sum`` or ``segments``.
         clip: t; log ``aggregator/clipped_share`` says how much it cuts off.
         levels: R, or ``auto``: the largest power of two that fits the ring, at most 2^27.
         rekey_every: K, rounds after which all keys are renewed, in training and in evaluation.
-        allow_single: accept sets in which a group's embedding stands alone; the summary names them.
+        allow_single: accept sets in which a group's embedding stands alone, and groups of two parties, of which each
+            can subtract its own model update; the summary names them.
         recovery: ``{threshold: t}`` or ``auto``, for layout ``sum``: parties may vanish between masking and upload.
             Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed, and any t survivors undo
-            what did not cancel.
+            what did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1.
         execution: ``masked`` does all of this; ``equivalent`` computes the same integers without masks, to the same
             bits, with the same bytes and virtual seconds in the books.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
+        identities: a folder of identity keys, made by ``lightning-vfl keys``, with which the parties sign their public
+            keys; no result depends on it.
 
     Raises:
         ConfigurationError: before training, for sets that hide nothing and levels that overflow the ring; in a round,
@@ -62,11 +70,12 @@ class MaskedSum(IntegerSum):
 
     References:
         Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), sections 3.2 to 3.5.
-        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017.
+        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, Figure 4 with
+        its consistency check.
     """
 
     private_evaluation: ClassVar[bool] = True
-    incidental: ClassVar[tuple[str, ...]] = ("rekey_every", "execution", "insecure_seeded_secrets")
+    incidental: ClassVar[tuple[str, ...]] = ("rekey_every", "execution", "insecure_seeded_secrets", "identities")
 
     def __init__(
         self,
@@ -78,6 +87,7 @@ class MaskedSum(IntegerSum):
         recovery: Recovery | Literal["auto"] | None = None,
         execution: Literal["masked", "equivalent"] = "masked",
         insecure_seeded_secrets: bool = False,
+        identities: str | None = None,
     ) -> None:
         if execution not in ("masked", "equivalent"):
             raise ConfigurationError(f"execution '{execution}' is unknown; use masked or equivalent")
@@ -90,7 +100,9 @@ class MaskedSum(IntegerSum):
         self.recovery = Recovery.of(recovery)
         self.execution = execution
         self.insecure_seeded_secrets = insecure_seeded_secrets
-        layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets)
+        self.identities = identities
+        known = None if identities is None else Identities(identities)
+        layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets, known)
         super().__init__(layer, execution == "equivalent")
 
     def codec(self, roster: Roster) -> Shift:

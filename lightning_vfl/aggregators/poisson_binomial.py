@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.codec import Codec
+from lightning_vfl.aggregators.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.aggregators.integer_sum import IntegerSum
 from lightning_vfl.aggregators.masked_sum import RING_BITS, MaskedSum
 from lightning_vfl.errors import ConfigurationError
@@ -30,23 +31,27 @@ class Binomial(Codec):
 
     Shapes: any. Units: successes, 0 to b; a sum of n stands for :math:`\frac{C}{\beta b}(\hat q - \frac{b n}{2})`.
     Guarantee: unbiased; the variance of a sum of n is at most :math:`C^2 n / (4 \beta^2 b)`, reached at x = 0.
-    Not guaranteed: anything outside [-C, C], unless values are clipped.
+    Not guaranteed: anything outside [-C, C], unless values are clipped. With ``draws: system``, that draws are a
+        function of names and places: every call has new ones, from a keystream of each slot's own, so of its party's.
 
     Args:
         levels: b.
         beta: β.
         clip: C.
         clip_outside: count values outside as ±C; False: they are an error.
+        draws: as in ``PoissonBinomial``.
 
     References:
         PBM-VFL, Algorithm 1 and Theorem 2.3.
     """
 
-    def __init__(self, levels: int, beta: float, clip: float, clip_outside: bool) -> None:
+    def __init__(self, levels: int, beta: float, clip: float, clip_outside: bool, draws: Draws = "system") -> None:
         self.levels = levels
         self.beta = beta
         self.clip = clip
         self.clip_outside = clip_outside
+        self.draws = draws
+        self._keystreams = OwnKeystreams()
 
     def bound(self, n: int) -> int:
         return n * self.levels
@@ -65,6 +70,12 @@ class Binomial(Codec):
             )
         p = x.clamp_(-self.clip, self.clip).mul_(self.beta / self.clip).add_(0.5)
         count, own, width = x.shape
+        if self.draws == "system":
+            drawn = [
+                binomial(p[place], self.levels, secret, ties=secret)
+                for place, secret in enumerate(map(self._keystreams.of, slots))
+            ]
+            return torch.stack(drawn).to(torch.int32), outside / max(x.numel(), 1)
         if (count, own) == (every, rows.total):  # all in one call
             words = stream(names.seed, "binomial", names.stage, names.round).random_raw
             return binomial(p, self.levels, words).to(torch.int32), outside / max(x.numel(), 1)
@@ -93,10 +104,12 @@ class PoissonBinomial(IntegerSum):
     Guarantee: exact in distribution (p is rounded towards 1/2 by less than 2^-40, so no privacy figure suffers),
         unbiased, and the Rényi ε of each coordinate of each upload is that of the exact mechanism for the n parties
         really included, if the server sees nothing but the sum.
-    Not guaranteed: secrecy of the draws from whoever knows the run's seed (they come from a named stream, so that runs
-        can be repeated): the figures are those of a deployment with randomness of its own. Privacy of gradients, which
-        are sent in the clear, and of labels. Protection of evaluation, which runs in the clear by default. The paper
-        draws masks from [0, b), which does not hide sums perfectly; ``inner`` masks in a full ring.
+        With ``draws: system`` the draws are secret, also from someone who knows the recipe and its seed.
+    Not guaranteed: with ``draws: system``, repeatability: two runs of one seed differ, and a resumed run draws anew.
+        With ``draws: seeded``, any privacy: anyone who knows the seed knows the draws, and the figures are those of a
+        deployment whose parties draw for themselves. Privacy of gradients, which are sent in the clear, and of labels.
+        Protection of evaluation, which runs in the clear by default. The paper draws masks from [0, b), which does not
+        hide sums perfectly; ``inner`` masks in a full ring.
 
     Args:
         inner: whose masks hide the draws; None: ``MaskedSum()``. Its ``clip`` and ``levels`` have to be left alone.
@@ -104,6 +117,9 @@ class PoissonBinomial(IntegerSum):
         beta: β, above 0 and at most 1/4. Smaller is more private and noisier.
         clip: C; bottoms that end in tanh have 1.
         clip_outside: count values outside [-C, C] as ±C; False: they end the run.
+        draws: where the random numbers come from. ``system``: AES-256 keystreams under keys from the operating system,
+            one for each party and sum. ``seeded``: a stream named by the run's seed, for tests and for studies that
+            compare runs in pairs; the privacy is then simulated, and the summary says so.
 
     Raises:
         ConfigurationError: before training, for settings outside these, a sum that no ring holds, and groups of
@@ -121,6 +137,7 @@ class PoissonBinomial(IntegerSum):
     """
 
     private_evaluation: ClassVar[bool] = False
+    incidental: ClassVar[tuple[str, ...]] = ("draws",)
 
     def __init__(
         self,
@@ -129,6 +146,7 @@ class PoissonBinomial(IntegerSum):
         beta: float = 0.25,
         clip: float = 1.0,
         clip_outside: bool = False,
+        draws: Draws = "system",
     ) -> None:
         self.inner = inner or MaskedSum()
         if not isinstance(self.inner, MaskedSum):
@@ -150,8 +168,9 @@ class PoissonBinomial(IntegerSum):
         self.beta = beta
         self.clip = clip
         self.clip_outside = clip_outside
+        self.draws = checked_draws(draws)
         super().__init__(self.inner._layer, self.inner.equivalent)
-        self._codec = Binomial(levels, beta, clip, clip_outside)
+        self._codec = Binomial(levels, beta, clip, clip_outside, draws)
 
     @property
     def bits(self) -> int:
@@ -161,7 +180,11 @@ class PoissonBinomial(IntegerSum):
     @property
     def identity(self) -> str:
         inner = self.inner.identity
-        return self._printed(("inner",)) + f" in {inner}"
+        return self._printed(("inner", *self.incidental)) + f" in {inner}"
+
+    @property
+    def simulated(self) -> str | None:
+        return SIMULATED if self.draws == "seeded" else None
 
     def codec(self, roster: Roster) -> Binomial:
         return self._codec
@@ -203,7 +226,8 @@ class PoissonBinomial(IntegerSum):
             f"{poisson_binomial_rdp(self.levels, self.beta, n, 2.0, unit):.4g} of a {unit}"
             for unit in ("party-record", "record")
         )
+        remark = "" if self.simulated is None else f"; {self.simulated}"
         return (
             f"{super().protection(uploads)}; Rényi ε of order 2 of one coordinate of one upload with nobody away: "
-            f"{figures}; they add up over coordinates and {uploads:,} uploads"
+            f"{figures}; they add up over coordinates and {uploads:,} uploads{remark}"
         )

@@ -12,6 +12,8 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
+from lightning_vfl.aggregators.consent import Survivors
+from lightning_vfl.aggregators.messages import refuse_outside
 from lightning_vfl.crypto import (
     Confined,
     KeyPair,
@@ -21,10 +23,11 @@ from lightning_vfl.crypto import (
     PairKeystream,
     PairMasks,
     SeededSecrets,
+    Signer,
     derive,
 )
 from lightning_vfl.crypto.keys import SIZE
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.types import RoundNames
 
@@ -47,8 +50,20 @@ MASKS, SELF = "mask seed", "self-mask seed"
 class Recovery:
     """How many parties together can undo the masks of one that is lost.
 
+    Any t of n parties give both secrets of another back, so at most t - 1 may collude with a server that says truly who
+    is lost. Against a server that lies, at most 2t - n - 1 may: otherwise n - c honest parties and c colluders make two
+    sets of t, one of which is told that a party is lost and the other that it is there. n - t parties may be lost.
+
     Args:
-        threshold: t, more than half of the parties; ``auto``: ⌊n/2⌋ + 1.
+        threshold: t, more than half of the parties; ``auto``: ⌊2n/3⌋ + 1, so that at least ⌊n/3⌋ of them may collude
+            with a server that lies.
+
+    References:
+        Bonawitz et al. 2017, section 6: against a server that lies, fewer than 2t - n colluders and t ≥ ⌊2n/3⌋ + 1.
+
+    Example:
+        >>> [Recovery().needed(n) for n in (3, 4, 5, 6, 9)], [Recovery().tolerated(n) for n in (3, 4, 5, 6, 9)]
+        ([3, 3, 4, 5, 7], [1, 1, 2, 3, 4])
     """
 
     threshold: int | Literal["auto"] = "auto"
@@ -81,15 +96,24 @@ class Recovery:
         Raises:
             ConfigurationError: before training, for a threshold that two disjoint sets could reach, or nobody can.
         """
-        least = parties // 2 + 1
         if self.threshold == "auto":
-            return least
+            return 2 * parties // 3 + 1
+        least = parties // 2 + 1
         if not least <= self.threshold <= parties:
             raise ConfigurationError(
                 f"recovery threshold {self.threshold!r} cannot be for {parties} parties: below {least} two halves "
                 f"could be told different things, and uncover a party together; use {least} to {parties}, or auto"
             )
         return self.threshold
+
+    def tolerated(self, parties: int, lies: bool = True) -> int:
+        """How many parties may collude with the server, at most, so that it cannot read another's embedding.
+
+        ``lies``: the server may say anything about who is called and who is lost; else it tells the truth, and
+        nobody is away: a sum over the colluders and one other party always tells the server that party's embedding.
+        """
+        needed = self.needed(parties)
+        return max(0, min(2 * needed - parties if lies else needed, parties - 1) - 1)
 
 
 class RoundSecrets:
@@ -174,9 +198,15 @@ def reconstruct(shares: Tensor, holders: Sequence[int], needed: int, parties: in
 
     Raises:
         ConfigurationError: from fewer.
+        MalformedMessage: naming the holder of shares that are no field elements, or holders whose shares do not fit.
     """
+    refuse_outside(shares.unbind(0), holders, "shares", FIELD.modulus)
     code = LagrangeCode(FIELD, 1, needed - 1, parties)
-    return to_bytes(code.decode(shares, holders, 1)[0])
+    values = code.decode(shares, holders, 1)[0]
+    try:
+        return to_bytes(values)
+    except ValueError as error:
+        raise MalformedMessage(f"what parties {list(holders)[:needed]} have revealed is wrong: {error}") from error
 
 
 @dataclass
@@ -189,15 +219,19 @@ class Vault:
         publics: by party, everybody's round keys, one after the other.
         shares: by (holder, owner), what a hosted party holds of another's secrets: (rounds, x and b, LIMBS).
         revealed: by (holder, owner, round), which of the two a hosted party has revealed.
-        used: (party, round) that have been masked.
+        masked: by (party, round), the called parties with whom a hosted party has masked its upload.
+        signed: by (party, round), the set of survivors that a hosted party has signed.
+        needed: t.
     """
 
     rounds: range = range(0)
+    needed: int = 1
     secrets: dict[tuple[int, int], RoundSecrets] = field(default_factory=dict, repr=False)
     publics: dict[int, bytes] = field(default_factory=dict, repr=False)
     shares: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
     revealed: dict[tuple[int, int, int], str] = field(default_factory=dict)
-    used: set[tuple[int, int]] = field(default_factory=set)
+    masked: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    signed: dict[tuple[int, int], Survivors] = field(default_factory=dict)
 
     def draw(self, parties: Sequence[int], names: RoundNames, insecure_seeded: bool) -> None:
         """Secrets of all rounds of the period."""
@@ -223,6 +257,22 @@ class Vault:
         start = (round - self.rounds.start) * SIZE
         return self.publics[party][start : start + SIZE]
 
+    def sign(self, party: int, survivors: Survivors, signer: Signer) -> bytes:
+        """A hosted party's signature of the survivors of a round; of one set a round.
+
+        Raises:
+            RuntimeError: for what it refuses to sign, and for another set than the one that it has signed.
+        """
+        round = survivors.round
+        survivors.refuse(party, self.masked.get((party, round)), self.needed)
+        first = self.signed.setdefault((party, round), survivors)
+        if first != survivors:
+            raise RuntimeError(
+                f"party {party} signs no set of survivors of round {round}: it has signed {first.included} and is now "
+                f"told {survivors.included}"
+            )
+        return survivors.signed_by(signer)
+
     def reveal(self, holder: int, owner: int, round: int, kind: str) -> Tensor:
         """(LIMBS,), a hosted party's share of the mask seed or of the self-mask seed of a round; never of both.
 
@@ -241,10 +291,23 @@ class Vault:
 
         Raises:
             ValueError: for a round that has been masked: its words must never be used again.
+            RuntimeError: for fewer than t called parties, whose secrets could all be uncovered; for a called party
+                whose round keys are not authenticated yet.
         """
-        if (party, round) in self.used:
+        if (party, round) in self.masked:
             raise ValueError(f"party {party} has masked round {round}, and its words must never be used again")
-        self.used.add((party, round))
+        if len(called) < self.needed:
+            raise RuntimeError(
+                f"party {party} sends no upload in round {round}: {len(called)} parties are called, and at least "
+                f"{self.needed} have to be"
+            )
+        for other in called:
+            if (party, other) not in self.shares:  # they show whose the round keys are
+                raise RuntimeError(
+                    f"party {party} sends no upload in round {round}: the seed shares of party {other} have not "
+                    "arrived, which authenticate its round keys"
+                )
+        self.masked[party, round] = tuple(called)
         publics = {m: self.public(m, round) for m in called}
         return RoundMasks(party, self.secrets[party, round], publics, bits, ledger)
 
@@ -277,6 +340,8 @@ class RoundMasks:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
         own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
+        if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
+            values &= WORD(2**self.masks.bits - 1)
 
 
 def own_mask(

@@ -1,17 +1,22 @@
 """vFedSec's Secure Layer on integers: keys of pairs, masks that cancel in a sum, sealed record ids."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.consent import SIGNED, Survivors
+from lightning_vfl.aggregators.masked_messages import check_opening, file_once, unsealed
+from lightning_vfl.aggregators.messages import check_message, refuse_lacking
+from lightning_vfl.aggregators.period_keys import KEYS, NONCES, KeyExchange, Keys, bytes_of, content_of, to_everybody
 from lightning_vfl.aggregators.recovery import LIMBS, MASKS, SELF, WORD, Recovery, Vault, reconstruct, unmask
-from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairMasks, Sealed, Use, key_period
+from lightning_vfl.aggregators.segments import Segments, segments
+from lightning_vfl.crypto import Identities, MaskNames, PairKeys, PairMasks, Sealed, Use, key_period
+from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
 from lightning_vfl.errors import ConfigurationError
@@ -26,81 +31,8 @@ if TYPE_CHECKING:
 
 ID_BYTES = 8  # a record's position
 NOT_HELD = -1  # in the place of a record that the receiver does not hold
-KEYS, IDS = "public keys", "record ids"  # kinds of messages
+IDS = "record ids"  # kinds of messages
 ROUND_KEYS, SHARES, REVEALED = "round keys", "seed shares", "revealed shares"  # with recovery
-
-
-@dataclass
-class Keys:
-    """What the hosted parties hold in one key period; in no checkpoint, and useless in a copy.
-
-    Args:
-        stage: whose rounds these keys are for.
-        period: of them; -1: there are none yet.
-        pairs: a hosted party's key pair.
-        publics: everybody's public key, as far as it has arrived.
-        masks: a hosted party's masks, and with them its keys with the others.
-        seals: channels for sealed messages, by (holder of this end, the other end, sender, purpose, stage, rank).
-        ids: the record ids that a hosted party was sent for the round that is going on.
-        vault: what recovery needs.
-    """
-
-    stage: str = ""
-    period: int = -1
-    pairs: dict[int, KeyPair] = field(default_factory=dict, repr=False)
-    publics: dict[int, bytes] = field(default_factory=dict)
-    masks: dict[int, PairMasks] = field(default_factory=dict, repr=False)
-    seals: dict[tuple[int, int, int, str, str, int], Sealed] = field(default_factory=dict, repr=False)
-    ids: dict[int, bytes] = field(default_factory=dict, repr=False)
-    vault: Vault = field(default_factory=Vault, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy begins with nothing, and makes keys of its own."""
-        return vars(Keys())
-
-
-@dataclass(frozen=True)
-class Segments:
-    """The sums of a round: a segment is one sum, and its members' masks cancel in it.
-
-    Args:
-        members: of each segment, in order of party numbers.
-        of: for each party the segments that it has a part in.
-        slots: all (party, segment), in order of parties and then of segments.
-        first: for each party the number of its first slot.
-    """
-
-    members: tuple[tuple[int, ...], ...]
-    of: tuple[tuple[int, ...], ...]
-    slots: tuple[tuple[int, int], ...]
-    first: tuple[int, ...]
-
-    def part(self, h: Tensor, party: int, segment: int) -> Tensor:
-        """(B, D), what a party's embedding (B, segments · D) has for one of its segments."""
-        own = self.of[party]
-        if len(own) == 1:
-            return h
-        width, place = h.shape[1] // len(own), own.index(segment)
-        return h[:, place * width : (place + 1) * width]
-
-    def whole(self, parts: Mapping[int, Tensor], party: int) -> Tensor:
-        """The other way round: (B, segments · D) from the segments' (B, D)."""
-        own = self.of[party]
-        return parts[own[0]] if len(own) == 1 else torch.cat([parts[segment] for segment in own], 1)
-
-
-@lru_cache(maxsize=64)
-def segments(layout: str, roster: Roster) -> Segments:
-    """Layout ``sum``: one segment, of everybody. ``segments``: one a passive group, with the active party C_0."""
-    everybody = range(roster.parties)
-    if layout == "sum":
-        members: tuple[tuple[int, ...], ...] = (tuple(everybody),)
-    else:
-        first = () if roster.active is None else (roster.active,)
-        members = tuple(tuple(sorted((*first, *group))) for group in roster.passive)
-    of = tuple(tuple(number for number, others in enumerate(members) if m in others) for m in everybody)
-    slots = tuple((m, number) for m in everybody for number in of[m])
-    return Segments(members, of, slots, tuple(sum(len(own) for own in of[:m]) for m in everybody))
 
 
 @dataclass(frozen=True)
@@ -111,9 +43,10 @@ class SecureLayer:
         layout: which sums there are.
         bits: of the ring, at most 32.
         rekey_every: K, rounds after which all keys are renewed.
-        allow_single: let a sum of a single group's embeddings pass, which hides nothing.
+        allow_single: let a sum of a single group's embeddings pass, which hides nothing, and groups of two parties.
         recovery: let parties vanish between masking and upload; None: then the round is lost.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
+        identities: long-lived signing keys of the parties, with which they sign their public keys; None: nobody does.
         ledger: is told every stretch of keystream that is used; None: nobody is.
 
     References:
@@ -126,6 +59,7 @@ class SecureLayer:
     allow_single: bool = False
     recovery: Recovery | None = None
     insecure_seeded_secrets: bool = False
+    identities: Identities | None = None
     ledger: "Callable[[Use], object] | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,6 +71,11 @@ class SecureLayer:
                 "recovery is for layout: sum; in layout: segments a lost party's group vanishes without the others"
             )
 
+    @property
+    def exchange(self) -> KeyExchange:
+        """How parties learn each other's public keys."""
+        return KeyExchange(self.recovery is not None, self.identities, self.insecure_seeded_secrets)
+
     # ---- which sums there are, and of whom
 
     def segments(self, roster: Roster) -> Segments:
@@ -144,9 +83,10 @@ class SecureLayer:
         return segments(self.layout, roster)
 
     def check(self, roster: Roster) -> None:
-        """Refuse sets whose sum would be somebody's embedding.
+        """Refuse sets whose sum would be somebody's embedding, and groups whose sum of updates is somebody's.
 
-        Members of one group hold different records, so a row has one contributor a GROUP; only others hide it.
+        Members of one group hold different records, so a row has one contributor a GROUP; only others hide it. In a
+        group of two, each member subtracts its own model update from the sum and has the other's.
 
         Raises:
             ConfigurationError: before training.
@@ -155,6 +95,8 @@ class SecureLayer:
             raise ConfigurationError("layout: segments has a segment for each passive group, and there is none")
         if self.recovery is not None:
             self.recovery.needed(roster.parties)
+        if self.identities is not None:
+            self.identities.signers(range(roster.parties), roster.parties)
         alone = self.exposed(roster)
         if alone and not self.allow_single:
             who = f"group {roster.groups[alone[0]]}"
@@ -167,6 +109,12 @@ class SecureLayer:
             raise ConfigurationError(
                 f"the masked sum of {who} has no other contributor to a record: the sum IS its embedding, nothing "
                 f"would be hidden; {remedy}"
+            )
+        pairs = [group for group in roster.shared if len(group) == 2]
+        if pairs and not self.allow_single:
+            raise ConfigurationError(
+                f"group {pairs[0]} has two parties, and each of them can subtract its own model update from their sum; "
+                "use groups of three or more, or accept it with allow_single: true"
             )
 
     def exposed(self, roster: Roster) -> tuple[int, ...]:
@@ -205,17 +153,15 @@ class SecureLayer:
         """
         due = last < 0 or key_period(last, self.rekey_every) != key_period(round, self.rekey_every)
         others = 0 if roster.active is None else int(called.sum()) - int(called[roster.active])
-        return _opening_legs(rows, roster, others, self.rekey_every if due else 0, self.recovery is not None)
+        keys = (self.exchange.size, self.identities is not None)
+        return _opening_legs(rows, roster, others, self.rekey_every if due else 0, self.recovery is not None, keys)
 
     def open(self, memory: Keys, view: PartyView) -> Iterator[Message]:
         """Fresh keys at the beginning of a period; the batch's record ids from the active party."""
         period = key_period(view.names.round, self.rekey_every)
         if (memory.stage, memory.period) != (view.names.stage, period):
-            memory.stage, memory.period = view.names.stage, period
-            memory.pairs = {party: self._key_pair(party, view.names, period) for party in view.parties}
-            for held in (memory.publics, memory.masks, memory.seals):
-                held.clear()
-            yield self._to_everybody(KEYS, {party: pair.public for party, pair in memory.pairs.items()}, view)
+            self.exchange.begin(memory, view, period)
+            yield from self.exchange.messages(memory, view)
             if self.recovery is not None:
                 yield from self._share_secrets(self.recovery.needed(view.roster.parties), memory, view)
         memory.ids.clear()
@@ -224,15 +170,16 @@ class SecureLayer:
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
         """File what has arrived."""
-        if message.kind in (KEYS, ROUND_KEYS):
-            filed = memory.publics if message.kind == KEYS else memory.vault.publics
-            for sender, piece in zip(message.senders, message.pieces, strict=True):
-                filed[sender] = piece[0].numpy().tobytes()
-            if message.kind == KEYS and len(filed) == view.roster.parties:
-                session = sha256(b"".join(filed[party] for party in range(view.roster.parties))).digest()
+        check_opening(message, self._lengths(view), IDS, view)
+        if message.kind in (NONCES, KEYS):
+            if self.exchange.file(memory, message, view):
                 for party in view.parties:
-                    keys = PairKeys(party, memory.pairs[party], filed, session)
+                    keys = PairKeys(party, memory.pairs[party], memory.publics, memory.session)
                     memory.masks[party] = PairMasks(keys, self.bits, self.ledger)
+            return memory
+        if message.kind == ROUND_KEYS:
+            for sender, piece in zip(message.senders, message.pieces, strict=True):
+                file_once(memory.vault.publics, sender, content_of(piece), ROUND_KEYS)
             return memory
         number = view.names.round if message.kind == IDS else memory.period
         for sender, piece in zip(message.senders, message.pieces, strict=True):
@@ -241,38 +188,48 @@ class SecureLayer:
                 if party == sender or (message.kind == IDS and not view.called[party]):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
-                content = seal.open(sealed[party].tobytes(), number)
                 if message.kind == IDS:
-                    memory.ids[party] = content
+                    memory.ids[party] = unsealed(seal, sealed[party].tobytes(), number, sender, IDS)
                 else:
-                    memory.vault.keep(party, sender, content)
+                    memory.vault.keep(party, sender, self._opened_shares(seal, sealed[party], sender, memory))
         return memory
 
-    def _to_everybody(self, kind: str, contents: Mapping[int, bytes], view: PartyView) -> Message:
-        """The same for everybody, from each of the hosted parties."""
-        pieces = []
-        for party in view.parties:
-            content = torch.from_numpy(np.frombuffer(contents[party], np.uint8).copy())
-            pieces.append(content.expand(view.roster.parties, len(content)))
-        return Message(kind, "peers", view.parties, tuple(pieces))
+    def _opened_shares(self, seal: Sealed, sealed: "NDArray[Any]", owner: int, memory: Keys) -> bytes:
+        """A party's shares of its secrets, which it has bound to its round keys under the key of the pair."""
+        try:
+            return seal.open(sealed.tobytes(), memory.period, memory.vault.publics.get(owner, b""))
+        except ValueError as error:
+            raise ValueError(
+                f"the round keys of party {owner} are refused: they are not those to which it has bound its seed "
+                f"shares, or its shares were changed on the way ({error})"
+            ) from error
+
+    def _lengths(self, view: PartyView) -> dict[str, int]:
+        """Bytes of a message to one receiver, by kind."""
+        lengths = {KEYS: self.exchange.size, IDS: len(view.rows.ids) * ID_BYTES + OVERHEAD}
+        if self.identities is not None:
+            lengths |= {NONCES: SIZE}
+        if self.recovery is not None:
+            lengths |= {ROUND_KEYS: self.rekey_every * SIZE, SHARES: self.rekey_every * 2 * LIMBS * 4 + OVERHEAD}
+        return lengths
 
     def _share_secrets(self, needed: int, memory: Keys, view: PartyView) -> Iterator[Message]:
         """Recovery: keys of the period's rounds, and everybody's shares of what belongs to them."""
         first, parties, names = memory.period * self.rekey_every, view.roster.parties, view.names
-        vault = memory.vault = Vault(range(first, first + self.rekey_every))
+        vault = memory.vault = Vault(range(first, first + self.rekey_every), needed)
         vault.draw(view.parties, names, self.insecure_seeded_secrets)
-        yield self._to_everybody(ROUND_KEYS, vault.publics, view)
+        yield to_everybody(ROUND_KEYS, vault.publics, view)
         pieces = []
         for party in view.parties:
             seeded = (names.seed, names.stage, memory.period, party) if self.insecure_seeded_secrets else None
-            contents = vault.shares_of(party, needed, parties, seeded)
+            contents, bound = vault.shares_of(party, needed, parties, seeded), vault.publics[party]
             piece = np.zeros((parties, len(contents[0]) + OVERHEAD), np.uint8)
             for other in range(parties):
                 if other != party:
                     seal = self._seal(party, other, party, SHARES, memory, view)
-                    piece[other] = np.frombuffer(seal.seal(contents[other], memory.period), np.uint8)
+                    piece[other] = np.frombuffer(seal.seal(contents[other], memory.period, bound), np.uint8)
             pieces.append(torch.from_numpy(piece))
-        yield Message(SHARES, "peers", view.parties, tuple(pieces))
+        yield Message(SHARES, "peers", view.parties, tuple(pieces), round=view.names)
 
     def _selection(self, active: int, memory: Keys, view: PartyView) -> Message:
         """One sealed list for everybody, of one length: who holds which records cannot be told from outside."""
@@ -282,12 +239,13 @@ class SecureLayer:
             if party != active:
                 sealed = self._seal(active, party, active, IDS, memory, view).seal(selected[party], view.names.round)
                 piece[party] = np.frombuffer(sealed, np.uint8)
-        return Message(IDS, "peers", (active,), (torch.from_numpy(piece),))
+        return Message(IDS, "peers", (active,), (torch.from_numpy(piece),), round=view.names)
 
     def _seal(self, own: int, other: int, sender: int, purpose: str, memory: Keys, view: PartyView) -> Sealed:
         """One end of a one-way channel between two parties; a rank's rows have a channel of their own."""
         name = own, other, sender, purpose, view.names.stage, view.rows.start
         if name not in memory.seals:
+            refuse_lacking(memory.publics, range(view.roster.parties), KEYS)
             memory.seals[name] = Sealed(memory.masks[own].keys.key(other, *name[2:]))
         return memory.seals[name]
 
@@ -300,11 +258,6 @@ class SecureLayer:
             if ids != own[party]:
                 raise RuntimeError(f"party {party} computes other records than the active party has selected")
 
-    def _key_pair(self, party: int, names: RoundNames, period: int) -> KeyPair:
-        if self.insecure_seeded_secrets:
-            return KeyPair.insecure_seeded(names.seed, "secure layer", names.stage, period, party)
-        return KeyPair()
-
     # ---- masks
 
     def mask(
@@ -312,6 +265,7 @@ class SecureLayer:
     ) -> None:
         """Turn a party's integers into what it sends: uniform words, which cancel over the members. In place."""
         names, memory = view.names, view.memory
+        refuse_lacking(memory.publics, members, KEYS)
         name = MaskNames(purpose, names.stage, segment, view.rows.start, memory.period)
         memory.masks[party].add_to(values, members, name, names.round)
 
@@ -319,20 +273,53 @@ class SecureLayer:
         """The same with masks that survivors can undo for this round; gives the party's key of the round."""
         round = view.names.round
         vault: Vault = view.memory.vault
+        refuse_lacking(vault.publics, members, ROUND_KEYS)
         masks = vault.masks(party, members, round, self.bits, self.ledger)
         masks.add_to(values, round_masks(view.names, view.rows), round)
         return vault.public(party, round)
 
-    def reveal(self, included: Tensor, view: PartyView) -> Message:
-        """Of everybody who was called: a share of what undoes its masks, if it is lost, else of its self-mask."""
-        vault, round = view.memory.vault, view.names.round
+    def consent(self, included: Tensor, view: PartyView) -> Message:
+        """Each hosted party's signature of who is in the sum; the server hands them on to everybody who answers.
+
+        Raises:
+            RuntimeError: for a set that a party does not sign.
+        """
+        survivors, memory = self._survivors(included, view), view.memory
+        signed = (memory.vault.sign(party, survivors, memory.signers[party]) for party in view.parties)
+        signatures = tuple(bytes_of(signature) for signature in signed)
+        return Message(SIGNED, "server", view.parties, signatures, round=view.names)
+
+    def reveal(self, included: Tensor, view: PartyView, signed: Message | None) -> Message:
+        """Of everybody who was called: a share of what undoes its masks, if it is lost, else of its self-mask.
+
+        Raises:
+            RuntimeError: unless the party and t - 1 others have signed this set of survivors.
+        """
+        vault, survivors = view.memory.vault, self._survivors(included, view)
+        if signed is not None:
+            shapes = dict.fromkeys(survivors.called, (SIGNATURE,))
+            check_message(signed, SIGNED, "server", shapes, torch.uint8, view.names)
         pieces = []
         for holder in view.parties:
+            if vault.signed.get((holder, survivors.round)) != survivors:
+                raise RuntimeError(
+                    f"party {holder} reveals nothing in round {survivors.round}: it has not signed the set "
+                    f"{survivors.included}"
+                )
+            survivors.refuse_unsigned(holder, signed, view.memory.verify, vault.needed)
             piece = torch.zeros(view.roster.parties, LIMBS, dtype=torch.int64)
-            for owner in view.called.nonzero().flatten().tolist():
-                piece[owner] = vault.reveal(holder, owner, round, SELF if included[owner] else MASKS)
+            refuse_lacking({m for m in survivors.called if (holder, m) in vault.shares}, survivors.called, SHARES)
+            for owner in survivors.called:
+                kind = SELF if owner in survivors.included else MASKS
+                piece[owner] = vault.reveal(holder, owner, survivors.round, kind)
             pieces.append(piece)
-        return Message(REVEALED, "server", view.parties, tuple(pieces))
+        return Message(REVEALED, "server", view.parties, tuple(pieces), round=view.names)
+
+    def _survivors(self, included: Tensor, view: PartyView) -> Survivors:
+        """What the hosted parties are told of a round; nobody stays in it whom nothing would hide."""
+        called, left = (tuple(who.nonzero().flatten().tolist()) for who in (view.called, included))
+        self.refuse_alone(left, view.roster)
+        return Survivors(view.memory.session, view.names.stage, view.names.round, called, left)
 
     def recover(self, total: "UInts", keys: Message, revealed: Message, needed: int, view: ServerView) -> None:
         """Take what did not cancel out of the sum of the included parties' uploads, in place."""
@@ -369,12 +356,17 @@ def _groups_among(members: tuple[int, ...], roster: Roster) -> int:
 
 
 @lru_cache(maxsize=256)
-def _opening_legs(rows: int, roster: Roster, others: int, rounds: int, recovery: bool) -> tuple[Leg, ...]:
-    """Keys for so many rounds, and the ids of these rows for so many others."""
+def _opening_legs(
+    rows: int, roster: Roster, others: int, rounds: int, recovery: bool, keys: tuple[int, bool]
+) -> tuple[Leg, ...]:
+    """Keys for so many rounds, and the ids of these rows for so many others; ``keys``: bytes of one, after nonces."""
     m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
     sent = {}
     if rounds:
-        sent[KEYS] = torch.full((m,), (m - 1) * SIZE)
+        size, nonces = keys
+        if nonces:
+            sent[NONCES] = torch.full((m,), (m - 1) * SIZE)
+        sent[KEYS] = torch.full((m,), (m - 1) * size)
         if recovery:
             sent[ROUND_KEYS] = torch.full((m,), (m - 1) * SIZE * rounds)
             sent[SHARES] = torch.full((m,), (m - 1) * (2 * rounds * LIMBS * 4 + OVERHEAD))

@@ -1,5 +1,6 @@
 """Secrets: what must not be a function of a seed."""
 
+from lightning_vfl.crypto.identities import Identities, Signer, verified
 from lightning_vfl.crypto.keys import Confined, KeyPair, PairKeys, derive, hkdf
 from lightning_vfl.crypto.keystream import Keystream, Secrets, SeededSecrets
 from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, Use, key_period, reused
@@ -7,6 +8,7 @@ from lightning_vfl.crypto.sealed import Sealed
 
 __all__ = [
     "Confined",
+    "Identities",
     "KeyPair",
     "Keystream",
     "MaskNames",
@@ -16,9 +18,11 @@ __all__ = [
     "Sealed",
     "Secrets",
     "SeededSecrets",
+    "Signer",
     "Use",
     "derive",
     "hkdf",
     "key_period",
     "reused",
+    "verified",
 ]

@@ -75,8 +75,7 @@ class KeyPair:
     Shapes: ``public`` and a shared secret are 32 bytes.
     Guarantee: ``a.shared(b.public) == b.shared(a.public)``; whoever knows neither private key learns nothing about it
         (computational Diffie-Hellman on Curve25519). Pickles and deep copies hold the public key alone.
-    Not guaranteed: that a public key is the party's it is said to be (nobody signs them: semi-honest parties); erasure
-        from memory.
+    Not guaranteed: that a public key is the party's it is said to be (``Identities`` sign them); erasure from memory.
 
     Args:
         private: a key that exists already; None: a fresh one from the operating system.
@@ -157,10 +156,10 @@ def derive(secret: bytes, *names: str | int | bytes, session: bytes) -> bytes:
         >>> derive(bytes(32), "masks", 1, session=b"") == derive(bytes(32), "masks", 2, session=b"")
         False
     """
-    return hkdf(secret, session, _encoded(names))
+    return hkdf(secret, session, encoded(names))
 
 
-def _encoded(names: tuple[str | int | bytes, ...]) -> bytes:
+def encoded(names: tuple[str | int | bytes, ...]) -> bytes:
     """An injective encoding: kind, length in 8 bytes and content, name by name."""
     parts = []
     for name in names:

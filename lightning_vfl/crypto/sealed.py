@@ -25,15 +25,15 @@ class Sealed:
     """One direction of a pair's channel under one key: a message a number, and the numbers go up.
 
     Shapes: a message of n bytes is sealed into n + 28: nonce, ciphertext, tag.
-    Guarantee: confidentiality and integrity of the message and of its number; no nonce is used twice, because the
-        number is the nonce. Pickles, deep copies and forked processes are refused.
+    Guarantee: confidentiality and integrity of the message, and integrity of its number and of what it is bound to; no
+        nonce is used twice, because the number is the nonce. Pickles, deep copies and forked processes are refused.
     Not guaranteed: secrecy of the length; order or freshness of what the carrier delivers, beyond the number.
 
     Args:
         key: 32 bytes, used for this direction and nothing else.
 
     References:
-        NIST SP 800-38D, section 8.2.1 (deterministic nonces).
+        NIST SP 800-38D, section 8.2.1 (deterministic nonces) and section 5.2.1 (additional authenticated data).
 
     Example:
         >>> sender, receiver = Sealed(bytes(32)), Sealed(bytes(32))
@@ -44,8 +44,8 @@ class Sealed:
     def __init__(self, key: bytes) -> None:
         self._channel = Confined(_Channel(key))
 
-    def seal(self, message: bytes, number: int) -> bytes:
-        """The message under this number.
+    def seal(self, message: bytes, number: int, bound: bytes = b"") -> bytes:
+        """The message under this number; ``bound`` is sent apart, in the clear, and no other opens the message.
 
         Raises:
             ValueError: for a number that is not above the last one.
@@ -59,10 +59,10 @@ class Sealed:
             )
         channel.last = number
         nonce = number.to_bytes(NONCE, "big")
-        return nonce + channel.cipher.encrypt(nonce, message, None)
+        return nonce + channel.cipher.encrypt(nonce, message, bound)
 
-    def open(self, sealed: bytes, number: int) -> bytes:
-        """The message of this number.
+    def open(self, sealed: bytes, number: int, bound: bytes = b"") -> bytes:
+        """The message of this number that is bound to these bytes.
 
         Raises:
             ValueError: if it is another message, has been changed, or was sealed under another key.
@@ -72,6 +72,6 @@ class Sealed:
         if sealed[:NONCE] != nonce:
             raise ValueError(f"this is not message {number}")
         try:
-            return self._channel.open().cipher.decrypt(nonce, sealed[NONCE:], None)
+            return self._channel.open().cipher.decrypt(nonce, sealed[NONCE:], bound)
         except InvalidTag as error:
             raise ValueError(f"message {number} was changed on its way, or sealed under another key") from error

@@ -35,6 +35,28 @@ def centre(x: "Ints", out: "Floats", p: int, begin: int, end: int) -> bool:
 
 
 @_fused
+def add_up(x: "Ints", out: "Ints", p: int) -> bool:
+    """Set out (h, i) to the sums of x (h, n, i) over n, modulo p; whether all elements lie in [0, p)."""
+    inverse = 1.0 / p
+    outside = np.int64(0)
+    for h in range(x.shape[0]):
+        for i in range(x.shape[2]):
+            out[h, i] = 0
+        for o in range(x.shape[1]):
+            for i in range(x.shape[2]):
+                c = x[h, o, i]
+                outside |= c | (p - 1 - c)
+                out[h, i] += c
+        for i in range(x.shape[2]):
+            t = out[h, i]
+            r = t - np.int64(np.floor(np.float64(t) * inverse)) * p
+            r += (r >> 63) & p
+            r -= p
+            out[h, i] = r + ((r >> 63) & p)
+    return bool(outside >= 0)
+
+
+@_fused
 def split_two(x: "Ints", out: "Floats", p: int, bits: int, first: int, last: int, begin: int, end: int) -> bool:
     """Two signed limbs of x[first:last, begin:end], out (o, 2, i); whether all of these elements lie in [0, p)."""
     half = (p - 1) // 2

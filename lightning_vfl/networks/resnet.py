@@ -1,12 +1,13 @@
 """ResNet18, as a bottom for small images."""
 
 from collections.abc import Callable
-from math import gcd
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.group_norm import group_norm
 
 # Output channels of the four stages in units of `base`; every stage has two blocks, all but the first halve the sides.
 _STAGES = (1, 2, 4, 8)
@@ -20,7 +21,7 @@ class ResNet18(nn.Module):
     convolution is one of a record, over groups of 16 channels, not of a batch. So an embedding depends on its own
     record alone, as the price of a record's privacy supposes; however a batch is shared out between processes, it is
     the same; and there are no running statistics, which copies of a shared bottom would not have in common.
-    ``norm=torch.nn.BatchNorm2d`` is the published network's.
+    ``norm: batch`` is the published network's.
 
     Shapes: input (B, C, H, W); output (B, width).
 
@@ -29,7 +30,9 @@ class ResNet18(nn.Module):
         width: D, width of the embedding.
         base: channels of the first stage; the others have 2, 4 and 8 times as many. 64 is ResNet18, and less a smaller
             network in its shape.
-        norm: makes the norm behind a convolution from its number of channels; None: ``torch.nn.GroupNorm`` as above.
+        norm: the norm behind every convolution: ``group`` (None: the same) as above; ``batch``, the published
+            network's, which is refused where the privacy of single records is accounted for; or what makes a norm from
+            the number of channels.
         output_activation: makes a last activation, e.g. ``torch.nn.Tanh``; default: none.
 
     Raises:
@@ -51,7 +54,7 @@ class ResNet18(nn.Module):
         shape: tuple[int, ...],
         width: int,
         base: int = 64,
-        norm: Callable[[int], nn.Module] | None = None,
+        norm: Literal["batch", "group"] | Callable[[int], nn.Module] | None = None,
         output_activation: Callable[[], nn.Module] | None = None,
     ) -> None:
         super().__init__()
@@ -62,12 +65,12 @@ class ResNet18(nn.Module):
             )
         if base < 1:
             raise ConfigurationError(f"base {base} makes no convolution; use base >= 1")
-        norm = norm or _by_sixteen
-        layers: list[nn.Module] = [_convolution(shape[0], base, 3), norm(base), nn.ReLU(inplace=True)]
+        make_norm = _maker(norm)
+        layers: list[nn.Module] = [_convolution(shape[0], base, 3), make_norm(base), nn.ReLU(inplace=True)]
         depth = base
         for times in _STAGES:
             for stride in (1 if times == 1 else 2, 1):
-                layers.append(_Block(depth, times * base, stride, norm))
+                layers.append(_Block(depth, times * base, stride, make_norm))
                 depth = times * base
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, width)]
         if output_activation is not None:
@@ -101,12 +104,18 @@ class _Block(nn.Module):
         return relu(self.shortcut(x) + self.residual(x), inplace=True)
 
 
+def _maker(norm: str | Callable[[int], nn.Module] | None) -> Callable[[int], nn.Module]:
+    """What makes a norm from its number of channels."""
+    if norm is None or norm == "group":
+        return group_norm
+    if norm == "batch":
+        return nn.BatchNorm2d
+    if isinstance(norm, str):
+        raise ConfigurationError(f"norm {norm!r} is no norm of ResNet18; use batch, group or what makes a norm")
+    return norm
+
+
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)  # the norm behind has one
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
-
-
-def _by_sixteen(channels: int) -> nn.GroupNorm:
-    """A norm over groups of 16 channels, or of more where 16 does not go into their number."""
-    return nn.GroupNorm(gcd(channels, max(1, channels // 16)), channels)

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from math import isqrt
+from typing import Literal
 
 from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.group_norm import group_norm
 from lightning_vfl.networks.mlp import _stated
 
 # Configuration B: two convolutions of so many channels, then a pooling, five times; in units of `base`.
@@ -33,8 +35,10 @@ class VGG13(nn.Module):
         channels: of the image that a top makes of the aggregate; a bottom's are those of its ``inputs``.
         base: channels of the first block; the others have 2, 4, 8 and 8 times as many. 64 is VGG13, and less a smaller
             network in its shape.
-        batch_norm: a batch norm after every convolution.
+        batch_norm: a batch norm after every convolution, as ``norm: batch``.
         hidden: widths of the hidden linear layers.
+        norm: the norm after every convolution. ``batch``: over the batch, so a bottom with it is refused where the
+            privacy of single records is accounted for. ``group``: of each record by itself, over groups of 16 channels.
 
     Raises:
         ConfigurationError: if the features are no images, or the aggregate makes no square one.
@@ -61,8 +65,14 @@ class VGG13(nn.Module):
         base: int = 64,
         batch_norm: bool = False,
         hidden: Sequence[int] = (512, 512),
+        norm: Literal["batch", "group"] | None = None,
     ) -> None:
         super().__init__()
+        if norm not in (None, "batch", "group") or (batch_norm and norm == "group"):
+            raise ConfigurationError(
+                f"norm {norm!r} with batch_norm {batch_norm} is no norm of VGG13; use norm: batch, norm: group or none"
+            )
+        make_norm = group_norm if norm == "group" else nn.BatchNorm2d if batch_norm or norm else None
         if base < 1:
             raise ConfigurationError(f"base {base} makes no convolution; use base >= 1")
         layers: list[nn.Module] = []
@@ -76,7 +86,7 @@ class VGG13(nn.Module):
             for _ in range(2):
                 layers.append(nn.Conv2d(depth, times * base, kernel_size=3, padding=1))
                 depth = times * base
-                layers += [nn.BatchNorm2d(depth), nn.ReLU(inplace=True)] if batch_norm else [nn.ReLU(inplace=True)]
+                layers += [*([make_norm(depth)] if make_norm else []), nn.ReLU(inplace=True)]
             window = (min(2, height), min(2, length))
             layers.append(nn.MaxPool2d(window))
             height, length = height // window[0], length // window[1]

@@ -4,9 +4,10 @@ from lightning_vfl.privacy.accountant import PrivacyAccountant, composed_epsilon
 from lightning_vfl.privacy.calibration import Budget, MatchedPBM, Noise, PublishedPBM, Sigma
 from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent, PrivacyEvent, UnknownEvent
 from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_delta, gaussian_epsilon
+from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve, poisson_binomial_rdp
 from lightning_vfl.privacy.rdp import Converted, compose_rdp, rdp_epsilon
-from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels
+from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels, worst_epsilon
 
 __all__ = [
     "Budget",
@@ -17,6 +18,7 @@ __all__ = [
     "PoissonBinomialEvent",
     "PrivacyAccountant",
     "PrivacyEvent",
+    "PrivacyLedger",
     "PublishedPBM",
     "Sigma",
     "UnknownEvent",
@@ -32,4 +34,5 @@ __all__ = [
     "solve_beta",
     "solve_epochs",
     "solve_levels",
+    "worst_epsilon",
 ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy.events import PrivacyEvent, restored, unit_of_one_release
+from lightning_vfl.privacy.events import PrivacyEvent, against, restored, unit_of_one_release
 from lightning_vfl.privacy.gaussian import gaussian_epsilon
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
 
@@ -34,7 +34,8 @@ def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str =
 
     Shapes: plain numbers.
     Units: ε in nats.
-    Guarantee: never below the true ε, as far as the curves of the events are not. Infinite if one of them is unknown.
+    Guarantee: never below the true ε of these releases, as far as the curves of the events are not. Infinite if one of
+        them is unknown.
     Not guaranteed: the cost of a number of releases that is itself chosen in the light of them; use the largest number
         that can come about.
 
@@ -75,11 +76,13 @@ class PrivacyAccountant:
 
     Shapes: ``record_ids`` (B,) integers, positions in the N records, in any order.
     Units: ε in nats.
-    Guarantee: never below the true ε of the unit, the largest over records (``party``: the sum over all N), if events
-        name every record of which they tell something, and their curves are right. Infinite once an unknown event
-        names a record.
-    Not guaranteed: what a record has left in the weights of a bottom, and so in later releases of OTHER records: only
-        the unit ``party`` charges it. Anything for ``party (paper)``, which is a published figure and no bound.
+    Guarantee: for ``party``, never below the true ε of all uploads that were charged, if the events' curves are right.
+        For a unit of a record, the largest over records, never below the true ε of the uploads of that record alone.
+        Infinite once an unknown event names a record.
+    Not guaranteed: for a unit of a record, what the record tells through the uploads of OTHER records: by the weights
+        that it has moved, or a scaling that was fitted to it. Only ``party`` charges that, and ``label`` says so.
+        Anything against parties that tell the server what they drew: see ``against``.
+        Anything for ``party (paper)``, which is a published figure and no bound.
         Knowledge of who was absent: an event charges all parties, also one that was not in the sum. Less than the
         sum for records that are drawn at random: server and parties know which they are. The figure at the end of a
         run whose length was decided in the light of its releases, as by early stopping: use that of the planned
@@ -174,6 +177,25 @@ class PrivacyAccountant:
         after[: len(self._counts)] = self._rows(ids)
         after[own] += times
         return prices.highest(after, now)
+
+    def against(self, colluders: int) -> "PrivacyAccountant":
+        """The same releases as the server reads them together with so many parties that tell it all they know.
+
+        Guarantee: the ε of the others' columns, as far as ``epsilon`` is that against the server alone.
+        """
+        accountant = PrivacyAccountant(self.records)
+        for event, row in self._counts.items():
+            fewer = against(event, colluders)
+            known = accountant._counts.get(fewer)
+            accountant._counts[fewer] = row.copy() if known is None else known + row
+        return accountant
+
+    def covers(self, other: "PrivacyAccountant") -> bool:
+        """Whether every record has been charged with every event at least as often as in the other accountant."""
+        nothing = np.zeros(self.records, np.int32)
+        return self.records == other.records and all(
+            bool((self._counts.get(event, nothing) >= counts).all()) for event, counts in other._counts.items()
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and strings, as the safe loader wants it: N, the events, counts (kinds, N) int32."""

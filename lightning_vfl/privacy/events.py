@@ -8,7 +8,7 @@ accountant counts releases. A unit is what two neighbouring data sets differ in:
 - ``record (paper)``: the same, by Theorem 6.2 of PBM-VFL, from the exact figures of ``party-record``;
 - ``party``: one party's columns of ALL records, the paper's feature-set-adjacent data. They differ in every record, so
   the costs of all records add up;
-- ``party (paper)``: the same as Theorem 6.1 of PBM-VFL charges it, by parallel composition: as if only the record that
+- ``party (paper)``: the same, as Theorem 6.1 of PBM-VFL charges it, by parallel composition: as if only the record that
   is released most often differed. It is no guarantee for a party's columns, and always the figure of ``party-record``.
 
 Privacy figures are rounded up, and what is unknown is infinite.
@@ -19,7 +19,7 @@ References:
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from math import inf, isinf, isnan, nextafter
 from typing import Any
@@ -28,7 +28,11 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, up
 
-UNITS = ("party-record", "record", "record (paper)", "party", "party (paper)")
+UNITS = ("party", "party-record", "record", "record (paper)", "party (paper)")
+"""The one that rests on least comes first."""
+AGAINST = ("party", "party-record")
+"""The units whose figures are also told against a server that parties collude with."""
+ASSUMED = "if weights and scaling do not depend on the record"
 _ULP = 2.0**-53
 
 
@@ -45,6 +49,29 @@ def unit_of_one_release(unit: str) -> str:
     if unit not in UNITS:
         raise ConfigurationError(f"unit {unit!r} is not known; use one of {', '.join(map(repr, UNITS))}")
     return "party-record" if unit.startswith("party") else unit
+
+
+def label(unit: str) -> str:
+    """A unit with what its figure rests on, as the summary, the privacy command and the pages name it.
+
+    Only the figure of ``party`` holds as it stands. The others count what is sent about the record itself: a record
+    also changes the weights of its party's bottom, and through them what is sent about other records.
+
+    Raises:
+        ConfigurationError: for a unit that is not known.
+
+    Example:
+        >>> label("party-record")
+        'party-record, if weights and scaling do not depend on the record'
+        >>> label("party")
+        'party, its columns of all records'
+        >>> label("party (paper)")
+        'party (paper), a published figure and no bound'
+    """
+    unit_of_one_release(unit)
+    if unit == "party":
+        return "party, its columns of all records"
+    return f"{unit}, a published figure and no bound" if unit == "party (paper)" else f"{unit}, {ASSUMED}"
 
 
 class PrivacyEvent(ABC):
@@ -126,7 +153,8 @@ class GaussianEvent(PrivacyEvent):
     Shapes: plain numbers; an upload is a vector of any length.
     Units: ε in nats; ``sigma`` and ``sensitivity`` in those of the uploads, the sensitivity in its L2 norm.
     Guarantee: curves and ``signal`` never below the true ones, above them by a few roundings.
-    Not guaranteed: anything about noise in floating point, whose gaps and patterns can be seen (see ``LocalGaussian``).
+    Not guaranteed: anything about noise that is computed in floating point, whose gaps can be seen (Mironov 2012).
+        ``LocalGaussian`` with ``draws: system`` rounds the ideal noise exactly, and these figures hold for it.
 
     Args:
         sigma: σ ≥ 0, standard deviation of the noise.
@@ -225,6 +253,51 @@ def restored(plain: Mapping[str, str | int | float]) -> PrivacyEvent:
         if known is not UnknownEvent and known.__name__ == plain["mechanism"] and named == set(parameters):
             return known(**parameters)
     return UnknownEvent(str(plain["mechanism"]), tuple(parameters.items()))
+
+
+def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
+    """What an event releases about the other parties to a server that k of its parties tell all they know.
+
+    A party knows what it has drawn itself and can take it off the sum, so what is left has the randomness of the other
+    parties alone: k = 1 is what the server and any one party learn together. Where nobody but one party is left, its
+    own randomness is all that protects it. An event whose parties are not known stays as it is.
+
+    Args:
+        event: what the server reads of a round.
+        colluders: k ≥ 0, of those whose uploads are in the round.
+
+    Raises:
+        ConfigurationError: for a number of colluders below 0.
+
+    Example:
+        >>> against(PoissonBinomialEvent(levels=16, beta=0.25, parties=4, coordinates=16), 1).parties
+        3
+    """
+    if colluders < 0:
+        raise ConfigurationError(f"colluders {colluders} is no number of parties; use 0 or more")
+    if isinstance(event, PoissonBinomialEvent | GaussianEvent):
+        return replace(event, parties=max(event.parties - colluders, 1))
+    return event
+
+
+def coalitions(parties: int) -> tuple[int, ...]:
+    """How many of M parties collude with the server in the figures that are told: one, and all but two.
+
+    Example:
+        >>> coalitions(2), coalitions(3), coalitions(10)
+        ((1,), (1,), (1, 8))
+    """
+    return tuple(sorted({k for k in (1, parties - 2) if 1 <= k < parties}))
+
+
+def in_words(colluders: int) -> str:
+    """A number of parties, in words.
+
+    Example:
+        >>> in_words(1), in_words(3)
+        ('1 party', '3 parties')
+    """
+    return "1 party" if colluders == 1 else f"{colluders:,} parties"
 
 
 def chained(order: float, parties: int) -> float:

@@ -40,7 +40,8 @@ def gaussian_delta(epsilon: float, sensitivity: float, sigma: float) -> float:
     Shapes: plain numbers; the noise is added to each coordinate of a vector of any length.
     Units: ``sensitivity`` and ``sigma`` in those of the released vector, the sensitivity in its L2 norm.
     Guarantee: never below the true δ; above it by at most 1e-10 of it wherever δ is above 1e-300 and ε below 1e5.
-    Not guaranteed: anything about noise in floating point, whose gaps and patterns can be seen (see ``LocalGaussian``).
+    Not guaranteed: anything about noise that is computed in floating point, whose gaps can be seen (Mironov 2012); see
+        ``lightning_vfl.privacy.exact_normal`` for noise without them.
 
     Args:
         epsilon: ε ≥ 0.

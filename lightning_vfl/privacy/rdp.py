@@ -107,7 +107,7 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
         return Converted(0.0 if delta == 1 else pure, inf)
     epsilon, order = compute_epsilon(*zip(*finite, strict=True), delta)
     if 0 < epsilon < inf:  # the sum of terms that are off by a few roundings each
-        apart, renyi = order - 1, max(e for a, e in finite if a == order and e < inf)
+        apart, renyi = order - 1, min(e for a, e in finite if a == order)  # order 2 stands for order ∞ too
         terms = (renyi, log(order / apart), log(delta) / apart, log(order) / apart)
         epsilon = fsum((epsilon, 8 * _ULP * fsum(map(abs, terms)), 5e-324))
     return Converted(float(epsilon), float(order)) if epsilon <= pure else Converted(pure, inf)

@@ -4,12 +4,13 @@ More of either tells more and never costs less, so bisection finds where a targe
 priced and meets it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
+from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
 
 MOST_LEVELS = 1024
 MOST_EPOCHS = 10**9
@@ -43,6 +44,45 @@ def planned_epsilon(
     return composed_epsilon({event: epochs * int(records) if unit == "party" else epochs}, delta, unit)
 
 
+def worst_epsilon(
+    events: Sequence[PrivacyEvent], most: int, total: int, delta: float, unit: str = "party-record"
+) -> float:
+    """ε of a run each of whose releases is one of these events, nobody knows which.
+
+    Every order is charged as the event that costs most at that order: where curves cross, a mixture of events can cost
+    more than each event alone. Of Gaussian noise alone, the event with the largest signal is charged, exactly.
+
+    Units: ε in nats.
+    Guarantee: never below ``composed_epsilon`` of any choice of events; equal to it where there is one event.
+    Not guaranteed: that a choice of events costs as much, where curves cross.
+
+    Args:
+        events: what a round may release of a record; none: nothing is released.
+        most: releases of the record that is released most often.
+        total: releases of all records together; counts for the unit ``party`` alone.
+        delta: 0 ≤ δ ≤ 1, for the whole run.
+        unit: what neighbouring data differ in, one of ``UNITS``.
+
+    Raises:
+        ConfigurationError: as ``composed_epsilon``.
+
+    Example:
+        >>> three, two = (PoissonBinomialEvent(levels=16, beta=0.1, parties=n, coordinates=16) for n in (3, 2))
+        >>> alone = worst_epsilon([two], most=5, total=100, delta=1e-5)
+        >>> worst_epsilon([three, two], most=5, total=100, delta=1e-5) == alone
+        True
+    """
+    uses = total if unit == "party" else most
+    if not events:
+        return 0.0
+    strongest = max(events, key=lambda event: event.signal(unit) or 0.0)
+    alone = composed_epsilon({strongest: uses}, delta, unit)  # checks the numbers, too
+    if len(events) == 1 or all(event.signal(unit) is not None for event in events):
+        return alone
+    highest = [max(column) for column in zip(*(event.curve(unit) for event in events), strict=True)]
+    return rdp_epsilon(ORDERS, compose_rdp([(highest, uses)]), delta).epsilon if uses else 0.0
+
+
 def solve_beta(
     target_epsilon: float,
     delta: float,
@@ -74,12 +114,17 @@ def solve_beta(
         >>> f"{solve_beta(8.0, 1e-5, levels=16, parties=10, coordinates=16, epochs=10):.4f}"
         '0.0245'
     """
-    _positive(target_epsilon)
 
     def epsilon(beta: float) -> float:
         event = PoissonBinomialEvent(levels, beta, parties, coordinates)
         return planned_epsilon(event, epochs, delta, unit, records)
 
+    return largest_beta(target_epsilon, epsilon)
+
+
+def largest_beta(target_epsilon: float, epsilon: Callable[[float], float]) -> float:
+    """As ``solve_beta``, of a run that costs ``epsilon(beta)``."""
+    _positive(target_epsilon)
     if epsilon(_LARGEST_BETA) <= target_epsilon:
         return _LARGEST_BETA
     high = _LARGEST_BETA
@@ -128,20 +173,25 @@ def solve_levels(
         >>> solve_levels(8.0, 1e-5, beta=0.02, parties=10, coordinates=16, epochs=10)
         23
     """
+
+    def epsilon(levels: int) -> float:
+        event = PoissonBinomialEvent(levels, beta, parties, coordinates)
+        return planned_epsilon(event, epochs, delta, unit, records)
+
+    return largest_levels(target_epsilon, epsilon, most)
+
+
+def largest_levels(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_LEVELS) -> int:
+    """As ``solve_levels``, of a run that costs ``epsilon(levels)``."""
     _positive(target_epsilon)
     if not 1 <= most < inf:
         raise ConfigurationError(f"most {most} leaves no levels to choose from; use 1 or more")
-
-    def met(levels: int) -> bool:
-        event = PoissonBinomialEvent(levels, beta, parties, coordinates)
-        return planned_epsilon(event, epochs, delta, unit, records) <= target_epsilon
-
-    if not met(1):
+    if epsilon(1) > target_epsilon:
         raise ConfigurationError(
             f"one level already costs more than epsilon {target_epsilon}; use a smaller beta, fewer epochs or "
             "coordinates, more parties, or a larger target"
         )
-    return _last(met, int(most))
+    return _last(lambda levels: epsilon(levels) <= target_epsilon, int(most))
 
 
 def solve_epochs(
@@ -167,20 +217,21 @@ def solve_epochs(
         >>> solve_epochs(8.0, 1e-5, event)
         14
     """
+    return largest_epochs(target_epsilon, lambda epochs: planned_epsilon(event, epochs, delta, unit, records))
+
+
+def largest_epochs(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_EPOCHS) -> int:
+    """As ``solve_epochs``, of a run that costs ``epsilon(epochs)`` and may have up to ``most``."""
     _positive(target_epsilon)
-
-    def met(epochs: int) -> bool:
-        return planned_epsilon(event, epochs, delta, unit, records) <= target_epsilon
-
-    if not met(1):
+    if epsilon(1) > target_epsilon:
         raise ConfigurationError(
-            f"one epoch costs epsilon {planned_epsilon(event, 1, delta, unit, records):.4g}, more than "
-            f"{target_epsilon}; use a smaller beta or more noise, or a larger target"
+            f"one epoch costs epsilon {epsilon(1):.4g}, more than {target_epsilon}; use a smaller beta or more noise, "
+            "or a larger target"
         )
-    epochs = _last(met, MOST_EPOCHS)
-    if epochs == MOST_EPOCHS:
+    epochs = _last(lambda epochs: epsilon(epochs) <= target_epsilon, most)
+    if epochs == most:
         raise ConfigurationError(
-            f"{MOST_EPOCHS:,} epochs still meet epsilon {target_epsilon}; choose the number of epochs by something else"
+            f"{most:,} epochs still meet epsilon {target_epsilon}; choose the number of epochs by something else"
         )
     return epochs
 

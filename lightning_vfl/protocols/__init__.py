@@ -6,5 +6,6 @@ from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.split import SplitVFL
+from lightning_vfl.protocols.update_noise import UpdateNoise
 
-__all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "Predictions", "RoundVFL", "SplitVFL", "VFLModule"]
+__all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "Predictions", "RoundVFL", "SplitVFL", "UpdateNoise", "VFLModule"]

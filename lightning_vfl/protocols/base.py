@@ -5,13 +5,15 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, Self
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -36,11 +38,13 @@ from lightning_vfl.protocols.build import (
     several,
 )
 from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.protocols.single_records import refuse_shared_statistics
 from lightning_vfl.schedules import Aligned, InOrder, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
+from lightning_vfl.trusted_classes import checked
 from lightning_vfl.types import Leg, LinearForms, RecordSource, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from lightning_vfl.waiting import WaitForAll
 
@@ -85,6 +89,11 @@ class VFLModule(LightningModule, ABC):
         num_classes: classes of the labels, None for real-valued ones; asked of the datamodule with ``party_shapes``.
         party_groups: party numbers of each group; the parties of one hold the same columns for different records and
             share a bottom; asked of the datamodule with ``party_shapes``, None: everybody is a group.
+        privacy_ledger: where every release is charged, if the aggregator accounts for privacy. ``auto``: a new file
+            beside the run; a fit that resumes a checkpoint goes on in the file of that run, and is refused if the file
+            is missing. A path: go on in this file, for example that of a run that was killed before its first
+            checkpoint. ``lost``: as ``auto``, but a missing file is accepted: the rounds that were released after the
+            checkpoint are then not charged, and the summary says so.
 
     Faults are added to ``faults``, usually by a callback; the protocol asks what happens at a request.
 
@@ -102,6 +111,7 @@ class VFLModule(LightningModule, ABC):
     roster: Roster
     meter: CommunicationMeter
     host_meter: CommunicationMeter | None = None  # where joiners are no parties, what they send
+    accounts_updates: bool = False  # the model updates of groups are charged to their records
 
     def __init__(
         self,
@@ -121,6 +131,7 @@ class VFLModule(LightningModule, ABC):
         party_shapes: Sequence[Sequence[int]] | None = None,
         num_classes: int | None = None,
         party_groups: Sequence[Sequence[int]] | None = None,
+        privacy_ledger: str = "auto",
     ) -> None:
         super().__init__()
         if width < 1:
@@ -156,10 +167,11 @@ class VFLModule(LightningModule, ABC):
         self.given_up = 0  # rounds that nobody learnt from
         self.corrected: dict[int, int] = {}  # wrong answers that were noticed and corrected, by party
         self.privacy = PrivacyBooks()
+        self.privacy_ledger = privacy_ledger
         self.end_before_round = False  # set by a callback, when a round would cost too much
         self._epoch = EpochLoss()
         self._work: tuple[list[Work], Work] | None = None
-        self._costs: dict[tuple[int, int], RoundCosts] = {}
+        self._costs: dict[tuple[int, int, tuple[tuple[int, ...], ...]], RoundCosts] = {}  # by rows and groups that send
         self._openings: dict[tuple[Leg, str], tuple[Leg, float]] = {}
         self._resumed_memory: dict[str, Any] = {}  # until a fit goes on
         self._remembered: int | None = None  # how many records there is room for
@@ -314,6 +326,11 @@ class VFLModule(LightningModule, ABC):
                 f"{type(self.aggregator).__name__} is set up for the records of a stage, and these belong to none; use "
                 "trainer.predict with a datamodule, or evaluate: plain"
             )
+        if self.protected_evaluation and self.aggregator.accounts:
+            raise ConfigurationError(
+                "nobody knows whether these features are of training records, answers about which cost privacy that "
+                "nobody counts here; use trainer.predict with a VerticalDataModule, or evaluate: plain"
+            )
         refuse_overlap(self.roster, None)
         ids = torch.arange(features[0].shape[0])
         number = self.rounds["predict"] = self.rounds.get("predict", -1) + 1  # no round comes twice
@@ -452,7 +469,8 @@ class VFLModule(LightningModule, ABC):
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
         if trainer.is_last_batch and self.privacy.accountant is not None:
             spent = torch.tensor(self.privacy.epsilon(), dtype=torch.float64)
-            self.log("privacy/epsilon", spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
+            name = "privacy/epsilon" if self.aggregator.accounts else "privacy/update_epsilon"
+            self.log(name, spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
     def _exact_standing(self) -> dict[str, Tensor]:
         """As float64 tensors: Lightning would make float32 of numbers."""
@@ -489,12 +507,13 @@ class VFLModule(LightningModule, ABC):
         ``coded``: how many coded rows these records are in, where the aggregator computes on such.
         """
         coded = rows if coded is None else coded
-        if (rows, coded) not in self._costs:
+        key = rows, coded, self.sending_groups()
+        if key not in self._costs:
             legs = self.aggregator.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
             downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
             legs, updates = (*legs, *self.more_legs(rows)), self.update_legs()
-            self._costs[rows, coded] = RoundCosts.of(legs, downlink, rows, *self.networks_work(), self.clock, updates)
-        return self._costs[rows, coded]
+            self._costs[key] = RoundCosts.of(legs, downlink, rows, *self.networks_work(), self.clock, updates)
+        return self._costs[key]
 
     def networks_work(self) -> tuple[list[Work], Work]:
         """FLOPs of a record: each party's bottom, and the top."""
@@ -512,13 +531,17 @@ class VFLModule(LightningModule, ABC):
         """What travels with the parties' last leg besides what the aggregator sends; default: nothing."""
         return ()
 
+    def sending_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The groups that send model updates in the next round that they learn from; default: all that share."""
+        return self.roster.shared
+
     def update_legs(self) -> tuple[Leg, ...]:
         """What the parties of groups send the server of their bottoms, and what comes back."""
-        if not self.roster.shared:
+        if not self.sending_groups():
             return ()
         sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.bottoms.parties]
         elements, nothing = torch.zeros(len(sizes), dtype=torch.int64), torch.zeros(len(sizes), dtype=torch.float64)
-        for party in (m for group in self.roster.shared for m in group):
+        for party in (m for group in self.sending_groups() for m in group):
             elements[party] = sizes[party]
         up = Leg("model updates", "server", elements, self.aggregator.update_bits, nothing)
         return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS, nothing)
@@ -619,15 +642,58 @@ class VFLModule(LightningModule, ABC):
         self._resumed_memory = {}
 
     def _open_privacy(self) -> None:
-        if not self.aggregator.accounts:
+        if not (self.aggregator.accounts or self.accounts_updates):
             return
         data = getattr(self._trainer, "datamodule", None)
         if data is None:
             raise ConfigurationError(
-                f"{type(self.aggregator).__name__} accounts for what every record costs in privacy and has to know the "
-                "records; give the trainer a VerticalDataModule instead of a loader"
+                f"{self._accounting} accounts for the privacy of each record and needs to know the records; give the "
+                "trainer a VerticalDataModule instead of a loader"
             )
-        self.privacy.open(len(data.records("train")))
+        self.refuse_shared_statistics(data)
+        failure: ConfigurationError | None = None
+        if self.trainer.is_global_zero:
+            try:
+                self.privacy.open(len(data.records("train")), self._ledger_folder(), self.privacy_ledger)
+            except ConfigurationError as error:
+                failure = error
+        if self._joint:  # one process writes; the others may see no file at all
+            failure, state = self.trainer.strategy.broadcast((failure, self.privacy.state()))
+            if not (self.trainer.is_global_zero or failure):
+                self.privacy.follow(state)
+        if failure is not None:
+            raise failure
+
+    def _ledger_folder(self) -> Path | None:
+        """The folder that also holds the folder of checkpoints; None: nothing is kept, as Lightning keeps nothing."""
+        trainer = self.trainer
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            return None
+        folder: Any = trainer.default_root_dir
+        if trainer.loggers:
+            logger = trainer.loggers[0]
+            version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
+            folder = os.path.join(logger.save_dir or folder, str(logger.name), version)
+        if "://" in str(folder):
+            raise ConfigurationError(
+                f"the privacy ledger has to be a file of this machine, and {folder} is none; give the trainer a local "
+                "default_root_dir and a logger with a local save_dir"
+            )
+        return Path(folder)
+
+    def refuse_shared_statistics(self, data: Any) -> None:
+        """Refuse bottoms and data in which one record tells of others, which no figure of a record would count.
+
+        Raises:
+            ConfigurationError: naming the layer or the statistics, and what to use instead.
+        """
+        shapes = self.hparams["party_shapes"]
+        refuse_shared_statistics(self._accounting, self.bottoms.parties, shapes, data)
+
+    @property
+    def _accounting(self) -> str:
+        """The name of the part that accounts, for errors."""
+        return type(self.aggregator).__name__ if self.aggregator.accounts else "update_noise"
 
     def spend_privacy(self, plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
         """Charge the records of the joint batch with what the server can read of a round, whatever comes of it.
@@ -642,7 +708,9 @@ class VFLModule(LightningModule, ABC):
         parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
         event = self.aggregator.event(parties, self.embedding_widths, roster)
         if event is not None:
-            self.privacy.accountant.spend(event, self.joint_ids(batch))
+            self.privacy.spend(self.rounds["fit"] - 1, event, self.joint_ids(batch))
+            if self._joint:  # nobody uploads before the charge is on the disk
+                self.trainer.strategy.barrier("privacy ledger")
 
     def joint_ids(self, batch: VerticalBatch) -> Tensor:
         """Positions of the records of the joint batch, on the CPU."""
@@ -807,6 +875,40 @@ class VFLModule(LightningModule, ABC):
 
     # ---- checkpoints
 
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        trusted: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Self:
+        """The module of a checkpoint, as Lightning loads it, from classes that are trusted and no others.
+
+        Guarantee: a class that the checkpoint names is built only if it is defined in ``lightning_vfl``, is a network,
+            metric, optimiser or scheduler of torch or torchmetrics, or is ``trusted``; everything is checked before the
+            first import.
+        Not guaranteed: anything with ``weights_only=False``, which lets the file run any code.
+
+        Args:
+            checkpoint_path: a path, an address or an open file.
+            map_location: where tensors go, as in ``torch.load``.
+            hparams_file: a YAML file whose hyperparameters are used instead of the checkpoint's.
+            strict: whether the names of the weights have to be the module's.
+            weights_only: read plain values and tensors only; None: True, for addresses too.
+            trusted: further packages, modules or classes that the checkpoint may name: ``["my_project"]``.
+            kwargs: parts and settings that replace those of the checkpoint.
+
+        Raises:
+            ConfigurationError: for a checkpoint that names anything else, or was trained with other parts.
+        """
+        safe = {} if weights_only is None else {"weights_only": weights_only}
+        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as file:
+            return super().load_from_checkpoint(file, map_location, hparams_file, strict, **safe, **kwargs)
+
     def _parts(self) -> dict[str, str]:
         """What the networks are, in words that compare: the printed form of what was built."""
         bottoms = "\n".join(str(bottom) for bottom in self.bottoms.parties)
@@ -883,6 +985,7 @@ class VFLModule(LightningModule, ABC):
         self.corrected = dict(books.get("corrected", {}))
         self.preparation.forget("fit", "validation", "test", "predict")  # their rounds may be counted back
         self.preparation.load(books.get("preparation", {}))
-        self.privacy.load(books.get("privacy", {}))
+        path = None if self._trainer is None else self.trainer.ckpt_path
+        self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
         self._resumed_memory = books.get("memory", {})
         self._epoch = EpochLoss(**books["epoch_loss"])

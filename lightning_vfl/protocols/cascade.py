@@ -356,7 +356,7 @@ class CascadeVFL(RoundVFL):
         self.staleness = Staleness()
 
     def readers(self) -> tuple[int | None, ...]:
-        return self.active_parties
+        return () if self.variant == "centralized" else self.active_parties
 
     def _replicas(self) -> Replicas:
         if self.replicas is None:

@@ -57,7 +57,6 @@ class RoundVFL(VFLModule, ABC):
         super().__init__(aggregator, bottom, top, width, **settings)
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
-        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # by rows: a fit knows two batch sizes at most
         self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
 
     # ---- before training
@@ -90,7 +89,6 @@ class RoundVFL(VFLModule, ABC):
                 "nothing; use WaitForAll, or fewer stragglers"
             )
         self.left_out = tuple((~called).nonzero().flatten().tolist())
-        self._faultless.clear()
         self._possible = None
         super().on_fit_start()
 
@@ -187,7 +185,8 @@ class RoundVFL(VFLModule, ABC):
         Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
         """
         if self._possible is None:
-            missing = self.faults.models or self.waiting.leaves_out or self.left_out
+            impatient = self.waiting.patience is not None  # a slow link is enough to be late
+            missing = self.faults.models or self.waiting.leaves_out or self.left_out or impatient
             events: dict[PrivacyEvent | None, None] = {}  # each once, in order
             for reader in self.readers():
                 roster = self.roster if reader is None else replace(self.roster, active=reader)

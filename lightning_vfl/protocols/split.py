@@ -1,7 +1,9 @@
 """SplitVFL: every round all parties send embeddings, and all learn from the server's gradient."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -15,9 +17,13 @@ from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.planning import RoundPlan
+from lightning_vfl.protocols.base import BOOKS
 from lightning_vfl.protocols.books import plain_sgd_rate
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
+from lightning_vfl.protocols.invertible import Exposure, refuse_readable, refuse_solvable
 from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.update_noise import UpdateNoise
+from lightning_vfl.protocols.update_sums import Summed, UpdateSums
 from lightning_vfl.types import Leg, PartyView, Roll, RoundNames, VerticalBatch
 from lightning_vfl.waiting import WaitingRule
 
@@ -43,11 +49,16 @@ class SplitVFL(RoundVFL):
         waiting: when the server stops waiting; None: ``WaitForAll()``.
         missing: what happens about the missing; None: ``Exclude()``.
         norm: makes a norm over the aggregate, in front of the top, from its width; None: there is none.
+        sum_updates_over: k, for groups that share a bottom: each party sums its update over k rounds that its group
+            learns from, and the group's bottom moves once in k rounds. What is not complete when training ends is not
+            sent. With plain SGD the step is -η times the sum.
+        update_noise: makes the updates of groups noisy before they are sent; None: they are exact.
+        allow_invertible_updates: train groups even if the server could compute their records.
         settings: those of ``VFLModule``.
 
     Raises:
         ConfigurationError: before training, for a waiting rule and a policy that cannot train together, under these
-            faults or with this aggregator.
+            faults or with this aggregator; for groups whose records the server could compute.
 
     Example:
         >>> from lightning_vfl.aggregators import Mean
@@ -69,10 +80,18 @@ class SplitVFL(RoundVFL):
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
         norm: Callable[[int], nn.Module] | None = None,
+        sum_updates_over: int = 1,
+        update_noise: UpdateNoise | None = None,
+        allow_invertible_updates: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
         self._norm = norm
+        self.update_noise = update_noise
+        self.allow_invertible_updates = allow_invertible_updates
+        self._sums = UpdateSums(sum_updates_over)
+        self._ids = torch.empty(0, dtype=torch.int64)  # of the round that is going on, where updates are charged
+        self._faultless: dict[tuple[tuple[int, int], tuple[tuple[int, ...], ...]], RoundPlan] = {}  # few in a fit
 
     def configure_model(self) -> None:
         if hasattr(self, "bottoms"):
@@ -94,12 +113,19 @@ class SplitVFL(RoundVFL):
             raise ConfigurationError(
                 "updates of groups cannot be summed before their gradients are unscaled; use precision bf16-mixed"
             )
+        if self.roster.shared:
+            refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
+        self.accounts_updates = self.update_noise is not None and bool(self.roster.shared)
+        self._faultless.clear()
         super().on_fit_start()
 
     def on_train_start(self) -> None:
-        """A norm over a batch has to be given one."""
+        """A norm over a batch has to be given one; updates of groups must not determine their records."""
         super().on_train_start()
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
+        if self.roster.shared and self.update_noise is None and not self.allow_invertible_updates:
+            for group in self.roster.shared:
+                refuse_solvable(self._exposure(group, schedule), self._sums.over)
         if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
             return
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
@@ -114,6 +140,28 @@ class SplitVFL(RoundVFL):
                 "themselves, not the joint batch"
             )
 
+    def _exposure(self, group: tuple[int, ...], schedule: Any) -> Exposure:
+        """What the updates of a group tell in this training; without a datamodule, nothing is known of the batches."""
+        data, planned = getattr(self._trainer, "datamodule", None), self.trainer.estimated_stepping_batches
+        records, batches = 0, []
+        if data is not None and schedule is not None:
+            present = data.records("train").present
+            records = len(data.records("train")) if present is None else int(present[:, list(group)].any(1).sum())
+            batches = [len(ids) for ids, _ in schedule.epoch(0)][: int(self.trainer.num_training_batches)]
+            if records < len(data.records("train")):  # the others may all be in one batch
+                batches = [max(0, size - len(data.records("train")) + records) for size in batches]
+        done = self.rounds.get("fit", 0)
+        return Exposure(
+            group,
+            self.embedding_widths[group[0]],
+            sum(p.numel() for p in self.bottoms.parties[group[0]].parameters()),
+            prod(self.hparams["party_shapes"][group[0]]),
+            records,
+            batches,
+            done + planned - self.trainer.global_step,
+            bool(self.faults.models),
+        )
+
     # ---- training
 
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
@@ -125,6 +173,8 @@ class SplitVFL(RoundVFL):
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.enter(plan, self.round_costs(*rows))
         self.spend_privacy(plan, batch)
+        if self.accounts_updates:
+            self._ids = self.joint_ids(batch)
         if plan.skipped:
             self.log_training(None, batch, batch_idx)
             return self.nothing_learnt()
@@ -140,30 +190,67 @@ class SplitVFL(RoundVFL):
             self.withhold_everything()
             return
         self.bottoms.withhold(self._plan.withheld)
-        for group in self.roster.shared:
-            if self._view is not None and self._plan.learners[list(group)].any():
-                self._join(group, optimizer, self._view)
+        view = self._view
+        if view is not None:
+            learning = [group for group in self.roster.shared if self._plan.learners[list(group)].any()]
+            complete = {group: summed for group in learning if (summed := self._added(group)) is not None}
+            self._charge_updates(list(complete.values()))
+            for group, summed in complete.items():
+                self._join(group, summed, optimizer, view)
         self._view = None
 
-    def _join(self, group: tuple[int, ...], optimizer: Optimizer, view: PartyView) -> None:
+    def _added(self, group: tuple[int, ...]) -> Summed | None:
+        """Take the gradients of a group's parties and add them to their sums; gives the sums that are complete."""
+        gradients = {}
+        for m in group:
+            own = list(self.bottoms.parties[m].parameters())
+            flat = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]
+            gradients[m] = torch.cat(flat) if flat else torch.empty(0)
+            for p in own:
+                p.grad = None
+        return self._sums.add(group, gradients, self._ids)
+
+    def _charge_updates(self, sent: list[Summed]) -> None:
+        """Charge the records behind noisy updates: a record for as many groups as have its batch in their update."""
+        if self.update_noise is None or self.privacy.accountant is None:
+            return
+        groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
+        for number in sorted(set(groups.values())):
+            ids = torch.tensor([record for record, count in groups.items() if count == number])
+            self.privacy.spend(self.rounds["fit"] - 1, self.update_noise.event(number), ids)  # on the disk first
+
+    def _join(self, group: tuple[int, ...], summed: Summed, optimizer: Optimizer, view: PartyView) -> None:
         """Give the group's shared bottom the sum of its parties' updates as its gradient.
 
         With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
         server, on the sum of the gradients.
         """
-        copies = {m: list(self.bottoms.parties[m].parameters()) for m in group}
-        leading = copies[group[0]]
-        rate = plain_sgd_rate(optimizer, leading[0]) if leading else None
-        scale = 1.0 if rate is None else -rate
-        updates = {}
-        for m, own in copies.items():
-            flat = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]
-            updates[m] = scale * torch.cat(flat)
-            for p in own:
-                p.grad = None
+        leading = list(self.bottoms.parties[group[0]].parameters())
+        if not leading:
+            return
+        rate = plain_sgd_rate(optimizer, leading[0])
+        scale, noise = 1.0 if rate is None else -rate, self.update_noise
+        updates = {
+            m: scale * (own if noise is None else noise.noisy(own, view.names, m))
+            for m, own in summed.gradients.items()
+        }
         total = self.aggregator.join_updates(updates, view) / scale
+        if self._joint and noise is not None and noise.draws == "system":  # each process has drawn noise of its own
+            total = self.trainer.strategy.broadcast(total)
         for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
             p.grad = part.view_as(p).to(p.dtype)
+
+    def on_train_end(self) -> None:
+        """Say what of the groups' updates was not sent."""
+        super().on_train_end()
+        for group, rounds in self._sums.rounds.items():
+            rank_zero_warn(
+                f"the parties of group {group} have summed their updates over {rounds} of {self._sums.over} rounds at "
+                "the end of training; this sum is not sent"
+            )
+
+    def sending_groups(self) -> tuple[tuple[int, ...], ...]:
+        return self._sums.due(self.roster.shared)
 
     def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
         """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1.
@@ -173,8 +260,9 @@ class SplitVFL(RoundVFL):
         rows = rows or (self.rows_of(batch).total, self.coded_rows(batch))
         held = self._held(batch)
         alike = held is None and not self.faults.models
-        if alike and rows in self._faultless:
-            return self._faultless[rows]
+        key = rows, self.sending_groups()
+        if alike and key in self._faultless:
+            return self._faultless[key]
         plan = self.planned(
             self.round_costs(*rows),
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
@@ -183,7 +271,7 @@ class SplitVFL(RoundVFL):
             partial(self.aggregator.takes_part, roster=self.roster),
         )
         if alike:
-            self._faultless[rows] = plan
+            self._faultless[key] = plan
         return plan
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
@@ -213,6 +301,34 @@ class SplitVFL(RoundVFL):
     def owners(self) -> Iterator[nn.Module]:
         yield from self.bottoms.parties
         yield self.top if self.norm is None else nn.ModuleList([self.norm, self.top])
+
+    def protection(self, uploads: int) -> str | None:
+        """Of embeddings, in the aggregator's words, and of the model updates of groups."""
+        said, noise = super().protection(uploads), self.update_noise
+        if not self.roster.shared:
+            return said
+        if self.allow_invertible_updates:
+            words = "the server may compute the records of groups from what it knows (allow_invertible_updates)"
+            if noise is not None:
+                words += f", but for the noise in their model updates, {noise}"
+        elif noise is not None:
+            words = f"model updates of groups are noisy, {noise}; their ε is no ε of the embeddings"
+        else:
+            words = "model updates of groups have fewer numbers in all than their records; nothing more is claimed"
+        if noise is not None and noise.draws == "seeded":
+            words += "; simulated: draws are known to who knows the seed"
+        return words if said is None else f"{said}; {words}"
+
+    # ---- checkpoints
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        if "optimizer_states" in checkpoint and self._sums.rounds:
+            checkpoint[BOOKS]["update sums"] = self._sums.state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self._sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))
 
     def _parts(self) -> dict[str, str]:
         return super()._parts() | {"norm": str(self.norm)}

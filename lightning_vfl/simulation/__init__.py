@@ -1,28 +1,28 @@
-"""Pure models of the world around the parties: what is sent, how long it takes, who fails. No Lightning."""
+"""Models of faults, delays, traffic and virtual time. No Lightning."""
 
-from lightning_vfl.simulation.absences import RandomAbsence
 from lightning_vfl.simulation.clock import VirtualClock
-from lightning_vfl.simulation.crashes import CrashChain
+from lightning_vfl.simulation.crashes import Crashes
 from lightning_vfl.simulation.delays import ComputeBound, Constant, Delay, Exponential, LogNormal, Uniform
 from lightning_vfl.simulation.faults import FaultModel, Faults, RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
-from lightning_vfl.simulation.slow_parties import SlowParties
-from lightning_vfl.simulation.trace import RecordedTrace
+from lightning_vfl.simulation.party_dropout import PartyDropout
+from lightning_vfl.simulation.stragglers import Stragglers
+from lightning_vfl.simulation.trace import TraceReplay
 
 __all__ = [
     "CommunicationMeter",
     "ComputeBound",
     "Constant",
-    "CrashChain",
+    "Crashes",
     "Delay",
     "Exponential",
     "FaultModel",
     "Faults",
     "LogNormal",
-    "RandomAbsence",
-    "RecordedTrace",
+    "PartyDropout",
     "RoundOutcome",
-    "SlowParties",
+    "Stragglers",
+    "TraceReplay",
     "Uniform",
     "VirtualClock",
 ]

@@ -1,8 +1,8 @@
-"""Crashes: guests, hosts or connections that go down and come back."""
+"""Crashes: parties, hosts or connections that fail and come back."""
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -20,30 +20,31 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-class CrashChain(FaultModel):
-    """Everybody of one kind follows a chain of two states, alive and dead, that moves at each of its requests.
+class Crashes(FaultModel):
+    """Each guest (or host, or connection) is alive or dead, and its state may change at each of its requests.
 
-    All start alive. At request t one uniform U is drawn for each: who is alive dies if U < ``down``, who is dead comes
-    back if U ≥ 1 - ``rejoin``, before the request is answered. A dead guest neither sends nor receives.
+    All start alive. At request t one uniform number U is drawn for each guest. A guest that is alive dies if
+    U < ``down``; a guest that is dead comes back if U ≥ 1 - ``rejoin``. The state changes before the request is
+    answered. A dead guest neither sends nor receives. For crashes of several kinds, use one model for each.
 
-    The state is found from the draws backwards: once ``down`` + ``rejoin`` ≤ 1, a draw either leads to the same state
-    from both, or changes nothing; above 1, it leads to the same state or exchanges the two. So the last draw that leads
-    to one state from both, and the number of exchanges since, say where the chain is, without a walk from request 0.
+    The state at a late request is found without a walk from request 0. If ``down`` + ``rejoin`` ≤ 1, a draw leads to
+    the same state from both states, or changes nothing. Above 1, it leads to the same state or exchanges the two. So
+    the last draw that leads to one state, and the number of exchanges after it, determine the state.
 
     Guarantee: the expected number of draws that are looked back at is below 1 / (1 - |1 - down - rejoin|), and the rest
         of a block of 64, however late the request is. The chain of guest m, of host h and of the link (m, h) is the
         same whatever other guests and hosts there are.
 
     Args:
-        what: guests (the parties), hosts, or the connections between them.
-        down: probability that one who is alive dies.
-        rejoin: probability that one who is dead comes back.
+        what: ``guests`` (the parties), ``hosts``, or the ``connections`` between them.
+        down: the probability at a request that a living guest dies.
+        rejoin: the probability at a request that a dead guest comes back.
 
     Raises:
         ConfigurationError: for another ``what``, or numbers outside [0, 1].
 
     Example:
-        >>> model = CrashChain("guests", down=1.0, rejoin=1.0)
+        >>> model = Crashes("guests", down=1.0, rejoin=1.0)
         >>> [model.sample(t, Roster.singles(2), seed=0).sends.tolist() for t in range(2)]
         [[False, False], [True, True]]
 
@@ -53,16 +54,18 @@ class CrashChain(FaultModel):
         down is 0.3, rejoin 1, 0.5 and 0.1).
     """
 
+    stream_name: ClassVar[str] = "CrashChain"
+
     def __init__(self, what: str, down: float, rejoin: float) -> None:
         if what not in ("guests", "hosts", "connections"):
-            raise ConfigurationError(f"what: '{what}' cannot crash; use guests, hosts or connections")
+            raise ConfigurationError(f"what must be guests, hosts or connections; got '{what}'")
         self.what = what
         self.down = probability("down", down)
         self.rejoin = probability("rejoin", rejoin)
 
     @property
     def silent(self) -> bool:
-        return self.down > 0 and self.what != "hosts"  # of a host that is down no message is waited for
+        return self.down > 0 and self.what != "hosts"  # the server waits for no message of a host
 
     @property
     def tells_hosts_apart(self) -> bool:
@@ -73,7 +76,7 @@ class CrashChain(FaultModel):
         if self.what == "guests":
             alive = self._alive(request, roster.parties, seed, "guests")
             return replace(nothing, sends=alive, receives=alive)
-        each = 1 if self.what == "hosts" else roster.parties  # a stream for each host: more hosts change no other's
+        each = 1 if self.what == "hosts" else roster.parties  # one stream a host: the number of hosts changes no stream
         states = [self._alive(request, each, seed, self.what, host) for host in range(roster.hosts)]
         if self.what == "hosts":
             return replace(nothing, hosts=torch.cat(states))
@@ -85,14 +88,14 @@ class CrashChain(FaultModel):
         return self.sample(request, roster, seed).hosts
 
     def _alive(self, request: int, entities: int, seed: int, *names: Name) -> Tensor:
-        """Who is alive after the draw of this request, (entities,)."""
+        """(entities,) bool, the states after the draw of this request."""
         block, row = divmod(request, BLOCK)
         return _states(self.down, self.rejoin, seed, block, entities, *names)[row]
 
 
 @lru_cache(maxsize=1024)
 def _states(down: float, rejoin: float, seed: int, block: int, entities: int, *names: Name) -> Tensor:
-    """Who is alive after each request of a block, (BLOCK, entities)."""
+    """(BLOCK, entities) bool, the states after each request of a block."""
     u = uniform_block(seed, block, entities, *names)
     dies, revives = u < down, u >= 1.0 - rejoin
     states = np.empty_like(dies)
@@ -103,7 +106,7 @@ def _states(down: float, rejoin: float, seed: int, block: int, entities: int, *n
 
 
 def _before(down: float, rejoin: float, seed: int, block: int, entities: int, *names: Name) -> "Flags":
-    """Who is alive before the first request of a block: found backwards, block by block."""
+    """(entities,) bool, the states before the first request of a block, found backwards block by block."""
     state = np.ones(entities, dtype=np.bool_)  # all start alive
     if down + rejoin == 0.0 or (down + rejoin == 2.0 and BLOCK % 2 == 0):
         return state  # nothing ever changes, or everything at every request: no draw would settle it

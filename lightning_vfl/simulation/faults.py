@@ -1,10 +1,10 @@
-"""What goes wrong, as data: the outcome of a request, and models that say it from a seed alone.
+"""Faults as data: the outcome of a request, and models that compute the outcome from a seed.
 
-A request is one call that is made to a party, a host or a link between them. Requests are counted for each of them:
-round t of ``SplitVFL`` makes requests 2t (forward) and 2t + 1 (backward) of everybody, the k-th event of party m in
-``AsyncVFL`` makes 2k and 2k + 1 of party m alone. A fault model is a pure function of (request, roster, seed), so two
-protocols with the same seed meet the identical trace, every process of a run sees the same one, and nothing about
-faults has to be in a checkpoint.
+A request is one call to a party, a host or a link. Each party, host and link counts its own requests. Round t of
+``SplitVFL`` makes requests 2t (forward) and 2t + 1 (backward) of every party. The k-th event of party m in ``AsyncVFL``
+makes requests 2k and 2k + 1 of party m alone. A fault model is a pure function of (request, roster, seed). So two
+protocols with the same seed meet the same faults, all processes of a run compute the same faults, and a checkpoint
+does not need to store any.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,12 +21,12 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Roster
 
-_REMEMBERED = 4096  # outcomes that are kept: asynchronous parties come back to the same request at different times
+_REMEMBERED = 4096  # cached outcomes: asynchronous parties ask for the same request at different times
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one truth to compare by
 class RoundOutcome:
-    """What happens to everybody at one request; ``a & b`` is what happens when both do.
+    """The outcome of one request for all parties, hosts and links; ``a & b`` is the outcome if both faults happen.
 
     Shapes: (M,) for parties, (H,) for hosts, (M, H) for links; on the CPU.
     Units: ``delay`` and ``peer_delay`` float64 seconds, 0 or more; ``slowdown`` float64, 1 or more; the others bool.
@@ -36,9 +37,9 @@ class RoundOutcome:
         delay: seconds that pass before a party sends to the server.
         peer_delay: seconds that pass before a party sends to its peers; a leg says which part of it applies.
         slowdown: factor on the time that a party computes.
-        announced: False for a party known to be away before the round: it is not called.
-        sends: False for a party that is called, and sends nothing.
-        receives: False for a party that does not hear the server's answer.
+        announced: False for a party that is known to be absent before the round. The server does not call it.
+        sends: False for a party that is called and sends nothing.
+        receives: False for a party that the server's answer does not reach.
         hosts: False for a host (the server of a protocol that has one) that is down.
         links: False for a connection between a party and a host that is down.
     """
@@ -79,9 +80,9 @@ _JOIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def together(nothing: RoundOutcome, outcomes: Sequence[RoundOutcome]) -> RoundOutcome:
-    """What happens when all of these do: ``&`` over them, without the fields that most models leave alone.
+    """The joint outcome of several models: ``&`` over all, skipping the fields that a model did not change.
 
-    ``nothing`` is the neutral element whose very tensors stand where a model says nothing.
+    ``nothing`` is the neutral element. A field that is the same tensor object as in ``nothing`` was not changed.
     """
     joined = {}
     for name, join in _JOIN.items():
@@ -92,37 +93,48 @@ def together(nothing: RoundOutcome, outcomes: Sequence[RoundOutcome]) -> RoundOu
 
 
 class FaultModel(ABC):
-    """One kind of trouble; subclass it for a kind of your own.
+    """A model of one kind of fault; subclass it for a kind of your own.
+
+    Class data:
+        stream_name: the random streams of the model begin with this name; default: the name of the class. A class that
+            is renamed keeps the old name here, so that seeds give the same faults.
 
     Laws, held by ``tests/unit/simulation/test_fault_contract.py`` for every subclass:
 
     1. ``sample`` is pure: the same (request, roster, seed) gives the same bits, in any order of calls.
     2. outcomes have the shapes, units and ranges of ``RoundOutcome``.
     3. the seed matters, unless the model draws nothing.
-    4. ``silent`` is what the outcomes do: False if ``sends``, ``links`` and ``receives`` always hold; so is
-       ``tells_hosts_apart``: False if ``hosts`` and ``links`` always do.
+    4. ``silent`` is False if ``sends``, ``links`` and ``receives`` are always True, ``tells_hosts_apart`` if ``hosts``
+       and ``links`` are.
     """
+
+    stream_name: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "stream_name" not in vars(cls):
+            cls.stream_name = cls.__name__
 
     @abstractmethod
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
-        """What happens at this request, of everybody."""
+        """The outcome of this request for all parties, hosts and links."""
 
     def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
-        """(H,) bool, the hosts' part of ``sample``: where parties are not asked, as they have requests of their own."""
+        """(H,) bool, the hosts' part of ``sample``, for protocols in which hosts have requests of their own."""
         return self.sample(request, roster, seed).hosts
 
     @property
     def silent(self) -> bool:
-        """Whether messages may be lost without notice: somebody who waits for them needs a timeout."""
+        """Whether messages may be lost without notice; a server that waits for them needs a timeout."""
         return False
 
     @property
     def tells_hosts_apart(self) -> bool:
-        """Whether hosts, or the connections to them, may be up for one and down for another; default: they may."""
+        """Whether some hosts, or some links to hosts, may be down while others are up; default: yes."""
         return True
 
     def stragglers(self, roster: Roster, seed: int) -> Tensor:
-        """(M,) bool, who is known to be slow for the whole run: whom ``Ignore`` leaves out. Default: nobody."""
+        """(M,) bool, the parties known to be slow for the whole run, which ``Ignore`` never calls; default: none."""
         return torch.zeros(roster.parties, dtype=torch.bool)
 
     def __repr__(self) -> str:
@@ -131,10 +143,11 @@ class FaultModel(ABC):
 
 
 class Faults:
-    """All fault models of a run, and what they say together.
+    """All fault models of a run and their joint outcome.
 
     Args:
-        seed: of the run. Every model draws under a name of its own: its class, and its number among that class.
+        seed: of the run. Each model draws from streams of its own: their names are its ``stream_name`` and its number
+            among the models of that name.
 
     Example:
         >>> faults = Faults(seed=0)
@@ -150,21 +163,21 @@ class Faults:
         self._slow: dict[Roster, Tensor] = {}
 
     def add(self, model: FaultModel) -> None:
-        """Let this happen too; a model that is there already is not added again."""
+        """Add a model; a model that was added before is not added again."""
         if not any(model is known for known in self.models):
             self._hold((*self.models, model))
 
     def remove(self, model: FaultModel) -> None:
-        """Let this happen no longer."""
+        """Remove a model."""
         self._hold(tuple(known for known in self.models if known is not model))
 
     def reseed(self, seed: int) -> None:
-        """Draw as a run of this seed does: a resumed run meets the faults of the one it continues."""
+        """Use the seed of another run: a resumed run has the faults of the run that it continues."""
         self.seed = seed
         self._hold(self.models)
 
     def at(self, request: int, roster: Roster) -> RoundOutcome:
-        """What happens at this request."""
+        """The joint outcome of this request."""
         key = (request, roster)
         outcome = self._recent.get(key)
         if outcome is None:
@@ -183,7 +196,7 @@ class Faults:
         return up
 
     def stragglers(self, roster: Roster) -> Tensor:
-        """(M,) bool, who is known to be slow for the whole run."""
+        """(M,) bool, the parties that are known to be slow for the whole run."""
         if roster not in self._slow:
             slow = torch.zeros(roster.parties, dtype=torch.bool)
             for model, seed in self._seeded:
@@ -198,14 +211,14 @@ class Faults:
 
     @property
     def tell_hosts_apart(self) -> bool:
-        """Whether one host may be reached by what another is not."""
+        """Whether a message may reach one host and not another."""
         return any(model.tells_hosts_apart for model in self.models)
 
     def _hold(self, models: tuple[FaultModel, ...]) -> None:
         met: Counter[str] = Counter()
         seeds = []
         for model in models:
-            name = type(model).__name__
+            name = model.stream_name
             seeds.append(seed_of(self.seed, "faults", name, met[name]))
             met[name] += 1
         self.models = models
@@ -215,11 +228,11 @@ class Faults:
 
 
 def probability(name: str, value: float) -> float:
-    """This setting, seen to be a probability.
+    """The value of a setting that must be a probability.
 
     Raises:
         ConfigurationError: if it is none.
     """
     if not 0.0 <= value <= 1.0:
-        raise ConfigurationError(f"{name} {value} is no probability; use a number from 0 to 1")
+        raise ConfigurationError(f"{name} must be a probability from 0 to 1; got {value}")
     return value

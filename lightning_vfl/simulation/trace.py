@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import refuse_large_table
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Roster
 
@@ -37,7 +38,7 @@ _NEEDED = ("party", "delay", "up", "down")
 _OF_HOST = re.compile(r"(link|host)_(\d+)")
 
 
-class RecordedTrace(FaultModel):
+class TraceReplay(FaultModel):
     """Replays a trace from a file.
 
     Units: seconds.
@@ -53,9 +54,11 @@ class RecordedTrace(FaultModel):
             other parties or more hosts than a trace that tells of hosts, and past the end.
 
     Example:
-        >>> RecordedTrace("trace.csv")
-        RecordedTrace(path='trace.csv')
+        >>> TraceReplay("trace.csv")
+        TraceReplay(path='trace.csv')
     """
+
+    stream_name: ClassVar[str] = "RecordedTrace"
 
     def __init__(self, path: str) -> None:
         file_of(path)
@@ -111,7 +114,7 @@ class RecordedTrace(FaultModel):
 
 
 def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataFrame":
-    """The trace of requests 0 to ``requests`` - 1 as a table that ``RecordedTrace`` reads.
+    """The trace of requests 0 to ``requests`` - 1 as a table that ``TraceReplay`` reads.
 
     Args:
         faults_at: request -> its outcome.
@@ -186,7 +189,10 @@ def _read(path: Path) -> "pd.DataFrame":
     try:
         if path.suffix == ".csv":
             return pd.read_csv(path, converters=dict.fromkeys((*_SECONDS, *_FACTORS), _number))
+        refuse_large_table(path)
         return pd.read_parquet(path)
+    except ConfigurationError:
+        raise
     except (ValueError, OSError) as error:
         said = " ".join(str(error).split())
         raise ConfigurationError(f"{path.name} cannot be read ({said}); correct it, or record a new one") from error

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, LagrangeCoded, LocalGaussian, MaskedSum, PoissonBinomial
-from lightning_vfl.datamodules import BreastCancer
+from lightning_vfl.datamodules import BreastCancer, Standardise
 from lightning_vfl.networks import MLP, PolynomialNetwork
 from lightning_vfl.types import LinearForms
 from tests.attacks.row import Row
@@ -62,7 +62,7 @@ class Gradients(Callback):
 def stolen(aggregator: Aggregator, bottom: Any, width: int, epochs: int = 1, seed: int = 0) -> float:
     """The share of training labels that the attacker gets right from the gradients of the last epoch."""
     torch.manual_seed(seed)
-    data = BreastCancer(batch_size=32, seed=seed)
+    data = BreastCancer(batch_size=32, seed=seed, normaliser=Standardise(public=True))
     listener = Gradients(ATTACKER)
     module = SplitVFL(aggregator, bottom=bottom, top=partial(MLP, hidden=[64]), width=width, seed=seed)
     with tempfile.TemporaryDirectory() as folder:

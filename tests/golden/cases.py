@@ -8,16 +8,25 @@ SPLIT = ("concat", "sum", "mean", "max", "fedvs", "lagrange_shared", "vfedsec", 
 IN_THE_CLEAR = ("concat", "sum", "mean", "max")
 POLICIES = ("stale", "buffer", "zeros", "skip")  # discard is skip under another name
 SPLIT_FAULTS = ("fedvs_stragglers", "fedvs_figure1", "unreliable", "vfedsec_dropout")
+FAULTS_OF = {  # besides faults/unreliable
+    "mean": SPLIT_FAULTS,
+    "concat": SPLIT_FAULTS,
+    "fedvs": ("fedvs_stragglers",),
+    "vfedsec": ("vfedsec_dropout",),
+    "lagrange_shared": ("fedvs_stragglers",),
+}
 CRASHES = ("dvfl_guest_crashes", "dvfl_connection_crashes", "dvfl_host_crashes")
 
 SILENT = {"unreliable", "dvfl_guest_crashes", "dvfl_connection_crashes"}  # with these, waiting needs a timeout
 PATIENT = {"waiting": {"class_path": "WaitForAll", "init_args": {"timeout": 1.0}}}
-SMALL = {"width": 6, "bottom.hidden": [5], "top.hidden": [4]}
-SECRETS = {
+SMALL: dict[str, Any] = {"width": 6, "bottom.hidden": [5], "top.hidden": [4]}
+SECRETS: dict[str, dict[str, Any]] = {
     "fedvs": {"aggregator.insecure_seeded_secrets": True, "bottom.degree": 2},
     "lagrange_shared": {"aggregator.insecure_seeded_secrets": True},
     "vfedsec": {"aggregator.insecure_seeded_secrets": True},
-    "pbm": {"aggregator.inner.insecure_seeded_secrets": True},
+    "pbm": {"aggregator.inner.insecure_seeded_secrets": True, "aggregator.draws": "seeded"},
+    "pbm_local": {"aggregator.draws": "seeded"},
+    "wait_dp": {"aggregator.draws": "seeded"},
 }
 
 
@@ -48,7 +57,7 @@ def cases() -> dict[str, Case]:
 def _cases() -> Iterator[tuple[str, Case]]:
     for protocol in SPLIT:
         yield protocol, _of(protocol)
-        for faults in SPLIT_FAULTS if protocol not in ("sum", "max") else ("unreliable",):
+        for faults in dict.fromkeys(("unreliable", *FAULTS_OF.get(protocol, ()))):
             yield f"{protocol}, {faults}", _of(protocol, f"faults/{faults}")
     for protocol in ("mean", "concat"):
         for policy in POLICIES:
@@ -82,7 +91,7 @@ def _masked() -> Iterator[tuple[str, Case]]:
 
 def _others() -> Iterator[tuple[str, Case]]:
     """The protocols that are not synchronous."""
-    for faults in ("", *SPLIT_FAULTS, *CRASHES):
+    for faults in ("", "unreliable", *CRASHES):
         extra = (f"faults/{faults}",) if faults else ()
         name = f", {faults}" if faults else ""
         yield f"vafl{name}", _of("vafl", *extra)
@@ -99,7 +108,7 @@ def _others() -> Iterator[tuple[str, Case]]:
 
 
 def _of(protocol: str, *others: str, data: str = "Tiles", more: Mapping[str, Any] | None = None) -> Case:
-    settings = SMALL | SECRETS.get(protocol, {})
+    settings: dict[str, Any] = SMALL | SECRETS.get(protocol, {})
     if protocol == "fedvs":  # its bottoms have no hidden layers
         settings = {name: value for name, value in settings.items() if name != "bottom.hidden"}
     silent = any(name.removeprefix("faults/") in SILENT for name in others)

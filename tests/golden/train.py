@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 
+from lightning_vfl.datamodules import Standardise
 from tests.golden import data as records
 from tests.golden.build import faults_of, merged, module_of
 from tests.golden.cases import Case
@@ -70,7 +71,7 @@ def fit(
         enable_model_summary=False,
         default_root_dir=str(folder),
     )
-    datamodule = getattr(records, case.data)(batch_size=BATCH)
+    datamodule = getattr(records, case.data)(normaliser=Standardise(public=True), batch_size=BATCH)
     torch.manual_seed(SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -46,8 +46,8 @@ def empty_folder(tmp_path, monkeypatch):
 )
 def test_one_line_names_the_fix(more, status, message, capsys):
     code, line = complaint(["fit", *GOOD, *more], capsys)
-    assert code == status
     assert message in line
+    assert code == status
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.callbacks import PartyDropout
 from lightning_vfl.crypto import Use, reused
 from lightning_vfl.datamodules import ContiguousColumns, Groups
+from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.waiting import WaitForAll
 from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, trainer
@@ -21,19 +22,26 @@ PLAIN = {"records": 90, "steps": 5, "silent": None, "members": [1, 1, 1]}
 CASES = {
     "sum": PLAIN,
     "groups in segments, announced absences": {
-        **PLAIN, "layout": "segments", "members": [1, 2, 2], "silent": False, "steps": 7
+        **PLAIN, "layout": "segments", "members": [1, 3, 3], "silent": False, "steps": 7
     },
     "groups": {**PLAIN, "members": [1, 3]},
+    "groups, sums of noisy updates": {
+        **PLAIN,
+        "members": [1, 3],
+        "steps": 7,
+        "updates": {"sum_updates_over": 2, "update_noise": UpdateNoise(0.1, 1e-3, draws="seeded")},
+    },
+    "groups, noise of each process": {**PLAIN, "members": [1, 3], "updates": {"update_noise": UpdateNoise(0.1, 1e-6)}},
     "recovery, silent absences": {**PLAIN, "recovery": {"threshold": 3}, "members": [1, 1, 1, 1], "silent": True},
     "equivalent": {**PLAIN, "layout": "segments", "execution": "equivalent", "silent": False},
     "uneven rows": {**PLAIN, "records": 95, "steps": 7, "layout": "segments"},
     "one record in the last batch, one process without rows": {**PLAIN, "records": 102, "steps": 8},
-    "seeded groups": {**PLAIN, "insecure_seeded_secrets": True, "members": [1, 2, 2], "layout": "segments"},
+    "seeded groups": {**PLAIN, "insecure_seeded_secrets": True, "members": [1, 3, 3], "layout": "segments"},
     "seeded recovery": {**PLAIN, "insecure_seeded_secrets": True, "recovery": {}},
 }  # fmt: skip
 
 
-def train(folder, devices, records, steps, silent, members, **settings):
+def train(folder, devices, records, steps, silent, members, updates=None, **settings):
     Blobs.records_in_all = records
     torch.manual_seed(0)
     aggregator = MaskedSum(**settings)
@@ -47,6 +55,8 @@ def train(folder, devices, records, steps, silent, members, **settings):
         waiting=WaitForAll(timeout=9.0),
         optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         evaluate="protocol",
+        allow_invertible_updates=True,
+        **(updates or {}),
     )
     t = trainer(
         folder,
@@ -125,7 +135,7 @@ def test_no_block_of_keystream_is_used_twice_by_all_processes_together(folders, 
 
 @pytest.mark.processes
 def test_the_copies_of_a_bottom_are_equal_after_training_in_two_processes(folders):
-    for case in ("groups", "groups in segments, announced absences"):
+    for case in ("groups", "groups in segments, announced absences", "groups, noise of each process"):
         weights = torch.load(folders[1] / case / "state.pt", weights_only=True)["weights"]
         for name, value in weights.items():
             if name.startswith("bottoms.parties.2."):

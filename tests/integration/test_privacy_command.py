@@ -1,6 +1,7 @@
 """``lightning-vfl privacy``: the figures of a recipe without training it, against those of the fit."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -24,9 +25,22 @@ def test_the_table_is_what_the_fit_will_have_spent(capsys):
     done = run(["fit", *PBM, *QUIET, "--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"])
     figures = done.model.privacy.figures()
     for unit, epsilon in figures.items():
-        assert f"{unit} " in said
+        assert unit in said
         assert f"{epsilon:,.4g}" in said
+    assert said.index("party, its columns") < said.index("party-record, if weights and scaling do")
+    for fewer in (3, 2):  # the server and 1 party, and all parties but two
+        epsilon = planned_epsilon(replace(EVENT, parties=fewer), 2, 1e-5)
+        assert f"{epsilon:,.4g}" in said
+        assert epsilon > figures["party-record"]
     assert figures["party-record"] == planned_epsilon(EVENT, 2, 1e-5)
+
+
+def test_figures_of_seeded_draws_are_said_to_be_simulated(capsys):
+    for draws in ("system", "seeded"):
+        main(["privacy", *PBM, "--trainer.max_epochs", "2", "--delta", "1e-5", "--model.aggregator.draws", draws])
+        assert ("simulated: anyone who knows the seed knows the draws" in capsys.readouterr().out) == (
+            draws == "seeded"
+        )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +50,7 @@ def test_the_table_is_what_the_fit_will_have_spent(capsys):
 def test_what_meets_a_target(capsys, solve, target, found):
     main(["privacy", *PBM, "--trainer.max_epochs", "10", "--solve", solve, "--target-epsilon", target])
     said = capsys.readouterr().out
-    assert re.search(rf"ε ≤ {target} of a party-record at δ = 1e-05: {found}", said)
+    assert re.search(rf"ε ≤ {target} of a party-record, if weights .* record, at δ = 1e-05: {found}", said)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +60,12 @@ def test_what_meets_a_target(capsys, solve, target, found):
         ([*PBM, "--solve", "beta"], "--solve and --target-epsilon belong together"),
         ([*PBM, "--solve", "gamma", "--target-epsilon", "1"], "invalid choice: 'gamma'"),
         ([*PBM, "--trainer.max_epocs", "3"], "max_epocs"),
+        (["--config", "protocol/pbm"], "data: no recipe names the data set; add one (--config data/digits)"),
+        (
+            [*PBM, "--data.normaliser", "StandardiseParty"],
+            "StandardiseParty is fitted to the training records; use normaliser: Given",
+        ),
+        (["--config", "data/breast_cancer", "--config", "protocol/pbm"], "BreastCancer has no known bounds"),
         (["--config", "protocol/pbmm"], "did you mean protocol/pbm"),
     ],
 )

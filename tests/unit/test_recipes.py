@@ -43,3 +43,29 @@ def test_short_class_paths_of_ours_are_made_full_and_others_left():
         ]
     }
     assert own_classes()["Digits"] == "lightning_vfl.datamodules.Digits"
+
+
+@pytest.mark.parametrize(
+    "named", [["--config", "data/digits"], ["--config=data/digits"], ["--data", "Digits"], ["--data=Digits"]]
+)
+def test_the_data_are_named_before_a_part_of_them_is_set(named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    part, last = ["--config", "protocol/pbm"], ["--trainer.max_epochs", "3"]
+    first = expand_arguments(["fit", *named, *part, *last])
+    assert expand_arguments(["fit", *part, *last, *named]) == first
+    assert expand_arguments(["fit", *part, *named, *last]) == first
+    assert first[0] == "fit"
+    assert first[-4:-2] == expand_arguments(part)
+
+
+def test_the_order_of_other_recipes_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.yaml").write_text("data: [")
+    for recipes in (
+        ["protocol/mean", "data/digits", "policy/zeros"],
+        ["data/digits", "protocol/pbm", "data/breast_cancer"],
+        ["protocol/pbm"],
+        ["broken.yaml", "protocol/pbm", '{"trainer": {}}'],
+    ):
+        arguments = [word for recipe in recipes for word in ("--config", recipe)]
+        assert expand_arguments(arguments) == [word for recipe in recipes for word in ("--config", find_recipe(recipe))]

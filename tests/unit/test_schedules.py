@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.schedules import InOrder, Phases, Shuffled
 from lightning_vfl.streams import permutation
+from tests.examples import examples
 
 sizes = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 
@@ -27,6 +28,13 @@ def test_drop_last_leaves_whole_batches_only(size, seed):
     plan = schedule.epoch(0)
     assert len(plan) == schedule.steps == records // batch_size
     assert all(len(ids) == batch_size for ids, _ in plan)
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.booleans())
+def test_whole_passes_have_every_record_once(records, size, drop_last):
+    schedule = Shuffled(records, min(size, records), 0, drop_last)
+    named = sorted(int(i) for ids, _ in schedule.epoch(1) for i in ids)
+    assert schedule.whole_passes == (named == list(range(records)))
 
 
 def test_an_epoch_depends_on_its_number_and_the_seed_alone():
@@ -71,7 +79,7 @@ def columns(schedule, epoch):
 
 
 @given(shares(), st.integers(0, 3))
-@settings(max_examples=40)
+@examples(40)
 def test_a_guest_goes_through_its_records_again_and_again(case, epoch):
     present, batch_size, _, parties = case
     schedule = phases(*case)
@@ -89,7 +97,7 @@ def test_a_guest_goes_through_its_records_again_and_again(case, epoch):
 
 
 @given(shares(), st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_hosts_learn_of_records_that_have_been_sent(case, drop_last):
     present, batch_size, _, _ = case
     schedule = phases(*case, drop_last=drop_last)
@@ -108,7 +116,7 @@ def test_hosts_learn_of_records_that_have_been_sent(case, drop_last):
 
 
 @given(shares())
-@settings(max_examples=40)
+@examples(40)
 def test_the_owner_goes_through_what_everybody_holds(case):
     present, batch_size, _, _ = case
     schedule = phases(*case)

@@ -190,3 +190,65 @@ def test_what_is_no_probability_is_refused(p):
 def test_what_has_no_meaning_is_refused(trials, start, said):
     with pytest.raises(ConfigurationError, match=said):
         draws(torch.full((3,), 0.5), trials, "refused", start=start)
+
+
+# ---- draws whose ties take their bits from a source of their own
+
+
+def known_ties(count):
+    """Words of ties, and the 32-bit numbers that they are read as."""
+    words = stream(0, "ties of their own").random_raw(count)
+    return words, words.astype("<u8").view("<u4").tolist()
+
+
+@pytest.mark.parametrize("trials", [1, 5, 300])
+def test_ties_take_their_bits_in_turn(trials):
+    """The definition, trial by trial, in the order of blocks, of 255 trials each, and of elements."""
+    values = np.linspace(0.2, 0.9, 150)
+    raw = stream(0, "own ties").random_raw(3 * trials * BLOCK // 8)
+    table = raw.astype("<u8").view(np.uint8).reshape(3, trials, BLOCK)
+    words, numbers = known_ties(4000)
+    expected, used = np.zeros(len(values), int), 0
+    for block in range(3):
+        for begin in range(0, trials, 255):
+            for place in range(min(BLOCK, len(values) - block * BLOCK)):
+                scaled = Fraction(values[block * BLOCK + place]) * 2**BITS
+                k = -(-scaled // 1) if scaled < 2 ** (BITS - 1) else scaled // 1
+                for byte in table[block, begin : begin + 255, place].tolist():
+                    rest = 0
+                    if byte == k >> 32:
+                        rest, used = numbers[used], used + 1
+                    expected[block * BLOCK + place] += (byte << 32) + rest < k
+    left = [raw, words]
+
+    def hand_over(which, n):
+        taken, left[which] = left[which][:n], left[which][n:]
+        return taken
+
+    got = binomial(torch.from_numpy(values), trials, lambda n: hand_over(0, n), ties=lambda n: hand_over(1, n))
+    assert got.tolist() == expected.tolist()
+
+
+def test_more_ties_than_were_expected_are_drawn_again_with_more_bits():
+    """All bytes tie: 256 times as many as usual. The bits that were there are kept, so nothing is chosen."""
+    n, asked = 640, []
+
+    def ties(count):
+        asked.append(count)
+        return stream(0, "many ties", len(asked)).random_raw(count)
+
+    p = torch.full((n,), (128 + 1 / 3) / 256, dtype=torch.float64)
+    found = binomial(p, 8, lambda count: np.full(count, 0x8080808080808080, np.uint64), ties=ties).numpy()
+    assert len(asked) == 2
+    assert 2 * sum(asked) >= 8 * n
+    first = np.concatenate([stream(0, "many ties", i + 1).random_raw(c) for i, c in enumerate(asked)])
+    rest = first.astype("<u8").view("<u4")[: 8 * n].reshape(n // BLOCK, BLOCK, 8)
+    assert np.array_equal(found.reshape(n // BLOCK, BLOCK), (rest < int(Fraction(1, 3) * 2**32)).sum(2))
+
+
+def test_distribution_with_ties_of_their_own():
+    n, trials, p = 200_000, 16, (200 + 1 / 3) / 256
+    words = stream(0, "one source for both").random_raw
+    found = binomial(torch.full((n,), p, dtype=torch.float64), trials, words, ties=words).numpy()
+    counts = np.bincount(found, minlength=trials + 1)
+    assert unlikely(counts, n * binom.pmf(np.arange(trials + 1), trials, p)) > 1e-6

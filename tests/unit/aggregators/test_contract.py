@@ -36,10 +36,12 @@ FACTORIES: dict[str, Callable[[], Aggregator]] = {
     "Max": Max,
     "LagrangeCoded": partial(LagrangeCoded, insecure_seeded_secrets=True),
     "LagrangeShared": partial(LagrangeShared, insecure_seeded_secrets=True),
-    "LocalGaussian": LocalGaussian,
+    "LocalGaussian": partial(LocalGaussian, draws="seeded"),
     "MaskedSum": partial(MaskedSum, allow_single=True, insecure_seeded_secrets=True),
     "MaskedSum, with recovery": partial(MaskedSum, recovery="auto", allow_single=True, insecure_seeded_secrets=True),
-    "PoissonBinomial": lambda: PoissonBinomial(MaskedSum(allow_single=True, insecure_seeded_secrets=True), clip=8.0),
+    "PoissonBinomial": lambda: PoissonBinomial(
+        MaskedSum(allow_single=True, insecure_seeded_secrets=True), clip=8.0, draws="seeded"
+    ),
 }
 IN_THE_CLEAR = [name for name, make in FACTORIES.items() if make().in_the_clear]
 # How far a round may be off ``plain``, in every element: what the docstrings state, for the numbers of this file.
@@ -186,9 +188,12 @@ def test_messages_fit_their_legs(name):
         messages.append(message.alongside)
     if message.to == "peers":
         messages.append(aggregator.respond(kept, message, server.roll.included, parties))
-    elif (revealed := aggregator.reveal(kept, server.roll.included, parties)) is not None:
-        messages.append(revealed)
     legs = aggregator.legs(coded, server.widths, basis, server.roster)
+    if message.to == "server" and (signed := aggregator.consent(kept, server.roll.included, parties)) is not None:
+        messages += [signed, aggregator.reveal(kept, server.roll.included, parties, signed)]
+        (handed_on,) = (leg for leg in legs if leg.to == "parties")  # t of the signatures, to everybody
+        assert handed_on.bytes.tolist() == [aggregator.min_responses(M) * signed.pieces[0].nbytes] * M
+        legs = tuple(leg for leg in legs if leg is not handed_on)
     assert len(messages) == len(legs)
     for sent, leg in zip(messages, legs, strict=True):
         assert (sent.kind, sent.to) == (leg.kind, leg.to)
@@ -290,9 +295,9 @@ def test_visible_is_what_the_code_does(name):
 
 
 @every_aggregator
-@given(st.lists(st.lists(st.booleans(), min_size=M, max_size=M), min_size=B, max_size=B))
-def test_rows_that_a_party_does_not_hold_do_not_count(name, held):
-    """Against plain Python, row by row."""
+@given(st.lists(st.lists(st.booleans(), min_size=M, max_size=M), min_size=B, max_size=B), st.sampled_from(list(ROLLS)))
+def test_rows_that_a_party_does_not_hold_do_not_count(name, held, who):
+    """Against plain Python, row by row; nor do those of a party that is not there."""
     present = torch.tensor(held)
     if name not in IN_THE_CLEAR:
         assert (
@@ -301,14 +306,14 @@ def test_rows_that_a_party_does_not_hold_do_not_count(name, held):
             or not FACTORIES[name]().partly_held
         )
         return
-    aggregator, contribution, parties, server = setting(name, present=present)
+    aggregator, contribution, parties, server = setting(name, who, present=present)
     value = Exchange(aggregator, contribution, parties, server).run().tolist()
     for row in range(B):
-        who = [m for m in range(M) if held[row][m]]
-        mine = [contribution.leaves[m][row].tolist() for m in who]
+        there = [m for m in range(M) if held[row][m] and ROLLS[who][m]]
+        mine = [contribution.leaves[m][row].tolist() for m in there]
         if name == "Concat":
-            expected = [x if held[row][m] else 0.0 for m in range(M) for x in contribution.leaves[m][row].tolist()]
-        elif not who:
+            expected = [x if m in there else 0.0 for m in range(M) for x in contribution.leaves[m][row].tolist()]
+        elif not there:
             expected = [0.0] * D
         else:
             join = {"Sum": sum, "Mean": fmean, "Max": max}[name]

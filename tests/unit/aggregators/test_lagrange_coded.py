@@ -9,20 +9,21 @@ from math import floor, log
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
 from lightning_vfl.aggregators import LagrangeCoded, Mean, lagrange_coded
 from lightning_vfl.crypto import Keystream
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import DecodingError, PrimeField, PrimeProduct
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds import Exchange, ExpandedRecords, set_up
 from lightning_vfl.streams import stream
 from lightning_vfl.types import LinearForms, Message, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from tests.examples import examples
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
 SEED = 5
@@ -259,7 +260,9 @@ def test_every_subset_of_r_uploads_gives_the_same_tensor_and_one_fewer_raises(fi
             assert torch.equal(aggregator.decode((arrived,), server).value, wanted)
     for who in combinations(range(7), 4):
         arrived = Message("products", "server", who, tuple(message.pieces[j] for j in who))
-        with pytest.raises(ConfigurationError, match=r"4 results do not .* wait for 5"):
+        with pytest.raises(
+            MalformedMessage, match=r"4 of 5 needed 'products' have come, and those of parties \d, \d, \d have"
+        ):
             aggregator.decode((arrived,), server)
 
 
@@ -443,7 +446,7 @@ def near_the_bound(draw, field):
     return parties
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(near_the_bound(PrimeField()), st.sampled_from([0.0, 0.25, 0.499]))
 def test_a_sum_passes_exactly_if_every_party_is_within_the_bound(parties, short):
     """The quick look lets nothing through that Python's integers refuse, and refuses nothing that they let through."""

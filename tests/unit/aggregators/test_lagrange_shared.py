@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_vfl.aggregators import LagrangeShared
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField, PrimeProduct
 from lightning_vfl.rounds import Exchange
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
@@ -62,7 +62,7 @@ def test_any_answers_give_the_same_and_the_late_of_the_first_leg_are_left_out():
         responders[list(who)] = True
         assert torch.equal(exchange(LagrangeShared(2, 1), h, included, responders).run(), expected)
     few = torch.tensor([1, 1, 0, 0, 0, 0]).bool()
-    with pytest.raises(ConfigurationError, match="2 results do not determine a polynomial with 3 coefficients"):
+    with pytest.raises(MalformedMessage, match="2 of 3 needed 'sums' have come"):
         exchange(LagrangeShared(2, 1), h, included, few).run()
 
 

@@ -8,7 +8,7 @@ from math import floor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -17,6 +17,7 @@ from lightning_vfl.aggregators.codec import uniform_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds import Exchange, open_round
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from tests.examples import examples
 
 D, B, T, LEVELS = 3, 4, 4, 2**20
 STEP = Fraction(2 * T, LEVELS)
@@ -38,7 +39,7 @@ def round_of(aggregator, roster, h, called=None, included=None, present=None, ro
     memory = aggregator.empty_memory(0, (), view) if memory is None else memory
     view = replace(view, memory=open_round(aggregator, memory, view))
     roll = Roll(there, arrived, arrived, torch.zeros_like(there))
-    width = D if aggregator.layout == "sum" else h[0].shape[1] if roster.active != 0 else h[1].shape[1]
+    width = h[0].shape[1] if aggregator.layout == "sum" or roster.active != 0 else h[1].shape[1]
     return Exchange(
         aggregator, Embeddings(h), view, ServerView(names, roster, rows, roll, aggregator.widths(width, roster))
     )
@@ -115,7 +116,7 @@ def expected_of(layout, roster, h, included):
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
-@settings(max_examples=25)
+@examples(25)
 @given(st.data())
 def test_the_value_is_the_exact_sum_of_whoever_takes_part(layout, data):
     """Embeddings on the grid are not changed by quantising: equal as fractions, whatever was masked."""
@@ -133,7 +134,7 @@ def test_the_value_is_the_exact_sum_of_whoever_takes_part(layout, data):
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
-@settings(max_examples=15)
+@examples(15)
 @given(st.data())
 def test_masked_is_equivalent_bit_for_bit_for_any_numbers(layout, data):
     """Off the grid and beyond the range, in a late round: also within n steps of the clipped sum."""
@@ -158,7 +159,7 @@ def test_uploads_are_the_quantised_values_plus_masks_that_cancel_over_the_whole_
     roster = Roster(((0,), (1, 2), (3,)), active=0)
     generator = torch.Generator().manual_seed(0)
     h = tuple(torch.randn(B, width_of("segments", roster, m), generator=generator) * 2 for m in range(4))
-    exchange = round_of(MaskedSum("segments"), roster, h, round=3)
+    exchange = round_of(MaskedSum("segments", allow_single=True), roster, h, round=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         message, _ = exchange.aggregator.encode(exchange.contribution, exchange.parties)
@@ -194,7 +195,7 @@ def test_rows_are_rounded_alike_in_whatever_process_they_are(layout):
     roster = Roster(((0,), (1, 2), (3,)), active=0)
     generator = torch.Generator().manual_seed(0)
     h = tuple(torch.randn(6, width_of(layout, roster, m), generator=generator) for m in range(4))
-    whole = round_of(MaskedSum(layout, clip=9.0, levels=16, execution="equivalent"), roster, h)
+    whole = round_of(MaskedSum(layout, clip=9.0, levels=16, execution="equivalent", allow_single=True), roster, h)
     parts = []
     for start, stop in ((0, 2), (2, 6)):
         view = replace(whole.parties, rows=Rows(whole.parties.rows.ids[start:stop], start, 6))
@@ -208,7 +209,7 @@ def test_each_upload_alone_is_uniform(layout):
     """Smoke, not proof: all bytes of each party's words, embeddings all zero; fixed secrets."""
     roster, rows = Roster(((0,), (1, 2), (3,)), active=0), 3000
     h = tuple(torch.zeros(rows, width_of(layout, roster, m)) for m in range(4))
-    exchange = round_of(MaskedSum(layout, insecure_seeded_secrets=True), roster, h)
+    exchange = round_of(MaskedSum(layout, insecure_seeded_secrets=True, allow_single=True), roster, h)
     message, _ = exchange.aggregator.encode(exchange.contribution, exchange.parties)
     for piece in message.pieces:
         sent = piece.numpy().reshape(-1)
@@ -234,7 +235,7 @@ def test_the_same_embeddings_look_different_in_every_round():
 # ---- zero rows, widths, columns
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.data())
 def test_rows_that_a_party_does_not_hold_are_true_zeros(data):
     """Each row with one party of each group: the sum is that of the holders' embeddings, and nothing else's."""
@@ -246,7 +247,7 @@ def test_rows_that_a_party_does_not_hold_are_true_zeros(data):
             present[row, group[int(torch.randint(len(group), (), generator=generator))]] = True
     whole = torch.randint(-LEVELS // 2, LEVELS // 2, (roster.parties, B, D), generator=generator)
     h = (whole.double() * float(STEP)).float() * present.T[:, :, None]
-    value = round_of(MaskedSum(levels=LEVELS), roster, tuple(h), present=present).run()
+    value = round_of(MaskedSum(levels=LEVELS, allow_single=True), roster, tuple(h), present=present).run()
     for row in range(B):
         holders = [m for m in range(roster.parties) if present[row, m]]
         expected = [sum(Fraction(h[m, row, d].item()) for m in holders) for d in range(D)]
@@ -272,7 +273,7 @@ def test_the_sum_is_decoded_by_all_members_of_the_set_and_not_by_the_holders():
     assert torch.equal(value, torch.ones(3, D))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(rosters(), st.sampled_from(["sum", "segments"]), st.integers(1, 9))
 def test_widths_are_those_of_the_layout(roster, layout, width):
     aggregator = MaskedSum(layout, allow_single=True)
@@ -303,13 +304,13 @@ def test_an_absent_segment_is_zero_and_so_is_its_gradient_for_everybody():
         leaves = tuple(x.requires_grad_() for x in h)
         # a party of a group that has lost another is dropped by the rule of the set
         arrived = (
-            MaskedSum("segments")
+            MaskedSum("segments", allow_single=True)
             .among(roster)
             .takes_part(torch.ones(4).bool(), mask_of({0, 1, 2, 3} - absent, 4), roster)
         )
         assert arrived.tolist() == [True, False, False, True]
         included = set(arrived.nonzero().flatten().tolist())
-        value = round_of(MaskedSum("segments"), roster, leaves, included=included).run()
+        value = round_of(MaskedSum("segments", allow_single=True), roster, leaves, included=included).run()
         assert not value[:, :D].any()
         assert value[:, D:].abs().min() > 0
         grad = torch.randn(value.shape, generator=generator)
@@ -320,7 +321,7 @@ def test_an_absent_segment_is_zero_and_so_is_its_gradient_for_everybody():
         assert torch.equal(grads[3], grad[:, D:])
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.data(), st.sampled_from(["sum", "segments"]))
 def test_gradients_are_those_of_a_plain_sum(data, layout):
     """By hand: a member is sent the gradient of every sum that it is in; who is out, zeros."""
@@ -341,7 +342,7 @@ def test_gradients_are_those_of_a_plain_sum(data, layout):
 @pytest.mark.parametrize("layout", ["sum", "segments"])
 def test_plain_is_the_sum_of_what_is_held_in_real_arithmetic(layout):
     roster = Roster(((0,), (1, 2), (3,)), active=0)
-    aggregator = MaskedSum(layout).among(roster)
+    aggregator = MaskedSum(layout, allow_single=True).among(roster)
     generator = torch.Generator().manual_seed(0)
     h = tuple(torch.randn(B, width_of(layout, roster, m), generator=generator) * 9 for m in range(4))
     present = torch.ones(B, 4, dtype=torch.bool)
@@ -403,7 +404,7 @@ def test_a_set_with_one_contributor_is_refused_or_accepted_and_named(case):
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
 def test_sets_with_two_contributors_are_accepted_and_nothing_alarming_is_said(layout):
-    for roster in (Roster.singles(3, active=0), Roster(((0,), (1, 2)), active=0)):
+    for roster in (Roster.singles(3, active=0), Roster(((0,), (1, 2, 3)), active=0)):
         assert "NOTHING" not in MaskedSum(layout, allow_single=True).among(roster).protection(1)
         assert "none" not in MaskedSum(layout).among(roster).protection(1)
     assert MaskedSum(execution="equivalent").protection(1).startswith("none")
@@ -414,6 +415,16 @@ def test_with_recovery_the_summary_says_how_many_parties_could_uncover_one():
     """Any t holders of shares, with the server, can put both secrets of a party together: that is a limit to name."""
     said = MaskedSum(recovery={"threshold": 3}).among(Roster.singles(4)).protection(1)
     assert "with up to 2 parties that collude with it" in said
+
+
+@pytest.mark.parametrize("layout", ["sum", "segments"])
+def test_groups_of_two_are_refused_or_accepted_and_named(layout):
+    """Each of the two subtracts its own update from the sum that it is sent as the new bottom, and has the other's."""
+    roster = Roster(((0,), (1, 2, 3), (4, 5)), active=0)
+    with pytest.raises(ConfigurationError, match=r"group \(4, 5\) has two parties.*allow_single: true"):
+        MaskedSum(layout).among(roster)
+    said = MaskedSum(layout, allow_single=True).among(roster).protection(1)
+    assert "each of two parties learns the other's model updates in (4, 5)" in said
 
 
 def test_a_segment_of_nobody_is_refused():
@@ -432,15 +443,16 @@ def test_settings_that_cannot_be_are_refused():
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
 def test_records_that_a_group_does_not_hold_are_refused(layout):
-    roster = Roster(((0,), (1, 2)), active=0)
-    held = torch.ones(5, 3, dtype=torch.bool)
+    roster = Roster(((0,), (1, 2, 3)), active=0)
+    held = torch.ones(5, 4, dtype=torch.bool)
     held[:, 1] = torch.tensor([True, False, True, False, True])
     held[:, 2] = ~held[:, 1]
+    held[:, 3] = False
     MaskedSum(layout).among(roster).refuse_partly_held(held, roster)
     MaskedSum(layout).among(roster).refuse_partly_held(None, roster)
     held[3, 2] = False
     with pytest.raises(
-        ConfigurationError, match=r"1 records are held by nobody of group \(1, 2\), first at position 3"
+        ConfigurationError, match=r"1 records are held by nobody of group \(1, 2, 3\), first at position 3"
     ):
         MaskedSum(layout).among(roster).refuse_partly_held(held, roster)
     held[3, 2], held[1, 0] = True, False
@@ -500,7 +512,9 @@ def test_the_updates_of_a_group_add_up_to_n_steps(execution):
 
 
 def test_updates_that_are_no_numbers_are_refused():
-    roster = Roster(((0,), (1, 2)), active=0)
-    exchange = round_of(MaskedSum(), roster, tuple(torch.zeros(1, D) for _ in range(3)))
+    roster = Roster(((0,), (1, 2, 3)), active=0)
+    exchange = round_of(MaskedSum(), roster, tuple(torch.zeros(1, D) for _ in range(4)))
     with pytest.raises(ConfigurationError, match="NaN or infinity"):
-        exchange.aggregator.join_updates({1: torch.tensor([float("inf")]), 2: torch.zeros(1)}, exchange.parties)
+        exchange.aggregator.join_updates(
+            {1: torch.tensor([float("inf")]), 2: torch.zeros(1), 3: torch.zeros(1)}, exchange.parties
+        )

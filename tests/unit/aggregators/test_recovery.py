@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lightning_vfl.aggregators import MaskedSum
+from lightning_vfl.aggregators import MaskedSum, PoissonBinomial
+from lightning_vfl.aggregators.period_keys import Keys
 from lightning_vfl.aggregators.recovery import (
     FIELD,
     LIMBS,
@@ -29,12 +30,13 @@ from lightning_vfl.aggregators.recovery import (
     to_limbs,
     unmask,
 )
-from lightning_vfl.aggregators.secure_layer import REVEALED, Keys, round_masks
+from lightning_vfl.aggregators.secure_layer import REVEALED, round_masks
 from lightning_vfl.crypto import KeyPair, PairKeys, PairMasks, reused
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.rounds import Exchange, open_round
 from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from tests.examples import examples
 
 D, B, LEVELS = 2, 3, 2**20
 STEP = Fraction(8, LEVELS)
@@ -78,6 +80,20 @@ def recovering(parties, threshold="auto", **settings):
     return aggregator.among(roster), roster
 
 
+def masked(aggregator, roster, round=0, memory=None):
+    """The view of all parties after all have been called and have sent their uploads, and the uploads."""
+    view = opened(aggregator, roster, round=round, memory=memory)
+    sent, _ = aggregator.encode(Embeddings(embeddings_of(roster.parties)), view)
+    return view, sent
+
+
+def answers(aggregator, view, included, who=None):
+    """What these parties reveal once they have signed who is included; default: all of these."""
+    who = included if who is None else who
+    asked, there = replace(view, parties=tuple(sorted(who))), some(set(included), view.roster.parties)
+    return aggregator.reveal(None, there, asked, aggregator.consent(None, there, asked))
+
+
 @pytest.mark.parametrize(("parties", "threshold"), [(n, t) for n in range(2, 7) for t in range(n // 2 + 1, n + 1)])
 def test_any_loss_leaves_the_sum_of_the_others_or_discards_the_round(parties, threshold):
     """All subsets of lost parties; the sums as Python integers."""
@@ -90,7 +106,7 @@ def test_any_loss_leaves_the_sum_of_the_others_or_discards_the_round(parties, th
         memory = exchange.parties.memory
         if len(included) < threshold:
             if included:
-                with pytest.raises(ConfigurationError, match=f"{len(included)} results do not determine"):
+                with pytest.raises(RuntimeError, match=f"and at least {threshold} parties have to be"):
                     exchange.send()
             continue
         expected = [
@@ -100,7 +116,16 @@ def test_any_loss_leaves_the_sum_of_the_others_or_discards_the_round(parties, th
         assert [[Fraction(x) for x in row] for row in value.tolist()] == expected
 
 
-@settings(max_examples=20)
+def test_what_is_sent_in_a_small_ring_fits_its_leg():
+    roster = Roster.singles(4)
+    aggregator = PoissonBinomial(MaskedSum(recovery="auto"), levels=4, clip=8.0).among(roster)
+    sent, _ = aggregator.encode(Embeddings(embeddings_of(4)), opened(aggregator, roster))
+    (leg, *_) = aggregator.legs(B, (D,) * 4, (), roster)
+    assert leg.bits == 5
+    assert all(int(piece.to(torch.int64).max()) < 2**5 for piece in sent.pieces)
+
+
+@examples(20)
 @given(st.data())
 def test_announced_absences_and_losses_together_and_any_t_answers(data):
     parties = data.draw(st.integers(3, 6))
@@ -142,20 +167,22 @@ def test_a_survivor_never_reveals_both_secrets_of_a_party(first):
 
 
 def test_a_second_call_for_the_other_secret_is_refused_by_the_layer():
-    """The server first says that everybody is there, and then that party 2 is not."""
+    """The server first says that everybody is there, and then that party 2 is not; without another signature too."""
     aggregator, roster = recovering(4)
-    view = opened(aggregator, roster)
-    aggregator.reveal(None, torch.ones(4).bool(), view)
-    with pytest.raises(RuntimeError, match="party 2"):
+    view, _ = masked(aggregator, roster)
+    answers(aggregator, view, {0, 1, 2, 3})
+    with pytest.raises(RuntimeError, match=r"party 0 signs no set .* it has signed \(0, 1, 2, 3\)"):
+        answers(aggregator, view, {0, 1, 3})
+    with pytest.raises(RuntimeError, match=r"party 0 reveals nothing .* it has not signed the set \(0, 1, 3\)"):
         aggregator.reveal(None, some({0, 1, 3}, 4), view)
 
 
 def test_what_is_revealed_is_one_share_of_one_secret_a_party():
     """Survivors' self-masks, the lost ones' seeds; against the secrets themselves, by Lagrange in Python integers."""
     aggregator, roster = recovering(5, 3)
-    view = opened(aggregator, roster, round=2)
+    view, _ = masked(aggregator, roster, round=2)
     included = some({0, 1, 4}, 5)
-    message = aggregator.reveal(None, included, replace(view, parties=(0, 1, 4)))
+    message = answers(aggregator, view, {0, 1, 4})
     assert (message.kind, message.to, message.senders) == (REVEALED, "server", (0, 1, 4))
     secrets = view.memory.vault.secrets
     for owner in range(5):
@@ -191,8 +218,10 @@ def test_nothing_that_is_sent_holds_a_secret_of_the_period():
             wire += [piece.numpy().tobytes() for piece in message.pieces]
             aggregator.accept(memory, message, view)
         sent, _ = aggregator.encode(Embeddings(embeddings_of(4)), view)
-        revealed = aggregator.reveal(None, some({0, 1, 3}, 4), replace(view, parties=(0, 1, 3)))
-        for message in (sent, sent.alongside, revealed):
+        there, asked = some({0, 1, 3}, 4), replace(view, parties=(0, 1, 3))
+        signed = aggregator.consent(None, there, asked)
+        revealed = aggregator.reveal(None, there, asked, signed)
+        for message in (sent, sent.alongside, signed, revealed):
             wire += [piece.numpy().tobytes() for piece in message.pieces]
     everything = b"|".join(wire)
     secrets = [seed for own in memory.vault.secrets.values() for seed in own.seeds]
@@ -231,8 +260,7 @@ def test_a_late_upload_of_a_party_that_was_declared_absent_stays_masked():
     view = opened(aggregator, roster)
     view = replace(view, rows=Rows(torch.arange(rows), 0, rows))
     sent, _ = aggregator.encode(Embeddings(h), view)
-    included = some({0, 1, 3}, 4)
-    revealed = aggregator.reveal(None, included, replace(view, parties=(0, 1, 3)))
+    revealed = answers(aggregator, view, {0, 1, 3})
     vault, late = view.memory.vault, sent.pieces[2].numpy().copy()
     seeds = reconstruct(torch.stack(revealed.pieces), revealed.senders, 3, 4)
     assert seeds[2] == vault.secrets[2, 0].seeds[0]
@@ -295,7 +323,7 @@ def test_fewer_than_t_shares_are_consistent_with_every_secret(p, needed, parties
         assert all(set(seen.values()) == {1} and len(seen) == p ** (needed - 1) for seen in views)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.binary(min_size=32, max_size=32), st.integers(2, 6), st.data())
 def test_any_t_shares_give_the_secret_back(secret, parties, data):
     needed = data.draw(st.integers(parties // 2 + 1, parties))
@@ -338,8 +366,9 @@ def test_shares_that_do_not_belong_together_are_noticed(limbs):
 
 @pytest.mark.parametrize("parties", range(2, 9))
 def test_thresholds_are_a_majority_at_least_and_everybody_at_most(parties):
+    """auto: the smallest t above two thirds, so that a third of the parties may collude with a server that lies."""
     least = parties // 2 + 1
-    assert Recovery().needed(parties) == least
+    assert Recovery().needed(parties) == min(t for t in range(parties + 1) if Fraction(t, parties) > Fraction(2, 3))
     for threshold in range(-1, parties + 3):
         if least <= threshold <= parties:
             assert Recovery(threshold).needed(parties) == threshold
@@ -360,19 +389,24 @@ def test_thresholds_that_are_no_whole_numbers_are_refused(threshold):
 def test_bytes_of_a_round_have_a_closed_form():
     """32 bits a number, a key of 32 bytes, and M secrets of 9 elements of 31 bits."""
     aggregator, roster = recovering(5, 4)
-    masked, keys, revealed = aggregator.legs(B, (D,) * 5, (), roster)
-    assert masked.bytes.tolist() == [B * D * 4] * 5
+    uploads, keys, signed, lists, revealed = aggregator.legs(B, (D,) * 5, (), roster)
+    assert uploads.bytes.tolist() == [B * D * 4] * 5
     assert keys.bytes.tolist() == [32] * 5
+    assert signed.bytes.tolist() == [64] * 5
+    assert lists.bytes.tolist() == [4 * 64] * 5
     assert revealed.bytes.tolist() == [-(-5 * 9 * 31 // 8)] * 5
-    assert (masked.gate, keys.gate, revealed.gate) == ("rule", "previous", 4)
+    assert [leg.gate for leg in (uploads, keys, signed, lists, revealed)] == ["rule", "previous", 4, "all", 4]
+    assert [leg.to for leg in (uploads, keys, signed, lists, revealed)] == [*["server"] * 3, "parties", "server"]
     assert aggregator.min_responses(5) == 4
-    view = opened(aggregator, roster)
-    sent, _ = aggregator.encode(Embeddings(embeddings_of(5)), view)
-    assert [piece.nbytes for piece in sent.pieces] == masked.bytes.tolist()
+    view, sent = masked(aggregator, roster)
+    assert [piece.nbytes for piece in sent.pieces] == uploads.bytes.tolist()
     assert [piece.nbytes for piece in sent.alongside.pieces] == keys.bytes.tolist()
-    answers = aggregator.reveal(None, torch.ones(5).bool(), view)
-    assert [piece.numel() for piece in answers.pieces] == revealed.elements.tolist()
-    assert all(int(piece.max()).bit_length() <= revealed.bits for piece in answers.pieces)
+    there = torch.ones(5).bool()
+    consent = aggregator.consent(None, there, view)
+    assert [piece.nbytes for piece in consent.pieces] == signed.bytes.tolist()
+    answered = aggregator.reveal(None, there, view, consent)
+    assert [piece.numel() for piece in answered.pieces] == revealed.elements.tolist()
+    assert all(int(piece.max()).bit_length() <= revealed.bits for piece in answered.pieces)
 
 
 def test_no_block_is_used_twice_over_rounds_periods_and_losses():

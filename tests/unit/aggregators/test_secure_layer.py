@@ -10,14 +10,17 @@ import pytest
 import torch
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.aggregators import secure_layer
+from lightning_vfl.aggregators.period_keys import KEYS
 from lightning_vfl.aggregators.recovery import Recovery
-from lightning_vfl.aggregators.secure_layer import IDS, KEYS, ROUND_KEYS, SHARES, SecureLayer
+from lightning_vfl.aggregators.secure_layer import IDS, ROUND_KEYS, SHARES, SecureLayer
 from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed, reused
+from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import PartyView, Roll, Roster, RoundNames, Rows
+from tests.examples import examples
 
 IDS_OF_BATCH = [40, 7, 1000, 3, 12]
 
@@ -56,8 +59,8 @@ class Recorded(Sealed):
         super().__init__(key)
         self.key = key
 
-    def seal(self, message, number):
-        sealed = super().seal(message, number)
+    def seal(self, message, number, bound=b""):
+        sealed = super().seal(message, number, bound)
         self.used.append((self.key, sealed[:12]))
         return sealed
 
@@ -280,7 +283,7 @@ def test_messages_are_of_one_length_whoever_holds_what():
     assert lengths == {5 * 8 + 28}
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.integers(0, 67), st.integers(0, 7), st.integers(1, 3))
 def test_a_changed_selection_is_noticed(place, bit, party):
     roster, layer = Roster.singles(4, active=0), SecureLayer("segments")
@@ -301,8 +304,10 @@ def test_a_selection_of_another_round_is_not_taken_again():
     old = opened(layer, view_of(layer, roster, 0, memory=memory))[-1]
     view = view_of(layer, roster, 1, memory=memory)
     opened(layer, view)
-    with pytest.raises(ValueError, match="not message 1"):
+    with pytest.raises(MalformedMessage, match=r"party 0 sent 'record ids' of round 0 of fit .*, but this is round 1"):
         layer.accept(memory, old, view)
+    with pytest.raises(MalformedMessage, match="of party 0 cannot be opened: this is not message 1"):
+        layer.accept(memory, replace(old, round=view.names), view)
 
 
 def test_computing_other_records_than_were_selected_is_noticed():
@@ -353,7 +358,7 @@ def test_no_nonce_is_used_twice_under_one_key(nonces, seeded, recovery):
 @pytest.mark.parametrize("recovery", [None, Recovery()])
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active, recovery, every):
-    """X25519 keys of 32 bytes; 8 bytes a record and 28 of sealing; 9 limbs in 4 bytes a secret, two secrets a round."""
+    """Keys of 32 bytes, two with recovery; 8 bytes a record and 28 of sealing; 9 limbs in 4 bytes a secret."""
     roster = Roster.singles(parties, active)
     layer, memory = SecureLayer(rekey_every=every, recovery=recovery), secure_layer.Keys()
     for number in range(2 * every):
@@ -371,7 +376,7 @@ def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active
         }
         assert {kind: {m: n for m, n in enumerate(leg.bytes.tolist()) if n} for kind, leg in legs.items()} == sent
         others = parties - 1
-        expected = {} if number % every else {"public keys": [others * 32] * parties}
+        expected = {} if number % every else {"public keys": [others * (32 if recovery is None else 64)] * parties}
         if recovery is not None and number % every == 0:
             expected |= {
                 "round keys": [others * 32 * every] * parties,
@@ -386,7 +391,7 @@ def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active
 # ---- which sums there are
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.booleans())
 def test_the_sums_are_those_of_the_paper(sizes, has_active):
     ends = list(itertools.accumulate(sizes))

@@ -11,7 +11,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning_vfl.callbacks import DuringPhase, FaultInjector, LearningCurve
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import with_full_paths
-from lightning_vfl.simulation import SlowParties
+from lightning_vfl.simulation import Stragglers
 from tests.subjects import trainer
 
 ACCURACY = (0.9, 0.8, 0.7, 0.1, 0.3, 0.2, 0.25, 0.1)  # best before the owner begins; then best in epoch 4
@@ -152,7 +152,7 @@ def test_a_module_without_the_phase_is_refused_before_training(tmp_path, phase, 
 
 def test_what_no_phase_would_reach_is_refused():
     with pytest.raises(ConfigurationError, match="FaultInjector acts once a run"):
-        DuringPhase("owner", FaultInjector(SlowParties()))
+        DuringPhase("owner", FaultInjector(Stragglers()))
     DuringPhase("owner", LearningRateMonitor())
 
 

@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 
-from lightning_vfl import AsyncVFL
+from lightning_vfl import AsyncVFL, simulation
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import (
     Crashes,
@@ -19,7 +19,7 @@ from lightning_vfl.callbacks import (
 )
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import packaged, with_full_paths
-from lightning_vfl.simulation import Constant, CrashChain, Exponential, SlowParties
+from lightning_vfl.simulation import Constant, Exponential
 from tests.subjects import Blobs, split, trainer
 
 FACTORIES = {
@@ -27,7 +27,7 @@ FACTORIES = {
     "PartyDropout": lambda folder: PartyDropout(0.3, 0.1),
     "Crashes": lambda folder: Crashes("hosts", 0.3, 0.1),
     "TraceReplay": lambda folder: TraceReplay(str(folder / "trace.csv")),
-    "FaultInjector": lambda folder: FaultInjector(SlowParties()),
+    "FaultInjector": lambda folder: FaultInjector(simulation.Stragglers()),
 }
 every_injector = pytest.mark.parametrize("name", FACTORIES)
 
@@ -142,13 +142,13 @@ def built(trainer_part):
 
 
 FAULTS = {
-    "faults/fedvs_stragglers": [SlowParties()],
-    "faults/fedvs_figure1": [SlowParties(0.6, Constant(0.1), Exponential(0.5))],
+    "faults/fedvs_stragglers": [simulation.Stragglers()],
+    "faults/fedvs_figure1": [simulation.Stragglers(0.6, Constant(0.1), Exponential(0.5))],
     "faults/vfedsec_dropout": [PartyDropout(0.3, 0.1).model],
-    "faults/dvfl_guest_crashes": [CrashChain("guests", 0.3, 0.1)],
-    "faults/dvfl_host_crashes": [CrashChain("hosts", 0.3, 0.1)],
-    "faults/dvfl_connection_crashes": [CrashChain("connections", 0.3, 0.1)],
-    "faults/unreliable": [SlowParties(), CrashChain("guests", 0.1, 0.3)],
+    "faults/dvfl_guest_crashes": [simulation.Crashes("guests", 0.3, 0.1)],
+    "faults/dvfl_host_crashes": [simulation.Crashes("hosts", 0.3, 0.1)],
+    "faults/dvfl_connection_crashes": [simulation.Crashes("connections", 0.3, 0.1)],
+    "faults/unreliable": [simulation.Stragglers(), simulation.Crashes("guests", 0.1, 0.3)],
 }
 PACES = ["faults/cvfl_slow_50", "faults/cvfl_slow_95"]  # settings of a protocol, no callbacks
 

@@ -219,7 +219,7 @@ def test_a_derived_key_is_that_of_rfc_5869_with_named_lengths_and_kinds(secret, 
 
 @given(names, names)
 def test_different_names_are_encoded_differently(one, other):
-    assert (keys._encoded(one) == keys._encoded(other)) == (one == other)
+    assert (keys.encoded(one) == keys.encoded(other)) == (one == other)
 
 
 def test_names_that_look_alike_give_different_keys():

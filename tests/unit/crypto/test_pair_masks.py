@@ -13,13 +13,14 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairKeystream, PairMasks, Use, key_period, reused
 from lightning_vfl.crypto.pair_masks import CHUNK, _scratch
 from lightning_vfl.errors import ConfigurationError
+from tests.examples import examples
 from tests.unit.crypto.test_keys import COPIES, in_a_fork
 from tests.unit.crypto.test_keystream import NIST_CIPHER, NIST_COUNTER, NIST_KEY, NIST_PLAIN
 
@@ -392,7 +393,7 @@ def test_absent_parties_leave_no_trace_in_later_rounds():
 
 
 @given(st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_no_keystream_byte_is_used_twice_in_any_run(data):
     """Rounds of several stages, segments, ranks and periods with changing members, as the ledger has it."""
     uses, steps, rekey_every = [], data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))

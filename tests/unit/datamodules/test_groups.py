@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.cli import run
@@ -29,6 +29,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import own_classes
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import Roster
+from tests.examples import examples
 
 from .miniature import InMemory, bank, table, write_adult, write_bank
 
@@ -62,7 +63,7 @@ def test_images_keep_their_shapes():
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 60), st.integers(0, 2**40))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_every_record_is_with_one_party_of_each_group_in_equal_shares(members, records, seed):
     cut = Groups(ContiguousColumns(len(members)), members, seed)
     for split in SPLITS:
@@ -359,8 +360,30 @@ def test_a_recipe_says_it_by_short_names(tmp_path):
     data = ["--data", "BankMarketing", f"--data.data_dir={tmp_path}", "--data.expected_records=null"]
     groups = ["--data.partitioner", "Groups", "--data.partitioner.members", "[1,2,2]", "--data.partitioner.seed", "3"]
     model = ["--config", "protocol/mean", "--trainer.max_steps=1", "--trainer.accelerator=cpu"]
+    model += ["--model.allow_invertible_updates=true"]
     quiet = ["--trainer.logger=false", "--trainer.enable_checkpointing=false", "--trainer.enable_progress_bar=false"]
     done = run(["fit", *data, *groups, *model, *quiet, f"--trainer.default_root_dir={tmp_path}"])
     assert done.datamodule.party_groups == ((0,), (1, 2), (3, 4))
     assert isinstance(done.datamodule.partitioner.partitioner, NamedColumns)
     assert done.datamodule.partitioner.seed == 3
+
+
+def test_a_recipe_makes_the_updates_of_groups_noisy(tmp_path):
+    write_bank(tmp_path, bank(620))
+    data = ["--data", "BankMarketing", f"--data.data_dir={tmp_path}", "--data.expected_records=null"]
+    groups = ["--data.partitioner", "Groups", "--data.partitioner.members", "[1,3,3]"]
+    data += [
+        "--data.normaliser",
+        "StandardiseNumbers",
+        "--data.normaliser.public=true",
+        "--data.public_categories=true",
+    ]
+    model = ["--config", "protocol/vfedsec", "--model.aggregator.layout", "sum", "--trainer.max_steps=4"]
+    model += ["--model.missing", "Exclude", "--model.update_noise.clip=1", "--model.update_noise.sigma=0.05"]
+    quiet = ["--trainer.logger=false", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    done = run(
+        ["fit", *data, *groups, *model, *quiet, "--model.sum_updates_over=2", f"--trainer.default_root_dir={tmp_path}"]
+    )
+    assert repr(done.model.update_noise) == "UpdateNoise(clip=1, sigma=0.05, draws=system)"
+    (event,) = done.model.privacy.accountant._counts
+    assert (event.sigma, event.sensitivity, event.parties) == (0.05, 2.0, 2)

@@ -211,7 +211,11 @@ DAMAGE = {
         gzip.compress(idx(np.zeros(TRAIN))[:-5]),
         f"holds {TRAIN - 5} bytes after its head instead of {TRAIN}",
     ),
-    "too much": (LABELS, gzip.compress(idx(np.zeros(TRAIN)) + b"x"), f"holds {TRAIN + 1} bytes after its head"),
+    "too much": (
+        LABELS,
+        gzip.compress(idx(np.zeros(TRAIN)) + b"x"),
+        f"holds at least {TRAIN + 1} bytes after its head",
+    ),
     "other size": (IMAGES, gzip.compress(idx(np.zeros((TRAIN, 14, 20)))), "14 x 20 pixels instead of 28 x 28"),
     "other number": (LABELS, gzip.compress(idx(np.zeros(7))), f"holds 7 labels for the {TRAIN} images"),
 }

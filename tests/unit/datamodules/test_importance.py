@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
@@ -11,6 +11,7 @@ from lightning_vfl.datamodules import BreastCancer, ColumnsByImportance, Layout,
 from lightning_vfl.datamodules.importance import mutual_information
 from lightning_vfl.datamodules.uneven import dirichlet
 from lightning_vfl.errors import ConfigurationError
+from tests.examples import examples
 
 NAMES = ("c0", "c1", "c2", "c3", "c4", "c5")
 
@@ -74,7 +75,7 @@ def test_noise_says_nothing_on_average():
 
 
 @given(st.data(), st.integers(1, 6), st.integers(0, 12), st.sampled_from([0.05, 1.0, 100.0]), st.integers(0, 2**40))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_importance_follows_the_draw_within_a_column(data, parties, spare, alpha, seed):
     columns = parties + spare
     numbers = data.draw(st.lists(st.floats(0, 100), min_size=columns, max_size=columns))

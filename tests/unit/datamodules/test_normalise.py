@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_vfl.datamodules import Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
+from lightning_vfl.datamodules import Given, Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
 from .miniature import InMemory, table
@@ -120,3 +120,53 @@ def test_a_party_without_a_training_record_is_refused():
     split.present = torch.tensor([[True, False]]).expand(12, 2)
     with pytest.raises(ConfigurationError, match="party 1 holds none of the 12 training records"):
         InMemory({"train": split}).setup("fit")
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 16.0), (-3, -1), (0.0, 1.0)])
+def test_given_bounds_become_one_whatever_the_records_are(low, high):
+    x = torch.tensor([[low, (low + high) / 2, high]], dtype=torch.float64)
+    for rows in (x, 7 - 5 * x.repeat(4, 1)):
+        shift, scale = Given(low, high).fit(rows)
+        assert ((x - shift) / scale).tolist() == [[-1.0, 0.0, 1.0]]
+
+
+def test_bytes_are_mapped_from_the_numbers_that_they_stand_for():
+    x = torch.tensor([[0, 255, 51]], dtype=torch.uint8)
+    shift, scale = Given(0.0, 1.0).fit_bytes(x)
+    torch.testing.assert_close((x.float() / 255 - shift) / scale, torch.tensor([[-1.0, 1.0, -0.6]]))
+
+
+@pytest.mark.parametrize("columns", [("a", "b", "c", "d", "e"), ("e", "c", "a", "d", "b")])
+def test_bounds_by_column_leave_the_others_as_they_are(columns):
+    split = table(12, 5)
+    data = InMemory({"train": split}, columns=columns, normaliser=Given({"b": 0.0, "e": -2.0}, {"b": 10.0, "e": 4.0}))
+    data.setup("fit")
+    expected = split.features.clone()
+    expected[:, columns.index("b")] = (expected[:, columns.index("b")] - 5) / 5
+    expected[:, columns.index("e")] = (expected[:, columns.index("e")] - 1) / 3
+    torch.testing.assert_close(data.records("train").features, expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Given(1.0, 1.0), "low 1.0 and high 1.0 are no bounds"),
+        (lambda: Given(0.0, float("inf")), "give two finite numbers"),
+        (lambda: Given({"a": 2.0}, {"a": 1.0}), "of column 'a' are no bounds"),
+        (lambda: Given(0.0), "are not bounds of the same columns"),
+        (lambda: Given({"a": 0.0}, {"b": 1.0}), "are not bounds of the same columns"),
+        (lambda: Given({"a": 0.0}, 1.0), "are not bounds of the same columns"),
+        (lambda: InMemory({"train": table(12, 4)}, normaliser=Given()), "InMemory has no known bounds"),
+        (lambda: Given().fit(torch.zeros(2, 2)), "does not say the bounds"),
+    ],
+)
+def test_what_is_no_pair_of_bounds_is_refused(make, said):
+    with pytest.raises(ConfigurationError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(("columns", "said"), [(("a", "b", "c", "d"), "its columns are a, b, c, d"), ((), "no names")])
+def test_bounds_of_columns_that_nobody_has_are_refused(columns, said):
+    data = InMemory({"train": table(12, 4)}, columns=columns, normaliser=Given({"z": 0.0}, {"z": 1.0}))
+    with pytest.raises(ConfigurationError, match=said):
+        data.setup("fit")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.datamodules import (
@@ -20,6 +20,7 @@ from lightning_vfl.datamodules.records import Split
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.recipes import own_classes
 from lightning_vfl.streams import permutation
+from tests.examples import examples
 
 from .miniature import InMemory, table
 
@@ -50,7 +51,7 @@ def test_columns_are_those_of_the_other_partitioner():
 
 
 @given(st.integers(1, 60), st.data(), st.integers(1, 6), st.integers(0, 2**40))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_aligned_records_are_with_everybody_and_the_others_with_one(records, data, parties, seed):
     aligned = data.draw(st.integers(1, records))
     cut = LimitedOverlap(ContiguousColumns(parties), aligned, seed)

@@ -7,7 +7,7 @@ from inspect import isabstract
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.datamodules import (
@@ -32,6 +32,7 @@ from lightning_vfl.datamodules import (
 )
 from lightning_vfl.datamodules.over import PartitionerOver
 from lightning_vfl.errors import ConfigurationError
+from tests.examples import examples
 
 Case = tuple[Partitioner, Layout, int]  # the cut, what is cut, how many parties come out
 
@@ -171,7 +172,7 @@ def test_every_partitioner_is_in_the_list():
 
 @pytest.mark.parametrize("partitioner", CASES, ids=lambda c: c.__name__)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_every_column_goes_to_exactly_one_group(partitioner, data):
     cut, layout, parties = data.draw(CASES[partitioner]())
     parts = cut.split(layout)

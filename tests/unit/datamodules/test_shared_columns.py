@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.datamodules import (
@@ -17,6 +17,7 @@ from lightning_vfl.datamodules import (
     Standardise,
 )
 from lightning_vfl.errors import ConfigurationError
+from tests.examples import examples
 
 from .miniature import InMemory, table
 
@@ -31,7 +32,7 @@ def holders(parts, columns):
 
 
 @given(st.integers(2, 6), st.integers(0, 12), st.data(), st.floats(0.001, 1.0), st.integers(0, 2**40))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_shared_columns_are_with_so_many_parties_and_others_with_one(parties, spare, data, shared, seed):
     columns = parties + spare
     number = data.draw(st.none() | st.integers(2, parties))

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from lightning_vfl.datamodules import DirichletColumns, Layout
 from lightning_vfl.datamodules.uneven import dirichlet, share_out
 from lightning_vfl.errors import ConfigurationError
+from tests.examples import examples
 
 
 def widths(parties, alpha, seed, columns):
@@ -48,7 +49,7 @@ def test_extreme_concentrations_are_drawn_too(alpha):
 
 
 @given(st.data(), st.integers(1, 8), st.integers(0, 30))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_weights_follow_the_shares_and_nobody_is_left_out(data, parties, spare):
     things = parties + spare
     weights = np.array(data.draw(st.lists(st.integers(0, 50), min_size=things, max_size=things)), dtype=float)
@@ -73,7 +74,7 @@ def test_weightless_things_are_shared_out_by_number():
 
 
 @given(st.integers(1, 9), st.integers(0, 60), st.sampled_from([1e-3, 0.3, 1.0, 50.0]), st.integers(0, 2**40))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_widths_are_the_shares_rounded(parties, spare, alpha, seed):
     columns = parties + spare
     shares = dirichlet(alpha, parties, seed, "dirichlet columns")

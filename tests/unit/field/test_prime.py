@@ -45,6 +45,20 @@ def test_inverses(field, data):
     assert field.inverse(torch.tensor(x)).tolist() == [pow(v, -1, field.modulus) for v in x]
 
 
+@given(some_field, st.data(), st.integers(1, 5))
+def test_totals_are_sums_of_the_integers(field, data, terms):
+    p, x = field.modulus, drawn(field, data, 2 * terms * 3)
+    given = torch.tensor(x).view(2, terms, 3)
+    sums = [[sum(int(given[h, n, i]) for n in range(terms)) % p for i in range(3)] for h in range(2)]
+    assert field.totals(given).tolist() == sums
+    assert field.totals(given.view(2, terms, 3, 1)).shape == (2, 3, 1)
+    assert field.totals(given[:, :, :0]).shape == (2, 0)
+    for wrong in (-1, p, -(2**63), 2**63 - 1):
+        given[1, terms - 1, 2] = wrong
+        with pytest.raises(ConfigurationError, match=f"{wrong} is no element modulo {p}"):
+            field.totals(given)
+
+
 @pytest.mark.parametrize("p", [3, 5, 11])
 def test_small_fields_by_enumeration(p):
     field = PrimeField(p)

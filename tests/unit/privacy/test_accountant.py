@@ -214,6 +214,7 @@ def test_it_never_falls_and_a_smaller_delta_costs_more(rounds, one, other, unit)
 
 
 @given(st.lists(st.integers(0, 4), min_size=6, max_size=6), deltas, units)
+@example([0, 4, 0, 0, 0, 0], 1e-9, "record")  # order 2 is the best
 def test_composed_is_the_whole_grid_to_the_bit(counts, delta, unit):
     uses = dict(zip(KINDS, counts, strict=True))
     found = composed_epsilon(uses, delta, unit)
@@ -445,3 +446,16 @@ def test_what_has_no_meaning_is_refused_and_charged_to_nobody(call, said):
         call(accountant)
     assert accountant.epsilon(DELTA) == before
     assert accountant.state_dict()["counts"].sum() == 1
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2, 3])
+@pytest.mark.parametrize("unit", UNITS)
+def test_against_colluders_every_round_is_charged_as_that_of_the_others(colluders, unit):
+    """By an accountant that was given the others' events from the start; of 2 and 3 parties, 1 is left of either."""
+    accountant, other = PrivacyAccountant(6), PrivacyAccountant(6)
+    for parties, named in ((3, (0, 1, 2)), (2, (2, 3)), (3, (2, 2))):
+        accountant.spend(PoissonBinomialEvent(4, 0.2, parties, 2), ids(*named))
+        other.spend(PoissonBinomialEvent(4, 0.2, max(parties - colluders, 1), 2), ids(*named))
+    before = accountant.epsilon(DELTA, unit)
+    assert close(accountant.against(colluders).epsilon(DELTA, unit), other.epsilon(DELTA, unit))
+    assert accountant.epsilon(DELTA, unit) == before

@@ -10,7 +10,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
@@ -20,11 +20,15 @@ from lightning_vfl.privacy.events import (
     PoissonBinomialEvent,
     PrivacyEvent,
     UnknownEvent,
+    against,
     chained,
+    coalitions,
+    label,
     restored,
     unit_of_one_release,
 )
 from lightning_vfl.privacy.rdp import ORDERS
+from tests.examples import examples
 
 TWO, THREE = ORDERS.index(2.0), ORDERS.index(3.0)
 HALF: Any = 1.5
@@ -186,7 +190,7 @@ def test_the_bound_of_the_paper_grows_towards_order_one_and_falls_with_more_part
     assert three[-1] < four[-1]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.integers(1, 6),
     st.floats(0.001, 0.24),
@@ -270,3 +274,35 @@ def test_events_are_frozen(event):
 def test_what_has_no_meaning_is_refused(make, said):
     with pytest.raises(ConfigurationError, match=said):
         make()
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2, 3, 7])
+def test_against_colluders_the_randomness_of_the_others_is_left(colluders):
+    left = max(4 - colluders, 1)
+    event = PoissonBinomialEvent(levels=4, beta=0.2, parties=4, coordinates=3)
+    assert against(event, colluders) == PoissonBinomialEvent(levels=4, beta=0.2, parties=left, coordinates=3)
+    own = GaussianEvent(sigma=1.0, sensitivity=2.0, parties=4)
+    for unit in ("party", "party-record"):  # an upload has its own noise
+        assert against(own, colluders).curve(unit) == own.curve(unit)
+    assert against(own, colluders).signal("record") == pytest.approx(left * own.signal())
+    assert against(UnknownEvent("Sum"), colluders) == UnknownEvent("Sum")
+
+
+def test_fewer_than_no_colluders_are_refused():
+    with pytest.raises(ConfigurationError, match="colluders -1 is no number of parties"):
+        against(UnknownEvent("Sum"), -1)
+
+
+def test_coalitions_leave_one_party_at_least():
+    assert [coalitions(parties) for parties in range(1, 7)] == [(), (1,), (1,), (1, 2), (1, 3), (1, 4)]
+
+
+def test_only_the_party_is_told_without_a_condition_and_it_comes_first():
+    assert UNITS[0] == "party"
+    assumed = "if weights and scaling do not depend on the record"
+    for unit in UNITS:
+        assert label(unit).startswith(f"{unit}, ")
+        assert (assumed in label(unit)) == ("record" in unit)
+    assert "no bound" in label("party (paper)")
+    with pytest.raises(ConfigurationError, match="unit 'person' is not known"):
+        label("person")

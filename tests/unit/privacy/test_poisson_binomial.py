@@ -250,3 +250,34 @@ def test_curve_is_the_single_figures():
 def test_what_has_no_meaning_is_refused(arguments, said):
     with pytest.raises(ConfigurationError, match=said):
         poisson_binomial_rdp(*arguments)
+
+
+@pytest.mark.parametrize(("levels", "parties", "colluders"), [(1, 3, 1), (2, 3, 1), (2, 3, 2), (1, 4, 2), (3, 2, 1)])
+@pytest.mark.parametrize("order", [2, 3])
+def test_parties_that_tell_their_draws_leave_the_figure_of_the_others(levels, parties, colluders, order):
+    """The view in fractions: the sum of all draws, and the colluders' draws one by one, whatever their values are."""
+    beta, honest = Fraction(1, 5), parties - colluders
+
+    def view(values, told):
+        """The probability of every sum together with every draw of the colluders."""
+        total = summed(levels, values, beta)
+        seen = {}
+        for draws in product(range(levels + 1), repeat=colluders):
+            own = [
+                binomial(levels, beta * value + Fraction(1, 2))[draw] for value, draw in zip(told, draws, strict=True)
+            ]
+            for honest_sum, chance in enumerate(total):
+                seen[sum(draws) + honest_sum, draws] = chance * np.prod(own)
+        return seen
+
+    largest = 0
+    for others in product((-1, 1), repeat=honest - 1):
+        for told in product((-1, 0, 1), repeat=colluders):
+            for value in (-1, 1):
+                p, q = view((value, *others), told), view((-value, *others), told)
+                largest = max(largest, sum(p[seen] ** order * q[seen] ** (1 - order) for seen in p))
+    with mpmath.workdps(60):
+        true = mpmath.log(mpmath.mpf(largest.numerator) / largest.denominator) / (order - 1)
+    figure = poisson_binomial_rdp(levels, 0.2, honest, order)
+    assert true <= figure <= true + room(levels, parties, order)
+    assert figure > poisson_binomial_rdp(levels, 0.2, parties, order)

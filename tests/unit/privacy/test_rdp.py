@@ -7,7 +7,7 @@ import dp_accounting.rdp  # noqa: F401  # a second, which hypothesis would count
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -47,6 +47,15 @@ def test_epsilon_of_one_order_with_sixty_digits(power, renyi, delta):
     found = rdp_epsilon([order], [renyi], delta)
     assert true <= found.epsilon <= true + 1e-14 * (renyi + (log(order) - log(delta) + 1) / (order - 1) + 1)
     assert found.order == order
+
+
+@given(st.floats(-2, 3).map(lambda power: 10.0**power), st.floats(-9, 18).map(lambda power: 10.0**power), deltas)
+@example(1.0, 1e17, 1e-5)
+def test_epsilon_of_order_two_beside_pure_privacy_with_sixty_digits(renyi, more, delta):
+    """However large ε is at order ∞: the rounding is that of the terms of order 2."""
+    true = min(converted(2.0, renyi, delta), mpmath.mpf(renyi + more))
+    found = rdp_epsilon([2.0, inf], [renyi, renyi + more], delta)
+    assert true <= found.epsilon <= true + 1e-14 * (renyi + log(2.0) - log(delta) + 2)
 
 
 @given(signals, deltas)

@@ -4,14 +4,15 @@ from math import atanh, inf, nan, sqrt, tanh
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import analytic_sigma, compose_rdp, poisson_binomial_curve, rdp_epsilon
+from lightning_vfl.privacy import analytic_sigma, compose_rdp, composed_epsilon, poisson_binomial_curve, rdp_epsilon
 from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent, UnknownEvent
 from lightning_vfl.privacy.rdp import ORDERS
-from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels
+from lightning_vfl.privacy.solve import planned_epsilon, solve_beta, solve_epochs, solve_levels, worst_epsilon
+from tests.examples import examples
 
 DELTA = 1e-5
 SETTING: dict[str, Any] = {"parties": 5, "coordinates": 16}
@@ -37,7 +38,40 @@ def test_plan_of_a_party():
     assert planned_epsilon(event, 0, DELTA, "party", records=50) == 0.0
 
 
-@settings(max_examples=10)
+POISSON = [PoissonBinomialEvent(levels=2, beta=0.05, parties=n, coordinates=16) for n in (2, 3, 5)]
+GAUSSIAN = [GaussianEvent(sigma=1.0, sensitivity=1.0, parties=n) for n in (1, 3)]
+UNITS_OF_ONE = ("party-record", "record", "record (paper)")
+
+
+@pytest.mark.parametrize("unit", UNITS_OF_ONE)
+@pytest.mark.parametrize(
+    "events",
+    [POISSON, GAUSSIAN, [GaussianEvent(1.0, 1.0, 3), POISSON[1]], [GaussianEvent(2.0, 1.0, 3), POISSON[2]]],
+    ids=["sums", "uploads", "curves that cross", "other curves"],
+)
+def test_the_worst_is_no_less_than_any_mixture(events, unit):
+    """All ways to spread six releases over the events, one of which may come near."""
+    first, second, third = (*events, events[0])[:3]
+    worst = worst_epsilon(events, 6, 60, DELTA, unit)
+    for i in range(7):
+        for j in range(7 - i):
+            uses = {first: i}
+            uses[second] = uses.get(second, 0) + j
+            uses[third] = uses.get(third, 0) + 6 - i - j
+            assert composed_epsilon(uses, DELTA, unit) <= worst * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("event", [POISSON[0], GAUSSIAN[1], UnknownEvent("Sum")])
+@pytest.mark.parametrize("unit", [*UNITS_OF_ONE, "party", "party (paper)"])
+def test_the_worst_of_one_event_is_that_event(event, unit):
+    for most, total in ((0, 0), (1, 9), (7, 50)):
+        assert worst_epsilon([event], most, total, DELTA, unit) == composed_epsilon(
+            {event: total if unit == "party" else most}, DELTA, unit
+        )
+    assert worst_epsilon([], 3, 9, DELTA, unit) == 0.0
+
+
+@examples(10)
 @given(
     st.floats(0.05, 200),
     st.sampled_from([1e-9, 1e-5, 1e-3]),
@@ -71,7 +105,7 @@ def test_a_generous_target_is_met_by_the_largest_beta():
     assert solve_beta(1e6, DELTA, levels=1, epochs=1, **SETTING) == 0.25
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.floats(0.5, 60), st.floats(0.005, 0.06), st.integers(1, 20))
 def test_largest_number_of_levels(target, beta, epochs):
     if price(1, beta, **SETTING, uses=epochs) > target:
@@ -120,7 +154,7 @@ def test_epochs_of_gaussian_noise_by_hand():
     )
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.floats(1, 50), st.floats(1.05, 4))
 def test_a_larger_target_allows_more(target, factor):
     event = PoissonBinomialEvent(2, 0.01, **SETTING)
@@ -150,6 +184,9 @@ GOOD: dict[str, Any] = {"levels": 4, "epochs": 1, **SETTING}
         (lambda: solve_epochs(1.0, DELTA, UnknownEvent("Sum")), "one epoch costs epsilon inf"),
         (lambda: solve_epochs(1.0, 1.0, UnknownEvent("Sum")), "one epoch costs epsilon inf|1,000,000,000"),
         (lambda: solve_epochs(1.0, DELTA, PoissonBinomialEvent(4, 0.0, **SETTING)), "1,000,000,000 epochs"),
+        (lambda: worst_epsilon([GAUSSIAN[0]], 1, 1, 2.0), "delta 2.0"),
+        (lambda: worst_epsilon([POISSON[0]], 1, 1, DELTA, "sample"), "unit 'sample'"),
+        (lambda: worst_epsilon(POISSON, -1, 1, DELTA), "count -1"),
         (lambda: solve_epochs(0.0, DELTA, PoissonBinomialEvent(4, 0.1, **SETTING)), "target_epsilon 0.0"),
         (lambda: planned_epsilon(PoissonBinomialEvent(4, 0.1, **SETTING), HALF, DELTA), "count 1.5"),
         (lambda: planned_epsilon(PoissonBinomialEvent(4, 0.1, **SETTING), 1, DELTA, records=NAN), "records nan"),

@@ -32,7 +32,7 @@ class Uneven(FaultModel):
         if not self.losses:
             return dataclasses.replace(nothing, delay=delay)
         sends = torch.tensor([(request // 2 + m) % 4 != 3 for m in range(M)])
-        receives = torch.tensor([(request // 2 + m) % 5 != 2 for m in range(M)])
+        receives = torch.tensor([(request + m) % 5 != 2 for m in range(M)])
         hosts = torch.tensor([request // 2 % 7 != 5])
         return dataclasses.replace(nothing, delay=delay, sends=sends, receives=receives, hosts=hosts)
 

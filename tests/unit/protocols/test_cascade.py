@@ -16,7 +16,7 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.privacy.calibration import Sigma
 from lightning_vfl.protocols import cascade as protocol
 from lightning_vfl.schedules import Schedule
-from lightning_vfl.simulation import Constant, SlowParties
+from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.waiting import WaitForAll
 from tests.subjects import dropping, same, trainer
@@ -87,7 +87,7 @@ def test_slower_parties_have_longer_periods_and_with_q_a_larger_say(tmp_path, sl
 
 def test_stragglers_among_the_active_parties_are_amplified_too(tmp_path):
     """Party 3 is one as well, but has no labels; the faults here delay nobody."""
-    model = SlowParties(parties=[3, 1], fast=Constant(0.0), slow=Constant(0.0))
+    model = Stragglers(parties=[3, 1], fast=Constant(0.0), slow=Constant(0.0))
     run = fit(tmp_path, cascade(q=2.0, slower={2: 0.5}), faults=(model,))
     oracle = ByHand(run, None, {2: HALF}, 2.0, slow={1, 2}).play(18)
     assert_same_training(run, oracle)

@@ -12,7 +12,7 @@ from lightning_vfl.callbacks import TraceRecorder, TraceReplay
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
 from lightning_vfl.networks import MLP
 from lightning_vfl.protocols import cascade as protocol
-from lightning_vfl.simulation import Constant, SlowParties
+from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, WaitForAll
 from tests.subjects import dropping, same
 from tests.unit.protocols.cascade_by_hand import (
@@ -101,7 +101,7 @@ def test_the_first_that_come_are_enough_where_the_rule_says_so(tmp_path):
 
 def test_stragglers_that_are_ignored_are_never_called(tmp_path):
     """Passive party 3 is slow: nobody waits for it, and it learns nothing."""
-    model = SlowParties(parties=[3], fast=Constant(0.0), slow=Constant(64.0))
+    model = Stragglers(parties=[3], fast=Constant(0.0), slow=Constant(64.0))
     run = fit(tmp_path, cascade(Concat(), waiting=Ignore()), faults=(model,))
 
     def without_three(number, party):

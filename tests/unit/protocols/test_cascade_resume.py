@@ -1,5 +1,6 @@
 """Cascade training resumed from any END equals the uninterrupted run, to the bit."""
 
+from collections import Counter
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from lightning_vfl.callbacks import Crashes, PartyDropout, Stragglers
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
 from lightning_vfl.networks import MLP
+from lightning_vfl.privacy import PrivacyLedger
 from lightning_vfl.simulation import Exponential, VirtualClock
 from lightning_vfl.waiting import Deadline
 from tests.subjects import dropping, same, trainer
@@ -49,13 +51,13 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "drawing": {"bottom": dropping, "waiting": Deadline(0.3), "callbacks": (partial(Stragglers, 0.5),), **SLOW},
     "masked": {"aggregator": MaskedSum(insecure_seeded_secrets=True), "evaluate": "plain", **SLOW},
     "draws": {
-        "aggregator": PoissonBinomial(levels=16),
+        "aggregator": PoissonBinomial(levels=16, draws="seeded"),
         "bottom": partial(MLP, hidden=(6,), output_activation=nn.Tanh),
         **SLOW,
     },
 }
 # other metrics are of logging steps, which may lie before the kill
-OF_EPOCHS = ("train/loss_epoch", "train/staleness", "val/", "clock/", "comm/", "progress/", "privacy/")
+OF_EPOCHS = ("train/loss_epoch", "train/staleness", "val/", "clock/", "comm/", "progress/")
 
 
 def train(folder: Path, name: str, ckpt_path: Path | None = None) -> Run:
@@ -74,7 +76,6 @@ def train(folder: Path, name: str, ckpt_path: Path | None = None) -> Run:
 
 def everything(run: Run) -> dict[str, Any]:
     module, t = run.module, run.trainer
-    accountant = module.privacy.accountant
     return {
         "weights": module.state_dict(),
         "optimizer": t.optimizers[0].state_dict(),
@@ -87,10 +88,15 @@ def everything(run: Run) -> dict[str, Any]:
         "requests": module.requests_made(),
         "memory": module.memory_state(),  # replicas, stale embeddings, late ones
         "versions": (module.version, module.seen),
-        "privacy": None if accountant is None else accountant.state_dict(),
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k.startswith(OF_EPOCHS)},
         "step": t.global_step,
     }
+
+
+def charged(folder: Path) -> Counter[int]:
+    """How often the ledger in this folder has charged each record."""
+    counts = [PrivacyLedger.read(path)[1].state_dict()["counts"].sum(0) for path in folder.glob("privacy-*.jsonl")]
+    return Counter({i: int(n) for row in counts for i, n in enumerate(row) if n})
 
 
 @cache
@@ -110,9 +116,17 @@ def folder(tmp_path_factory):
 
 def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
     kept, uninterrupted, expected = whole(name, folder)
+    before = charged(kept)
     run = train(elsewhere, name, kept / f"step={step}.ckpt")
     resumed = everything(run)
+    if run.module.privacy.accountant is not None:  # what others have released from this checkpoint stays charged
+        assert charged(kept) - before == Counter(int(i) for ids, _ in run.events for i in ids)
+        assert run.module.privacy.accountant.covers(PrivacyLedger.read(*kept.glob("privacy-*.jsonl"))[1])
     assert {k for k in expected if not same(expected[k], resumed[k])} == set()
+    if (accountant := uninterrupted.module.privacy.accountant) is not None:  # rounds that are sent again cost again
+        again = run.module.privacy.accountant
+        assert again is not None
+        assert again.covers(accountant)
     assert [event for _, event in run.events] == [event for _, event in uninterrupted.events[step:]]
     # whole epochs since then are logged with the same staleness
     for own, other in zip(reversed(run.logged), reversed(uninterrupted.logged), strict=False):
@@ -123,11 +137,11 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
 
 # in the first epoch, at its end, just after it, and in the last
 QUICK = [
-    *(("async", step) for step in (1, STEPS, STEPS + 1)),
-    *(("sync", step) for step in (1, 2, STEPS + 5)),
+    *(("async", step) for step in (1, STEPS)),
+    *(("sync", step) for step in (2, STEPS + 1)),
     ("single", 5),
     ("centralized", 4),
-    *(("faults", step) for step in (3, 7, STEPS, STEPS + 4)),
+    *(("faults", step) for step in (3, STEPS, STEPS + 4)),
     ("faults in turns", STEPS + 4),
     ("drawing", 7),
     ("masked", 8),

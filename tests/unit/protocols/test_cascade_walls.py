@@ -22,7 +22,7 @@ from lightning_vfl.datamodules import ContiguousColumns, Groups, LabelPartition,
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, PadAfterNorm, Skip, Stale, Zeros
 from lightning_vfl.networks import MLP
-from lightning_vfl.simulation import CrashChain
+from lightning_vfl.simulation import Crashes
 from lightning_vfl.waiting import Deadline, Fastest
 from tests.subjects import trainer
 from tests.unit.protocols.cascade_by_hand import BOTTOM, TOP, WIDTH, B, FourParties, N, cascade, fit, shared
@@ -164,7 +164,7 @@ def test_what_is_refused_once_is_refused_again(tmp_path, name):
 
 def test_silent_losses_need_a_timeout(tmp_path):
     module = small()
-    module.faults.add(CrashChain("connections", 0.5, 0.5))
+    module.faults.add(Crashes("connections", 0.5, 0.5))
     assert "give it a timeout in seconds, or use Deadline" in refusal(tmp_path, module, shared())
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_vfl.datamodules import LimitedOverlap
-from lightning_vfl.simulation import CrashChain
+from lightning_vfl.simulation import Crashes
 from tests.subjects import Blobs
 from tests.unit.protocols.decoupled_by_hand import (
     GUESTS,
@@ -24,8 +24,8 @@ from tests.unit.protocols.decoupled_by_hand import (
     weights_of,
 )
 
-GUESTS_CRASH, HOSTS_CRASH = CrashChain("guests", 0.3, 0.3), CrashChain("hosts", 0.4, 0.4)
-LINKS_CRASH = CrashChain("connections", 0.4, 0.3)
+GUESTS_CRASH, HOSTS_CRASH = Crashes("guests", 0.3, 0.3), Crashes("hosts", 0.4, 0.4)
+LINKS_CRASH = Crashes("connections", 0.4, 0.3)
 EVERYTHING = (LINKS_CRASH, HOSTS_CRASH, GUESTS_CRASH)
 
 SCENARIOS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from lightning_vfl.datamodules import LimitedOverlap
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import Reconstruction
 from lightning_vfl.networks import MLP
-from lightning_vfl.simulation import CrashChain, VirtualClock
+from lightning_vfl.simulation import Crashes, VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from tests.subjects import Blobs, trainer
 from tests.unit.protocols.decoupled_by_hand import GUESTS, STEPS, B, ByHand, N, by_hand, decoupled, fit, weights_of
@@ -211,4 +211,4 @@ def test_a_limit_that_one_table_keeps_is_refused_where_faults_may_make_it_three(
     for _ in range(fits_before):
         fit(tmp_path, module, **QUIET)
     with pytest.raises(ConfigurationError, match="limit_bytes"):
-        fit(tmp_path, module, faults=(CrashChain("hosts", 0.5, 0.5),), **QUIET)
+        fit(tmp_path, module, faults=(Crashes("hosts", 0.5, 0.5),), **QUIET)

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lightning_vfl.datamodules import LimitedOverlap
-from lightning_vfl.simulation import CrashChain
+from lightning_vfl.simulation import Crashes
 from lightning_vfl.simulation.faults import FaultModel, Faults, RoundOutcome
 from tests.subjects import Blobs, same
 from tests.unit.protocols.decoupled_by_hand import (
@@ -25,7 +25,7 @@ from tests.unit.protocols.decoupled_by_hand import (
     weights_of,
 )
 
-EVERYTHING = (CrashChain("connections", 0.4, 0.3), CrashChain("hosts", 0.4, 0.4), CrashChain("guests", 0.4, 0.4))
+EVERYTHING = (Crashes("connections", 0.4, 0.3), Crashes("hosts", 0.4, 0.4), Crashes("guests", 0.4, 0.4))
 
 
 def parts(module: Any) -> dict[str, list[torch.nn.Parameter]]:

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 
 from lightning_vfl.local_objectives import Reconstruction
 from lightning_vfl.networks import MLP
-from lightning_vfl.simulation import CrashChain
+from lightning_vfl.simulation import Crashes
 from lightning_vfl.simulation.faults import FaultModel
 from tests.subjects import Blobs, dropping
 from tests.unit.protocols.decoupled_by_hand import GUESTS, B, decoupled, fit
@@ -122,7 +122,7 @@ class Only(FaultModel):
 
 
 def crashing(what: str, *numbers: int) -> FaultModel:
-    return Only(CrashChain(what, 0.4, 0.4), numbers)
+    return Only(Crashes(what, 0.4, 0.4), numbers)
 
 
 def of_guests(module: Any, numbers: tuple[int, ...] = tuple(range(GUESTS))) -> list[torch.Tensor]:
@@ -164,9 +164,9 @@ GUESTS_SEE_NOTHING_OF: dict[str, dict[str, Any]] = {
     "hosts' networks": {"host": partial(MLP, hidden=())},
     "the owner's network": {"top": partial(MLP, hidden=(11, 3))},
     "labels": {"data": Relabelled(batch_size=B)},
-    "faults of hosts and links": {"faults": (CrashChain("hosts", 0.4, 0.4), CrashChain("connections", 0.4, 0.4))},
+    "faults of hosts and links": {"faults": (Crashes("hosts", 0.4, 0.4), Crashes("connections", 0.4, 0.4))},
     "what hosts learn": {"host_every": 3},
-    "registers": {"register": "message", "faults": (CrashChain("connections", 0.4, 0.4),)},
+    "registers": {"register": "message", "faults": (Crashes("connections", 0.4, 0.4),)},
     "how often they send": {"communicate_every": 2},
     "epochs without them": {"replay_epochs": 0},
 }

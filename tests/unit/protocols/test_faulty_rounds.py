@@ -11,7 +11,7 @@ import torch
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
-from lightning_vfl.simulation import RandomAbsence, VirtualClock
+from lightning_vfl.simulation import PartyDropout, VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
@@ -277,7 +277,7 @@ def test_ignoring_nobody_is_said(tmp_path):
 
 def test_the_active_party_never_drops_out(tmp_path):
     module = split(active=2)
-    module.faults.add(RandomAbsence(1.0, 1.0))
+    module.faults.add(PartyDropout(1.0, 1.0))
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
     assert module.meter.total("up", "embeddings").tolist() == [0, 0, 54 * 5 * 4]
     assert module.meter.total("up", "labels").tolist() == [0, 0, 54 * 4]

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
-from lightning_vfl import SplitVFL
+from lightning_vfl import SplitVFL, simulation
 from lightning_vfl.aggregators import LagrangeCoded, LagrangeShared, Mean
 from lightning_vfl.callbacks import Crashes, PartyDropout, Stragglers
 from lightning_vfl.datamodules import ContiguousColumns, Unchanged
@@ -18,7 +18,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Skip, Stale, Zeros
 from lightning_vfl.networks import MLP, PolynomialNetwork
 from lightning_vfl.rounds import ExpandedRecords
-from lightning_vfl.simulation import RandomAbsence, SlowParties, VirtualClock
+from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.streams import stream
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
 from tests.subjects import Blobs, same, trainer
@@ -80,8 +80,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("faults", FAULTS)
-@pytest.mark.parametrize("evaluate", ["plain", "protocol"])
+@pytest.mark.parametrize(
+    ("faults", "evaluate"), [*((faults, "protocol") for faults in FAULTS), ("everything", "plain")]
+)
 def test_coded_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, faults, evaluate):
     runs = []
     for settings in ({}, {"execution": "equivalent"}, {"options": {"insecure_seeded_secrets": True}}):
@@ -170,7 +171,7 @@ def test_bytes_have_a_closed_form(tmp_path, rerandomise):
 def test_a_round_takes_all_model_shares_and_the_r_th_upload(tmp_path):
     """Without compute and bandwidth: ln² M / |B| of the largest delay among peers, then the R-th smallest delay."""
     module = fedvs(clock=VirtualClock(**INSTANT))
-    module.faults.add(SlowParties())
+    module.faults.add(simulation.Stragglers())
     fit(tmp_path, module, max_epochs=1)
     seconds = 0.0
     for number in range(STEPS):
@@ -300,7 +301,7 @@ def test_who_is_away_keeps_its_weights_and_fewer_than_r_give_a_round_up(tmp_path
     """Footnote 2: the sum is over those who have shared their models; 5 of 7 have to answer."""
     following, present = Following(), []
     module = fedvs(execution)
-    module.faults.add(RandomAbsence(0.7, 0.5))
+    module.faults.add(simulation.PartyDropout(0.7, 0.5))
     fit(tmp_path, module, callbacks=[following], max_epochs=3)
     for number in range(3 * STEPS):
         here = module.faults.at(2 * number, module.roster).announced.nonzero().flatten().tolist()

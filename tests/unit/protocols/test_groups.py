@@ -26,11 +26,12 @@ OPTIMIZERS = {
     "SGD with momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
     "Adam": partial(torch.optim.Adam, lr=1e-2, eps=1e-3),  # a gradient of nearly zero is no sign
 }
+masked_sum = partial(MaskedSum, allow_single=True)  # one of the groups has two parties
 AGGREGATORS = {
     "Sum": Sum,
-    "sum": MaskedSum,
-    "segments": partial(MaskedSum, "segments"),
-    "recovery": partial(MaskedSum, recovery=Recovery()),
+    "sum": masked_sum,
+    "segments": partial(masked_sum, "segments"),
+    "recovery": partial(masked_sum, recovery=Recovery()),
 }
 
 
@@ -40,7 +41,8 @@ def data(members=MEMBERS, **settings):
 
 def grouped(aggregator, optimizer="SGD", **settings):
     torch.manual_seed(0)
-    settings = {"active": 0, "bottom": partial(MLP, hidden=[6]), "evaluate": "plain", **settings}
+    usual = {"active": 0, "bottom": partial(MLP, hidden=[6]), "evaluate": "plain", "allow_invertible_updates": True}
+    settings = usual | settings
     return SplitVFL(aggregator, width=WIDTH, seed=0, optimizer=OPTIMIZERS[optimizer], **settings)
 
 
@@ -170,7 +172,7 @@ def test_absent_groups_take_no_part_and_the_others_learn_as_if_alone(tmp_path, o
         4: {"announced": [1, 1, 1, 1, 0, 1]},
         14: {"sends": [1, 0, 1, 1, 1, 1]},
     }
-    module = grouped(MaskedSum("segments"), optimizer, waiting=WaitForAll(timeout=1.0))
+    module = grouped(masked_sum("segments"), optimizer, waiting=WaitForAll(timeout=1.0))
     bottoms, top, source = built(module)
     watching = Copies()
     fit(tmp_path, module, script, callbacks=[watching])
@@ -195,7 +197,7 @@ def test_a_group_that_the_answer_does_not_reach_keeps_bottom_and_optimiser_state
 
 
 def test_copies_are_equal_in_checkpoints_too(tmp_path):
-    module = grouped(MaskedSum(), "Adam")
+    module = grouped(masked_sum(), "Adam")
     t = fit(tmp_path, module, max_epochs=1)
     t.save_checkpoint(tmp_path / "it.ckpt")
     saved = torch.load(tmp_path / "it.ckpt", weights_only=True)
@@ -215,10 +217,10 @@ def test_a_run_that_was_stopped_after_any_step_goes_on_to_the_same_bits(tmp_path
     script = {4: {"announced": [1, 1, 1, 1, 0, 1]}, 7: {"receives": [1, 0, 1, 1, 1, 1]}}
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
     options = {"script": script, "max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0}
-    whole = grouped(MaskedSum("segments"), optimizer, waiting=WaitForAll(timeout=1.0))
+    whole = grouped(masked_sum("segments"), optimizer, waiting=WaitForAll(timeout=1.0))
     t = fit(tmp_path, whole, callbacks=[saver], enable_checkpointing=True, **options)
     for step in range(1, STEPS):
-        again = grouped(MaskedSum("segments"), optimizer, waiting=WaitForAll(timeout=1.0))
+        again = grouped(masked_sum("segments"), optimizer, waiting=WaitForAll(timeout=1.0))
         again.faults.add(Scripted(script))
         u = trainer(tmp_path, max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0)
         u.fit(again, datamodule=data(), ckpt_path=tmp_path / f"step={step}.ckpt")
@@ -246,7 +248,7 @@ def test_bytes_of_updates_and_of_bottoms_sent_back_have_a_closed_form(tmp_path, 
 
 def test_who_learns_nothing_sends_no_update(tmp_path):
     script = {2: {"announced": [1, 1, 1, 1, 0, 1]}, 5: {"receives": [1, 0, 1, 1, 1, 1]}}
-    module = grouped(MaskedSum("segments"), waiting=WaitForAll(timeout=1.0))
+    module = grouped(masked_sum("segments"), waiting=WaitForAll(timeout=1.0))
     fit(tmp_path, module, script, max_epochs=1)
     sizes = [sum(p.numel() for p in module.bottoms.parties[m].parameters()) for m in range(M)]
     rounds = [0, STEPS - 1, STEPS - 1, STEPS - 1, STEPS - 1, STEPS - 1]
@@ -255,7 +257,7 @@ def test_who_learns_nothing_sends_no_update(tmp_path):
 
 
 def test_parties_alone_send_no_updates(tmp_path):
-    module = grouped(MaskedSum())
+    module = grouped(masked_sum())
     fit(tmp_path, module, source=Blobs(ContiguousColumns(3), batch_size=10), max_epochs=1)
     assert {"model updates", "shared bottoms"}.isdisjoint(module.meter.kinds("up") + module.meter.kinds("down"))
 
@@ -264,7 +266,7 @@ def test_updates_are_masked_whatever_the_server_could_read(tmp_path, monkeypatch
     """With plain SGD the steps are sent, else the gradients; the sum that the server applies is theirs."""
     join = MaskedSum.join_updates
     for optimizer, scale in (("SGD", -0.05), ("Adam", 1.0)):
-        module, heard = grouped(MaskedSum(), optimizer), []
+        module, heard = grouped(masked_sum(), optimizer), []
 
         def listening(self, updates, view, heard=heard):
             total = join(self, updates, view)
@@ -298,14 +300,14 @@ def test_updates_are_masked_whatever_the_server_could_read(tmp_path, monkeypatch
 
 def refused(folder, message, aggregator=None, source=None, **settings):
     with pytest.raises(ConfigurationError, match=message):
-        fit(folder, grouped(aggregator or MaskedSum(), **settings), source=source)
+        fit(folder, grouped(aggregator or masked_sum(), **settings), source=source)
 
 
 def normed(shape, width):
     return nn.Sequential(nn.Linear(shape[0], 4), nn.BatchNorm1d(4), nn.Linear(4, width))
 
 
-@pytest.mark.parametrize("aggregator", [Sum, MaskedSum])
+@pytest.mark.parametrize("aggregator", [Sum, masked_sum])
 def test_batch_norm_in_the_bottoms_of_groups_is_refused(tmp_path, aggregator):
     refused(tmp_path, "BatchNorm1d in the bottom of a group", aggregator(), bottom=normed)
     for norm in (nn.LazyBatchNorm1d, nn.SyncBatchNorm):
@@ -325,7 +327,7 @@ def test_a_bottom_of_its_own_for_a_follower_is_refused(tmp_path, follower):
 
 
 def test_a_bottom_for_the_first_of_a_group_is_everybodys(tmp_path):
-    module = grouped(MaskedSum(), bottom_of={3: partial(MLP, hidden=[3])})
+    module = grouped(masked_sum(), bottom_of={3: partial(MLP, hidden=[3])})
     fit(tmp_path, module, max_epochs=1)
     assert {str(module.bottoms.parties[m]) for m in (3, 4, 5)} == {str(MLP((2,), WIDTH, hidden=[3]))}
 
@@ -355,16 +357,16 @@ def test_records_that_two_parties_of_a_group_hold_are_refused(tmp_path):
 
 def test_groups_that_are_no_partition_are_refused():
     for groups in ([[0], [1]], [[0, 1], [1, 2]], [[0], [1, 2], [3]]):
-        module = grouped(MaskedSum(), party_shapes=[(2,)] * 3, num_classes=3, party_groups=groups)
+        module = grouped(masked_sum(), party_shapes=[(2,)] * 3, num_classes=3, party_groups=groups)
         with pytest.raises(ConfigurationError, match="do not name each of the parties 0 to 2 once"):
             module.configure_model()
-    module = grouped(MaskedSum(), party_shapes=[(2,), (2,), (3,)], num_classes=3, party_groups=[[0], [1, 2]])
+    module = grouped(masked_sum(), party_shapes=[(2,), (2,), (3,)], num_classes=3, party_groups=[[0], [1, 2]])
     with pytest.raises(ConfigurationError, match="a group holds the same columns"):
         module.configure_model()
 
 
 def test_a_model_that_was_built_for_other_groups_is_refused(tmp_path):
-    module = grouped(MaskedSum())
+    module = grouped(masked_sum())
     fit(tmp_path, module, max_epochs=1)
     with pytest.raises(ConfigurationError, match="groups"):
         trainer(tmp_path).test(module, datamodule=Blobs(Groups(ContiguousColumns(3), members=[2, 1, 3]), batch_size=10))
@@ -394,7 +396,7 @@ def test_evaluation_uses_the_records_of_the_holders_alone(tmp_path, aggregator, 
 
 
 @pytest.mark.parametrize("evaluate", ["plain", "protocol"])
-@pytest.mark.parametrize("aggregator", [Sum, MaskedSum])
+@pytest.mark.parametrize("aggregator", [Sum, masked_sum])
 def test_forward_of_groups_counts_a_record_once_or_refuses(tmp_path, aggregator, evaluate):
     """Features as the datamodule gives them: zeros in the place of records that somebody else holds."""
     module, source = grouped(aggregator(), evaluate=evaluate), data()
@@ -412,7 +414,7 @@ def test_forward_of_groups_counts_a_record_once_or_refuses(tmp_path, aggregator,
 @pytest.mark.parametrize("evaluate", ["plain", "protocol"])
 def test_a_group_of_which_training_left_one_out_is_left_out_of_evaluation_too(tmp_path, evaluate):
     """Ignore never calls party 2, so its whole group has learnt nothing."""
-    module = grouped(MaskedSum(), waiting=Ignore(), evaluate=evaluate)
+    module = grouped(masked_sum(), waiting=Ignore(), evaluate=evaluate)
     module.faults.add(Scripted({}, silent=False, slow=(2,)))
     t, source = trainer(tmp_path, max_epochs=1), data()
     t.fit(module, datamodule=source)

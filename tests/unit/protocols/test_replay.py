@@ -5,11 +5,12 @@ import io
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.replay import ReplayBuffers
+from tests.examples import examples
 
 N, WIDTHS, HOSTS = 6, (2, 1), 3
 GUESTS = len(WIDTHS)
@@ -92,7 +93,7 @@ def both(steps, register, own=False):
 
 
 @pytest.mark.parametrize(("register", "own"), [("record", False), ("record", True), ("message", False)])
-@settings(max_examples=20)
+@examples(20)
 @given(rounds)
 def test_what_is_read_is_what_a_dictionary_holds(register, own, steps):
     replay, oracle = both(steps, register, own)
@@ -100,7 +101,7 @@ def test_what_is_read_is_what_a_dictionary_holds(register, own, steps):
 
 
 @pytest.mark.parametrize("own", [False, True])
-@settings(max_examples=20)
+@examples(20)
 @given(rounds)
 def test_a_record_is_known_once_anything_of_it_has_arrived(own, steps):
     replay, oracle = both(steps, "record", own)

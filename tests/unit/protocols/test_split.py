@@ -121,6 +121,19 @@ def test_who_takes_no_part_keeps_parameters_and_optimiser_state(tmp_path, make):
     assert module.meter.total("down").tolist() == [2 * 10 * 5 * 4, 2 * 10 * 5 * 4, 0]
 
 
+def test_dropout_is_a_function_of_round_and_process(monkeypatch):
+    def drawn(rank):
+        monkeypatch.setattr(SplitVFL, "global_rank", rank)
+        module, draws = split(), []
+        for _ in range(3):
+            module.next_round(seed_global=True)
+            draws.append(float(torch.rand(())))
+        return draws
+
+    assert drawn(0) == drawn(0)
+    assert len({*drawn(0), *drawn(1)}) == 6
+
+
 def test_gradients_are_clipped_for_each_owner_apart():
     module = SplitVFL(Mean(), party_shapes=[(2,), (2,)], num_classes=3, optimizer=partial(torch.optim.SGD, lr=1.0))
     module.configure_model()

@@ -8,25 +8,26 @@ from dataclasses import fields
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lightning_vfl.simulation as room
 from lightning_vfl.simulation import (
     ComputeBound,
-    CrashChain,
+    Crashes,
     FaultModel,
     LogNormal,
-    RandomAbsence,
-    RecordedTrace,
+    PartyDropout,
     RoundOutcome,
-    SlowParties,
+    Stragglers,
+    TraceReplay,
 )
 from lightning_vfl.simulation.crashes import _moves, _states
 from lightning_vfl.simulation.draws import uniform_block
 from lightning_vfl.simulation.faults import together
 from lightning_vfl.simulation.trace import record, write
 from lightning_vfl.types import Roster
+from tests.examples import examples
 
 REQUESTS = 200
 ROSTERS = {
@@ -37,7 +38,7 @@ ROSTERS = {
 
 
 def recorded(folder):
-    models = [CrashChain("guests", 0.3, 0.4), CrashChain("connections", 0.3, 0.4), SlowParties()]
+    models = [Crashes("guests", 0.3, 0.4), Crashes("connections", 0.3, 0.4), Stragglers()]
     roster = ROSTERS["grouped, three hosts"]
 
     def faults_at(request):
@@ -45,18 +46,18 @@ def recorded(folder):
         return first & second & third
 
     write(record(faults_at, REQUESTS), str(folder / "trace.parquet"))
-    return RecordedTrace(str(folder / "trace.parquet"))
+    return TraceReplay(str(folder / "trace.parquet"))
 
 
 FACTORIES = {
-    "fast and slow parties": lambda folder: SlowParties(),
-    "slow computers": lambda folder: SlowParties(0.7, LogNormal(0.1, 1.0), ComputeBound(1.5, step=0.5), None),
-    "announced absences": lambda folder: RandomAbsence(0.5, 0.4),
-    "silent absences": lambda folder: RandomAbsence(0.5, 0.4, announced=False),
-    "crashing guests": lambda folder: CrashChain("guests", 0.3, 0.5),
-    "crashing hosts": lambda folder: CrashChain("hosts", 0.8, 0.5),
-    "crashing connections": lambda folder: CrashChain("connections", 0.3, 0.1),
-    "nothing crashes": lambda folder: CrashChain("guests", 0.0, 0.0),
+    "fast and slow parties": lambda folder: Stragglers(),
+    "slow computers": lambda folder: Stragglers(0.7, LogNormal(0.1, 1.0), ComputeBound(1.5, step=0.5), None),
+    "announced absences": lambda folder: PartyDropout(0.5, 0.4),
+    "silent absences": lambda folder: PartyDropout(0.5, 0.4, announced=False),
+    "crashing guests": lambda folder: Crashes("guests", 0.3, 0.5),
+    "crashing hosts": lambda folder: Crashes("hosts", 0.8, 0.5),
+    "crashing connections": lambda folder: Crashes("connections", 0.3, 0.1),
+    "nothing crashes": lambda folder: Crashes("guests", 0.0, 0.0),
     "a recorded trace": recorded,
 }
 DRAWS_NOTHING = {"nothing crashes", "a recorded trace"}
@@ -90,7 +91,7 @@ def test_every_concrete_model_is_here(models):
 
 @every_model
 @every_roster
-@settings(max_examples=10)
+@examples(10)
 @given(st.lists(st.integers(0, REQUESTS - 1), min_size=1, max_size=5), st.integers(0, 2**63 - 1))
 def test_sampling_is_pure(models, name, who, requests, seed):
     """A copy that travelled to another process says the same, asked in reverse order."""
@@ -172,7 +173,7 @@ def test_it_prints_its_settings_and_nothing_of_its_work(models, name):
 @pytest.mark.parametrize("request_", [0, 7, 130])
 def test_all_models_together_are_joined_one_by_one(models, who, request_):
     roster = ROSTERS[who]
-    said = [model.sample(request_, roster, seed=3) for model in models.values() if not isinstance(model, RecordedTrace)]
+    said = [model.sample(request_, roster, seed=3) for model in models.values() if not isinstance(model, TraceReplay)]
     nothing = RoundOutcome.nothing(roster)
     one_by_one = nothing
     for outcome in said:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation import (
     ComputeBound,
-    CrashChain,
+    Crashes,
     Faults,
     LogNormal,
-    RandomAbsence,
-    RecordedTrace,
+    PartyDropout,
     RoundOutcome,
-    SlowParties,
+    Stragglers,
+    TraceReplay,
 )
 from lightning_vfl.simulation.trace import record, write
 from lightning_vfl.types import Roster
@@ -32,10 +32,10 @@ def roster_of(parties, hosts=1):
 def troubles():
     faults = Faults(seed=4)
     for model in (
-        SlowParties(0.7, slow=LogNormal(0.1, 3.0)),
-        SlowParties(0.3, slow=ComputeBound(1.1, step=0.1)),
-        RandomAbsence(0.5, 0.4),
-        *(CrashChain(what, 0.3, 0.4) for what in ("guests", "hosts", "connections")),
+        Stragglers(0.7, slow=LogNormal(0.1, 3.0)),
+        Stragglers(0.3, slow=ComputeBound(1.1, step=0.1)),
+        PartyDropout(0.5, 0.4),
+        *(Crashes(what, 0.3, 0.4) for what in ("guests", "hosts", "connections")),
     ):
         faults.add(model)
     return faults
@@ -59,7 +59,7 @@ def rows(steps=3, parties=2, step="request", **columns):
 
 def replay(tmp_path, table, name="trace.csv"):
     write(table, str(tmp_path / name))
-    return RecordedTrace(str(tmp_path / name))
+    return TraceReplay(str(tmp_path / name))
 
 
 @both_formats
@@ -171,20 +171,20 @@ def test_bad_tables_are_refused(table, words, file, tmp_path):
 
 def test_files_that_cannot_be(tmp_path):
     with pytest.raises(ConfigurationError, match=r"no trace .*missing.csv; correct the path"):
-        RecordedTrace(str(tmp_path / "missing.csv")).sample(0, roster_of(2), 0)
-    for attempt in (lambda: RecordedTrace("trace.json"), lambda: write(rows(), "trace.json")):
+        TraceReplay(str(tmp_path / "missing.csv")).sample(0, roster_of(2), 0)
+    for attempt in (lambda: TraceReplay("trace.json"), lambda: write(rows(), "trace.json")):
         with pytest.raises(ConfigurationError, match="change the ending"):
             attempt()
     for name, content in (("a.csv", "party,delay,up,down,round\n0,long,1,1,0"), ("b.csv", ""), ("c.parquet", "PAR1")):
         (tmp_path / name).write_text(content)
         with pytest.raises(ConfigurationError, match=f"{name} cannot be read .*; correct it"):
-            RecordedTrace(str(tmp_path / name)).sample(0, roster_of(1), 0)
+            TraceReplay(str(tmp_path / name)).sample(0, roster_of(1), 0)
     with pytest.raises(ConfigurationError, match="record 1 or more"):
         record(lambda request: RoundOutcome.nothing(roster_of(2)), 0)
 
 
 def test_the_file_is_read_once_and_when_needed(tmp_path):
-    model = RecordedTrace(str(tmp_path / "later.csv"))
+    model = TraceReplay(str(tmp_path / "later.csv"))
     write(rows(), model.path)
     first = model.sample(0, roster_of(2), 0)
     (tmp_path / "later.csv").unlink()

@@ -3,10 +3,11 @@
 from statistics import fmean, stdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.study.bands import MOST_POINTS, band
+from tests.examples import examples
 
 
 def last_value(curve, at):
@@ -28,7 +29,7 @@ def oracle(curves):
 curve = st.dictionaries(st.integers(0, 20), st.integers(-5, 5), min_size=1, max_size=8).map(lambda d: sorted(d.items()))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(curve, min_size=1, max_size=4))
 def test_every_point_is_mean_and_deviation_of_the_values_held_there(curves):
     x, mean, sd = oracle(curves)

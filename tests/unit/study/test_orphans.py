@@ -1,11 +1,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-CODE = "import sys; from lightning_vfl.study import orphans; print('up', flush=True); orphans."
+from lightning_vfl.study import orphans
+
+# the file alone: its package would import torch and lightning, seconds for each process
+CODE = f"import sys; sys.path.insert(0, {str(Path(orphans.__file__).parent)!r}); import orphans; "
+CODE += "print('up', flush=True); orphans."
 
 
 def start(call):

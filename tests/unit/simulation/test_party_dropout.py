@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.simulation import RandomAbsence
+from lightning_vfl.simulation import PartyDropout
 from lightning_vfl.types import Roster
 
 
@@ -18,14 +18,14 @@ def test_how_many_are_away(percent, parties, with_active, request):
     roster = Roster.singles(parties, active=parties - 1 if with_active else None)
     passive = parties - with_active
     expected = min(passive, max(1, floor(Fraction(percent, 100) * passive + Fraction(1, 2))))
-    away = ~RandomAbsence(1.0, percent / 100).sample(request, roster, seed=0).announced
+    away = ~PartyDropout(1.0, percent / 100).sample(request, roster, seed=0).announced
     assert int(away.sum()) == expected
     assert not (with_active and away[-1])
 
 
 @given(st.integers(0, 10**9), st.integers(0, 9), st.booleans())
 def test_both_requests_of_a_round_meet_the_same_absences(number, seed, announced):
-    roster, model = Roster.singles(7, active=2), RandomAbsence(0.5, 0.4, announced)
+    roster, model = Roster.singles(7, active=2), PartyDropout(0.5, 0.4, announced)
     forward, backward = (model.sample(2 * number + leg, roster, seed) for leg in (0, 1))
     assert torch.equal(forward.announced, backward.announced)
     assert torch.equal(forward.sends, backward.sends)
@@ -35,8 +35,8 @@ def test_both_requests_of_a_round_meet_the_same_absences(number, seed, announced
 
 def test_announced_and_silent_absences_are_the_same_ones():
     roster = Roster.singles(5)
-    announced, silent = RandomAbsence(0.5, 0.4), RandomAbsence(0.5, 0.4, announced=False)
-    assert (announced.silent, silent.silent, RandomAbsence(0.0, 0.4, announced=False).silent) == (False, True, False)
+    announced, silent = PartyDropout(0.5, 0.4), PartyDropout(0.5, 0.4, announced=False)
+    assert (announced.silent, silent.silent, PartyDropout(0.0, 0.4, announced=False).silent) == (False, True, False)
     for request in range(40):
         one, other = announced.sample(request, roster, 0), silent.sample(request, roster, 0)
         assert torch.equal(one.announced, other.sends)
@@ -47,7 +47,7 @@ def test_announced_and_silent_absences_are_the_same_ones():
 def test_rounds_have_dropouts_with_the_probability_and_nobody_is_preferred():
     """Within five standard errors over 20,000 rounds; vFedSec's setting for 11 parties, one of them active."""
     roster, n = Roster.singles(11, active=0), 20_000
-    model = RandomAbsence(0.3, 0.1)
+    model = PartyDropout(0.3, 0.1)
     away = torch.stack([~model.sample(2 * t, roster, seed=0).announced for t in range(n)]).double()
     assert abs(away.any(1).double().mean() - 0.3) < 5 * (0.3 * 0.7 / n) ** 0.5
     assert ((away[:, 1:].mean(0) - 0.03).abs() < 5 * (0.03 * 0.97 / n) ** 0.5).all()
@@ -55,13 +55,13 @@ def test_rounds_have_dropouts_with_the_probability_and_nobody_is_preferred():
 
 def test_extremes():
     roster = Roster.singles(3)
-    assert all(RandomAbsence(0.0, 1.0).sample(t, roster, 0).announced.all() for t in range(50))
-    assert not any(RandomAbsence(1.0, 1.0).sample(t, roster, 0).announced.any() for t in range(50))
+    assert all(PartyDropout(0.0, 1.0).sample(t, roster, 0).announced.all() for t in range(50))
+    assert not any(PartyDropout(1.0, 1.0).sample(t, roster, 0).announced.any() for t in range(50))
     alone = Roster.singles(1, active=0)
-    assert RandomAbsence(1.0, 1.0).sample(0, alone, 0).announced.all()
+    assert PartyDropout(1.0, 1.0).sample(0, alone, 0).announced.all()
 
 
 @pytest.mark.parametrize(("probability", "proportion"), [(1.1, 0.1), (-0.1, 0.1), (0.1, 2.0), (0.1, float("nan"))])
 def test_bad_settings_are_refused(probability, proportion):
-    with pytest.raises(ConfigurationError, match="use a number from 0 to 1"):
-        RandomAbsence(probability, proportion)
+    with pytest.raises(ConfigurationError, match="must be a probability from 0 to 1"):
+        PartyDropout(probability, proportion)

@@ -1,9 +1,9 @@
-"""Stragglers: some parties are slow for the whole run."""
+"""Random delays; some parties are slow for the whole run."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class SlowParties(FaultModel):
-    """Random delays, longer ones for a share of the parties.
+class Stragglers(FaultModel):
+    """Random delays of all parties' messages, longer ones for a share of the parties. The seconds are virtual.
 
     The defaults are the delay pattern of FedVS section 6.2: half of the parties have exponential delays of mean 0.1 s,
-    the means of the other half increase. By how much is unreadable in the scan of the paper; it is read here as
+    and the means of the other half increase. The scan of the paper does not show the increase. It is taken to be
     mean_i = 0.1 + i · step seconds for i = 1 .. ⌊M / 2⌋, with step = 0.1.
 
     Units: seconds.
-    Guarantee: who is slow depends on seed and number of parties alone, and a larger share only adds to the slow.
-        Messages to the server and to peers are delayed by independent draws of the same distribution; a leg says which
-        share of a delay applies to it.
+    Guarantee: the set of slow parties depends on the seed and the number of parties alone; a larger share adds parties
+        to the set and removes none. Messages to the server and to peers are delayed by independent draws of the same
+        distribution. A leg states which share of a delay applies to it.
 
     Args:
-        share: of the parties that are slow; ⌊share · M⌋ are.
-        fast: delays of the others; None: ``Exponential(0.1)``.
-        slow: delays of the slow, who have ranks 1, 2, …; None: ``Exponential(0.1, step=0.1)``.
-        parties: the slow ones, the least slow first, instead of ``share``; None: drawn from the seed.
-        delay_of: party number -> delay of its own, at rank 0. It does not change who counts as slow.
+        share: the share of the parties that are slow; ⌊share · M⌋ parties are.
+        fast: the delays of the other parties; None: ``Exponential(0.1)``.
+        slow: the delays of the slow parties, which have ranks 1, 2, …; None: ``Exponential(0.1, step=0.1)``.
+        parties: the numbers of the slow parties, the least slow first, instead of ``share``; None: drawn from the seed.
+        delay_of: delays of single parties by number, at rank 0. They do not change which parties count as slow.
 
     Raises:
-        ConfigurationError: for a share that is none, or parties that do not exist or are named twice.
+        ConfigurationError: for a share outside [0, 1], and for parties that do not exist or are named twice.
 
     Example:
-        >>> model = SlowParties(parties=[2, 0])
+        >>> model = Stragglers(parties=[2, 0])
         >>> model.stragglers(Roster.singles(4), seed=0).tolist()
         [True, False, True, False]
 
@@ -51,6 +51,8 @@ class SlowParties(FaultModel):
         Li, Yao, Liu, "FedVS: Straggler-Resilient and Privacy-Preserving Vertical Federated Learning for Split Models",
         ICML 2023, section 6.2 (delay pattern).
     """
+
+    stream_name: ClassVar[str] = "SlowParties"
 
     def __init__(
         self,
@@ -61,9 +63,9 @@ class SlowParties(FaultModel):
         delay_of: dict[int, Delay] | None = None,
     ) -> None:
         if not 0.0 <= share <= 1.0:
-            raise ConfigurationError(f"share {share} of slow parties is no share; use a number from 0 to 1")
+            raise ConfigurationError(f"share must be a number from 0 to 1; got {share}")
         if parties is not None and len(set(parties)) < len(parties):
-            raise ConfigurationError(f"the slow parties {parties} name one twice; name each once")
+            raise ConfigurationError(f"parties must name each slow party once; got {parties}")
         self.share = share
         self.fast = fast or Exponential(0.1)
         self.slow = slow or Exponential(0.1, step=0.1)
@@ -105,7 +107,7 @@ class SlowParties(FaultModel):
         return slow
 
     def _kinds(self, m: int, seed: int) -> Iterator[tuple[Delay, "NDArray[np.int64]", "NDArray[np.int64]"]]:
-        """Every kind of delay, its parties and their ranks; together they cover everybody once."""
+        """Each kind of delay with its parties and their ranks; every party belongs to one kind."""
         ranks = {party: rank for rank, party in enumerate(self._slow_ones(m, seed), start=1)}
         fast = [party for party in range(m) if party not in ranks]
         for kind, candidates in ((self.fast, fast), (self.slow, list(ranks))):
@@ -115,7 +117,7 @@ class SlowParties(FaultModel):
             yield kind, np.array([party]), np.array([0])
 
     def _slow_ones(self, m: int, seed: int) -> tuple[int, ...]:
-        """The slow parties, the least slow first."""
+        """The numbers of the slow parties, the least slow first."""
         for party in (*(self.parties or ()), *self.delay_of):
             if not 0 <= party < m:
                 raise ConfigurationError(

@@ -1,7 +1,8 @@
-"""Party dropout: in some rounds some passive parties are away."""
+"""Party dropout: some passive parties are absent from some rounds."""
 
 from dataclasses import replace
 from math import floor
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,30 +14,34 @@ from lightning_vfl.simulation.faults import probability as checked
 from lightning_vfl.types import Roster
 
 
-class RandomAbsence(FaultModel):
-    """With some probability a round has dropouts: a proportion of the passive parties, at least one, is away.
+class PartyDropout(FaultModel):
+    """With some probability a proportion of the passive parties, at least one, is absent from a round.
 
-    Requests 2t and 2t + 1 belong to the same round t, and the same parties are away for both. An absent party still
-    counts as one that receives: it was not asked, nothing was lost on the way to it.
+    Requests 2t and 2t + 1 belong to the same round t, and the same parties are absent from both. ``receives`` stays
+    True for an absent party: the server sends it nothing, so no message to it is lost.
 
-    Guarantee: the active party is never away. max(1, proportion · passive parties, halves rounded up) are, if any.
+    Guarantee: the active party is never absent. In a round with dropouts, max(1, proportion · passive parties) parties
+        are absent; halves are rounded up.
 
     Args:
-        probability: that a round has dropouts.
-        proportion: of the passive parties that are then away.
-        announced: True: they are known to be away and not called. False: they are called and silent.
+        probability: the probability that a round has dropouts.
+        proportion: the proportion of the passive parties that are then absent.
+        announced: True: the server knows the absent parties and does not call them. False: it calls them, and they do
+            not answer.
 
     Raises:
         ConfigurationError: for numbers outside [0, 1].
 
     Example:
-        >>> model = RandomAbsence(probability=1.0, proportion=0.5)
+        >>> model = PartyDropout(probability=1.0, proportion=0.5)
         >>> int((~model.sample(0, Roster.singles(4), seed=0).announced).sum())
         2
 
     References:
         Qiu, Pan et al., "vFedSec", section 5.1 (drop-out simulation; there 0.3 and 0.4 by 0.1).
     """
+
+    stream_name: ClassVar[str] = "RandomAbsence"
 
     def __init__(self, probability: float, proportion: float, announced: bool = True) -> None:
         self.probability = checked("probability", probability)

@@ -1,0 +1,54 @@
+"""Where the random numbers come from that a privacy figure rests on: the operating system, or the seed of the run."""
+
+from typing import TYPE_CHECKING, Literal
+
+from lightning_vfl.crypto import Keystream
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Words = Callable[[int], NDArray[np.uint64]]
+
+Draws = Literal["system", "seeded"]
+SIMULATED = "simulated: anyone who knows the seed knows the draws"
+
+
+def checked_draws(draws: Draws) -> Draws:
+    """The setting ``draws`` as it is given.
+
+    Raises:
+        ConfigurationError: for any other value.
+    """
+    if draws not in ("system", "seeded"):
+        raise ConfigurationError(
+            f"draws {draws!r} is unknown; use 'system' (secret, the default) or 'seeded' (repeatable, for tests and "
+            "paired studies)"
+        )
+    return draws
+
+
+class OwnKeystreams:
+    """One ``Keystream`` for each owner, made at first use: in a deployment every party has only its own.
+
+    Units: uniform 64-bit words.
+    Guarantee: as ``Keystream``: a copy and another process have other keys, so no two processes draw the same words.
+    Not guaranteed: repeatability. No word is drawn twice, so a round that is computed again has other draws.
+
+    Example:
+        >>> own = OwnKeystreams()
+        >>> own.of(0)(2).shape, bool((own.of(0)(4) == own.of(1)(4)).any())
+        ((2,), False)
+    """
+
+    def __init__(self) -> None:
+        self._keystreams: dict[int, Keystream] = {}
+
+    def of(self, owner: int) -> "Words":
+        """What returns the owner's next n words for n."""
+        if owner not in self._keystreams:
+            self._keystreams[owner] = Keystream()
+        return self._keystreams[owner].words

@@ -1,0 +1,200 @@
+"""Signatures (Ed25519), and the long-lived identity keys of the parties as a folder of PEM files."""
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from lightning_vfl.crypto.keys import Confined, encoded
+from lightning_vfl.crypto.keystream import SeededSecrets
+from lightning_vfl.errors import ConfigurationError
+
+SIGNATURE = 64  # bytes
+VERIFY = 32  # bytes of a key that signatures are verified with
+
+
+class Signer:
+    """An Ed25519 key that signs; it works only in the object and the process that made it.
+
+    Shapes: ``public`` is 32 bytes, a signature 64.
+    Guarantee: nobody without the private half can sign a message that ``verified`` accepts under ``public``
+        (existential unforgeability under chosen messages). Pickles and deep copies hold the public half alone.
+    Not guaranteed: erasure from memory.
+
+    Args:
+        private: a key that exists already; None: a fresh one from the operating system.
+
+    References:
+        RFC 8032, section 5.1 (Ed25519); the ``cryptography`` package does the work.
+
+    Example:
+        >>> one, other = Signer(), Signer()
+        >>> signature = one.sign(b"period", 3)
+        >>> verified(one.public, signature, b"period", 3), verified(other.public, signature, b"period", 3)
+        (True, False)
+    """
+
+    def __init__(self, private: Ed25519PrivateKey | None = None) -> None:
+        private = Ed25519PrivateKey.generate() if private is None else private
+        self.public = private.public_key().public_bytes_raw()
+        self._private = Confined(private)
+
+    @classmethod
+    def insecure_seeded(cls, seed: int, *names: str | int) -> "Signer":
+        """A key that is a function of seed and names. INSECURE: everybody can compute it; tests and simulations."""
+        words = SeededSecrets(seed).source("signing key", *names)(VERIFY // 8)
+        return cls(Ed25519PrivateKey.from_private_bytes(words.astype("<u8").tobytes()))
+
+    def sign(self, *statement: str | int | bytes) -> bytes:
+        """The signature of a statement; its parts are encoded with kind and length, so that no two statements meet.
+
+        Raises:
+            RuntimeError: in a deep copy or a forked process.
+            TypeError: for a part that is neither text nor bytes nor an integer.
+        """
+        return self._private.open().sign(encoded(statement))
+
+
+def verified(public: bytes, signature: bytes, *statement: str | int | bytes) -> bool:
+    """Whether the holder of this public key has signed exactly this statement; False for malformed keys as well."""
+    return _verified(public, signature, encoded(statement))
+
+
+@lru_cache(maxsize=4096)
+def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
+    """A function of public values, so parties in one process need not verify the same signature again (120 us each)."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+class Identities:
+    """The parties' identity keys in a folder: ``party-0.key.pem`` (private, PKCS 8) and ``party-0.pub.pem`` a party.
+
+    In a simulation one folder holds all keys. In a deployment a party has its own private key and the public keys of
+    all parties.
+
+    Guarantee: what is loaded are Ed25519 keys, every private key belongs to its public key, and no two parties have the
+        same key.
+    Not guaranteed: that a file is the party's that its name says; the parties have to compare public keys by a channel
+        that the server does not control. Private keys are not encrypted; their files have mode 0600.
+
+    Args:
+        folder: where the files are.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"Identities({str(self.folder)!r})"
+
+    @classmethod
+    def make(cls, folder: str | Path, parties: int) -> "Identities":
+        """Draw the keys of M parties and write them.
+
+        Raises:
+            ConfigurationError: for fewer than one party, and if one of the files exists; nothing is written then.
+        """
+        if parties < 1:
+            raise ConfigurationError(f"--parties must be at least 1; got {parties}")
+        made = cls(folder)
+        paths = [made.path(party, kind) for party in range(parties) for kind in ("key", "pub")]
+        for path in paths:
+            if path.exists():
+                raise ConfigurationError(
+                    f"{path} exists, and a key that is overwritten is lost; give another folder or move it away"
+                )
+        made.folder.mkdir(parents=True, exist_ok=True)
+        for party in range(parties):
+            key = Ed25519PrivateKey.generate()
+            private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            with open(made.path(party, "key"), "xb", opener=_private) as file:
+                file.write(private)
+            public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+            with made.path(party, "pub").open("xb") as file:
+                file.write(public)
+        return made
+
+    def path(self, party: int, kind: str) -> Path:
+        """The file of a party's ``key`` or ``pub``."""
+        return self.folder / f"party-{party}.{kind}.pem"
+
+    def publics(self, parties: int) -> dict[int, bytes]:
+        """The public keys of parties 0 to M - 1, 32 bytes each.
+
+        Raises:
+            ConfigurationError: for a file that is missing or holds no Ed25519 public key, and for a key that two
+                parties have.
+        """
+        found: dict[int, bytes] = {}
+        holders: dict[bytes, int] = {}
+        for party in range(parties):
+            path, content = self._read(party, "pub", parties)
+            try:
+                key = load_pem_public_key(content)
+            except (ValueError, UnsupportedAlgorithm):
+                key = None
+            if not isinstance(key, Ed25519PublicKey):
+                raise ConfigurationError(f"{path} holds no Ed25519 public key in PEM; {_remedy(parties)}")
+            found[party] = key.public_bytes_raw()
+            if holders.setdefault(found[party], party) != party:
+                raise ConfigurationError(
+                    f"parties {holders[found[party]]} and {party} have the same identity key in {self.folder}; every "
+                    f"party needs its own, {_remedy(parties)}"
+                )
+        return found
+
+    def signers(self, hosted: Sequence[int], parties: int) -> dict[int, Signer]:
+        """The private keys of the parties that are hosted here.
+
+        Raises:
+            ConfigurationError: for a file that is missing or holds no Ed25519 private key, and for a key that is not
+                the one of the party's public key.
+        """
+        publics, found = self.publics(parties), {}
+        for party in hosted:
+            path, content = self._read(party, "key", parties)
+            try:
+                key = load_pem_private_key(content, password=None)
+            except (ValueError, TypeError, UnsupportedAlgorithm):
+                key = None
+            if not isinstance(key, Ed25519PrivateKey):
+                raise ConfigurationError(f"{path} holds no Ed25519 private key in PEM; {_remedy(parties)}")
+            found[party] = Signer(key)
+            if found[party].public != publics[party]:
+                raise ConfigurationError(
+                    f"{path} does not belong to {self.path(party, 'pub')}; put the two files of one key pair there"
+                )
+        return found
+
+    def _read(self, party: int, kind: str, parties: int) -> tuple[Path, bytes]:
+        path = self.path(party, kind)
+        try:
+            return path, path.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(
+                f"the identity key {path} cannot be read ({error.strerror}); {_remedy(parties)}"
+            ) from None
+
+
+def _remedy(parties: int) -> str:
+    return f"make the keys with `lightning-vfl keys FOLDER --parties {parties}` and give identities: FOLDER"
+
+
+def _private(path: str, flags: int) -> int:
+    """A new file that its owner alone can read."""
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,152 @@
+"""How far a file may grow when it is read: what it declares is checked before it is inflated."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+BYTES, PIXELS = "LIGHTNING_VFL_MAX_BYTES", "LIGHTNING_VFL_MAX_PIXELS"
+FREE_BYTES = 2**28  # what any file may take in memory
+MOST_TIMES = 100  # beyond that, how many times its size on the disk; deflate reaches 1,030, measured data 2 to 20
+MOST_PIXELS = 50_000_000  # of a picture; 200 MB decoded
+
+
+def allowed_bytes(size: int) -> int:
+    """The bytes that a file of this size may take in memory: the larger of a fixed number and 100 times its size.
+
+    The fixed number is 2^28, or ``LIGHTNING_VFL_MAX_BYTES``.
+
+    Raises:
+        ConfigurationError: if that variable is no whole number.
+    """
+    return max(_whole(BYTES, FREE_BYTES), MOST_TIMES * size)
+
+
+def refuse_growth(path: Path, declared: int, size: int | None = None) -> None:
+    """Refuse a file that declares to take more memory than its size allows.
+
+    Args:
+        path: of the file, for the message.
+        declared: bytes that its header promises.
+        size: of the file; None: it is looked up.
+
+    Raises:
+        ConfigurationError: naming the file, the declared size and the setting.
+    """
+    size = path.stat().st_size if size is None else size
+    if declared > allowed_bytes(size):
+        raise ConfigurationError(
+            f"{path} has {size:,} bytes and declares {declared:,} bytes of data, more than {allowed_bytes(size):,}; "
+            f"if the file is yours, set the environment variable {BYTES} to {declared} or more"
+        )
+
+
+def refuse_pixels(width: int, height: int) -> None:
+    """Refuse a picture of more pixels than ``LIGHTNING_VFL_MAX_PIXELS``, by default 50 million.
+
+    Above 178 million pixels, Pillow refuses a picture whatever the variable says.
+
+    Raises:
+        ConfigurationError: naming the size and the setting.
+    """
+    most = _whole(PIXELS, MOST_PIXELS)
+    if width * height > most:
+        raise ConfigurationError(
+            f"it declares {width} x {height} pixels, more than {most:,}; make it smaller, or set the environment "
+            f"variable {PIXELS} to {width * height} or more"
+        )
+
+
+def refuse_large_table(path: Path) -> None:
+    """Refuse a Parquet file that declares more cells, at 8 bytes each, or more text than its size allows.
+
+    Text is counted as it is after decoding: Parquet writes a text that comes many times once. Text inside lists is not
+    counted.
+
+    Raises:
+        ConfigurationError: naming the file, the declared size and the setting.
+    """
+    import pyarrow as pa  # 0.1 s, where it is used
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as plain:
+        rows, columns, schema = plain.metadata.num_rows, plain.metadata.num_columns, plain.schema_arrow
+    declared = 8 * rows * columns
+    refuse_growth(path, declared)
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    texts = [field.name for field in schema if any(kind(field.type) for kind in kinds)]
+    with pq.ParquetFile(path, read_dictionary=texts) as coded:
+        for batch in coded.iter_batches(columns=texts) if texts else ():
+            for column in batch.columns:
+                lengths = pc.binary_length(column.dictionary).take(column.indices)
+                declared += pc.sum(lengths).as_py() or 0
+            refuse_growth(path, declared)
+
+
+_UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path | io.BufferedReader]:
+    """A text file to be read: the path itself, or a limited stream of what ``.gz``, ``.bz2`` or ``.xz`` holds.
+
+    Raises:
+        ConfigurationError: for other packed files; while reading, if more comes out than the file's size allows.
+    """
+    if path.suffix.lower() in (".zip", ".zst", ".tar", ".tgz"):
+        raise ConfigurationError(f"{path} is packed in a way that is not read; unpack it, or pack it with gzip")
+    if path.suffix.lower() not in _UNPACK:
+        yield path
+        return
+    with _UNPACK[path.suffix.lower()](path) as content:
+        yield io.BufferedReader(Limited(content, allowed_bytes(path.stat().st_size), path))
+
+
+class Limited(io.RawIOBase):
+    """A stream that is read up to a number of bytes, and ends in an error if there are more.
+
+    Args:
+        stream: what is read, by its ``read(n)``.
+        most: bytes.
+        path: of the file, for the message.
+    """
+
+    def __init__(self, stream: Any, most: int, path: Path) -> None:
+        self._stream = stream
+        self._left = most
+        self._path, self._most = path, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer).cast("B")
+        piece = self._stream.read(min(len(view), 2**20))
+        self._left -= len(piece)
+        if self._left < 0:
+            raise ConfigurationError(
+                f"{self._path} grows to more than {self._most:,} bytes when it is unpacked; if the file is yours, set "
+                f"the environment variable {BYTES} to what it needs"
+            )
+        view[: len(piece)] = piece
+        return len(piece)
+
+
+def _whole(name: str, usual: int) -> int:
+    """The value of an environment variable."""
+    text = os.environ.get(name, "")
+    try:
+        return int(text) if text else usual
+    except ValueError:
+        raise ConfigurationError(f"{name} is {text!r}; set it to a whole number") from None

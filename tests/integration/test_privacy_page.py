@@ -1,0 +1,51 @@
+"""The numbers and promises in docs/privacy.md and the README are those that the code gives."""
+
+import re
+from pathlib import Path
+
+from lightning_vfl.cli import run
+from lightning_vfl.privacy import planned_epsilon
+from lightning_vfl.privacy.events import ASSUMED, UNITS, against
+
+ROOT = Path(__file__).parents[2]
+PAGE = " ".join((ROOT / "docs/privacy.md").read_text(encoding="utf-8").split())
+QUIET = [f"--trainer.{what}=false" for what in ("logger", "enable_checkpointing", "enable_progress_bar")]
+
+
+def test_the_assumption_is_in_the_page_as_it_is_printed():
+    assert f"They hold **{ASSUMED}**" in PAGE
+    told = re.findall(r"\| `(party|record|party-record|record \(paper\)|party \(paper\))` \|", PAGE)
+    assert tuple(told) == UNITS
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"the ε of a record holds {ASSUMED}" in readme
+    assert f"ε of a party-record, {ASSUMED}, δ = 1e-5" in readme
+    for claim in ("never below the true", "charges every round to its records, exactly"):
+        assert claim not in PAGE + readme
+
+
+def test_the_summary_and_the_page_tell_what_the_recipe_costs(capsys, tmp_path, monkeypatch):
+    """The party first, the assumption with every figure of a record, and what colluders take away."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    short = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2", "--trainer.accelerator", "cpu"]
+    done = run(["fit", "--config", "protocol/pbm", "--config", "data/digits", *QUIET, *short])
+    assert repr(done.datamodule.normaliser) == "Given(low=0.0, high=16.0)"  # the data are named last
+    module = done.model
+    said = re.findall(r"│ privacy ε of a (.+?) +│ (\S+)", capsys.readouterr().out)
+    figures = module.privacy.figures()
+    plain = [(name, value) for name, value in said if "against the server" not in name]
+    assert [name.split(", ")[0] for name, _ in plain] == list(UNITS)
+    assert [value for _, value in plain] == [f"{figures[unit]:,.4g}" for unit in UNITS]
+    for name, _ in said:
+        assert (ASSUMED in name) == ("record" in name.split(", ")[0])
+    for colluders, words in ((1, "1 party"), (2, "2 parties")):
+        told = {name.split(", ")[0]: value for name, value in said if name.endswith(f"the server and {words}")}
+        fewer = module.privacy.accountant.against(colluders)
+        assert told == {unit: f"{fewer.epsilon(1e-5, unit):,.4g}" for unit in ("party", "party-record")}
+    (event,) = module.possible_events()
+    figures_of_ten = [planned_epsilon(against(event, k), 10, 1e-5) for k in range(3)]
+    server, one, two = (f"{epsilon:,.1f}" for epsilon in figures_of_ten)
+    assert (
+        f"ε of a party-record is {server} against the server, {one} against the server and 1 party, and {two} against "
+        "the server and 2 parties" in PAGE
+    )

@@ -1,0 +1,24 @@
+"""Every message of every aggregator, spoilt: refused with its sender's name, or without any effect."""
+
+from collections import Counter
+
+import pytest
+
+import lightning_vfl.aggregators as room
+
+from .mutations import SUBJECTS, UNNOTICEABLE, fuzzed
+
+
+def test_every_concrete_aggregator_is_here():
+    concrete = {name for name in room.__all__ if not getattr(room, name).__abstractmethods__}
+    assert concrete == {name.partition(",")[0] for name in SUBJECTS}
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_spoilt_message_is_refused_by_name_or_changes_nothing(name):
+    found = list(fuzzed(name))
+    bad = [(kind, what, became) for kind, what, became in found if became not in ("refused", "harmless")]
+    assert [one for one in bad if one[1].removeprefix("alongside: ") not in UNNOTICEABLE] == []
+    counts = Counter(became for _, _, became in found)
+    assert counts["refused"] > 25  # the mutations reach the receivers
+    assert counts["harmless"] < counts["refused"] / 10

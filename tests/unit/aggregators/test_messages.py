@@ -1,0 +1,122 @@
+"""What the checks of messages say and let pass; that every aggregator calls them is held by test_malformed.py."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_vfl.aggregators import Aggregator, LagrangeCoded, Mean
+from lightning_vfl.aggregators.messages import check_message, refuse_infinite, refuse_outside
+from lightning_vfl.aggregators.recovery import reconstruct, share
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
+from lightning_vfl.missing import Stale
+from lightning_vfl.types import Message, Roll, Roster, RoundNames, Rows, ServerView
+
+NAMES = RoundNames(0, "fit", 3)
+SHAPES = dict.fromkeys(range(3), (2, 3))
+
+
+def message(**changes):
+    pieces = tuple(torch.full((2, 3), float(m)) for m in range(3))
+    return replace(Message("embeddings", "server", (0, 1, 2), pieces, round=NAMES), **changes)
+
+
+def check(given, **settings):
+    check_message(given, "embeddings", "server", SHAPES, None, NAMES, **settings)
+
+
+def test_a_message_that_does_not_name_its_round_is_taken():
+    check(message(round=None), required=3)
+    for other in (NAMES._replace(round=2), NAMES._replace(stage="test"), NAMES._replace(seed=1)):
+        with pytest.raises(MalformedMessage, match=r"parties 0, 1, 2 sent 'embeddings' of round \d of .*, but this is"):
+            check(message(round=other))
+
+
+def test_an_error_says_what_was_given_and_what_is_due():
+    wide = torch.zeros(2, 4)
+    with pytest.raises(MalformedMessage) as error:
+        check(message(pieces=(torch.zeros(2, 3), wide, torch.zeros(2, 3))))
+    assert str(error.value) == (
+        "'embeddings' of party 1 has shape (2, 4) where (2, 3) is due; all must run the same recipe"
+    )
+    with pytest.raises(MalformedMessage, match=r"'embeddings' of party 0 is torch.float64 where torch.float32 is due"):
+        check(message(pieces=(torch.zeros(2, 3).double(), torch.zeros(2, 3), torch.zeros(2, 3))))
+
+
+def test_who_has_to_be_there():
+    few = message(senders=(0, 2), pieces=(torch.zeros(2, 3),) * 2)
+    check(few, required=2)
+    check(few, required=(0, 2))
+    with pytest.raises(MalformedMessage, match="'embeddings' of party 1 is missing"):
+        check(few, required=(0, 1))
+    with pytest.raises(MalformedMessage, match="2 of 3 needed 'embeddings' have come, and those of party 1 have not"):
+        check(few, required=3)
+
+
+def test_large_numbers_are_not_infinite():
+    """Their sum is."""
+    refuse_infinite(message(pieces=(torch.full((2, 3), 3e38),) * 3))
+    with pytest.raises(MalformedMessage, match="party 2 holds NaN"):
+        refuse_infinite(message(pieces=(torch.zeros(2, 3), torch.zeros(2, 3), torch.tensor([0.0, float("nan")]))))
+
+
+@pytest.mark.parametrize("wrong", [-1, 11, 2**62, -(2**63)])
+def test_numbers_outside_the_field_are_their_senders(wrong):
+    pieces = torch.zeros(3, 4, dtype=torch.int64)
+    refuse_outside(pieces, (5, 6, 7), "shares", 11)
+    refuse_outside(pieces[:, :0], (5, 6, 7), "shares", 11)
+    pieces[1, 2] = wrong
+    with pytest.raises(MalformedMessage, match=r"'shares' of party 6 holds numbers outside \[0, 11\)"):
+        refuse_outside(pieces, (5, 6, 7), "shares", 11)
+
+
+def test_reconstruction_names_the_holders():
+    shares = share([bytes(32)], 2, 3)
+    assert reconstruct(shares[:2], (0, 1), 2, 3) == [bytes(32)]
+    with pytest.raises(MalformedMessage, match="party 1 holds numbers outside"):
+        reconstruct(torch.stack([shares[0], shares[1] - 2**31]), (0, 1), 2, 3)
+    with pytest.raises(MalformedMessage, match=r"what parties \[0, 1\] have revealed is wrong"):
+        reconstruct(torch.stack([shares[0], (shares[1] + 2**29) % (2**31 - 1)]), (0, 1), 2, 3)
+    with pytest.raises(ConfigurationError, match="cannot be told apart"):
+        reconstruct(shares[[0, 0]], (0, 0), 2, 3)
+
+
+def test_what_a_policy_puts_in_keeps_its_round():
+    """And what stands in is accepted."""
+    here = torch.tensor([True, False, True])
+    roll = Roll(torch.ones(3, dtype=torch.bool), here, here, ~here)
+    rows, policy = Rows(torch.arange(2), 0, 2), Stale()
+    view = ServerView(NAMES, Roster.singles(3), rows, roll, (3, 3, 3))
+    policy.prepare(2, (3, 3, 3), torch.device("cpu"))
+    arrived = message(senders=(0, 2), pieces=(torch.zeros(2, 3), torch.ones(2, 3)))
+    filled = policy.before(arrived, view)
+    assert (filled.senders, filled.round) == ((0, 2, 1), NAMES)
+    assert Mean().decode((filled,), view).value.mean() == pytest.approx(1 / 3)
+    with pytest.raises(MalformedMessage, match="party 2 is missing"):
+        Mean().decode((message(senders=(0, 1), pieces=(torch.zeros(2, 3),) * 2),), view)
+
+
+def test_an_aggregator_of_your_own_may_call_its_message_as_its_leg_does():
+    class Own(Mean):
+        def legs(self, rows, widths, basis, roster):
+            return tuple(replace(leg, kind="sketches") for leg in super().legs(rows, widths, basis, roster))
+
+    view = ServerView(NAMES, Roster.singles(3), Rows(torch.arange(2), 0, 2), Roll.everyone(3), (3, 3, 3))
+    assert isinstance(Own(), Aggregator)
+    assert Own().decode((message(kind="sketches"),), view).value.tolist() == [[1.0] * 3] * 2
+    with pytest.raises(MalformedMessage, match="sent 'embeddings' to server where 'sketches' to server is due"):
+        Own().decode((message(),), view)
+
+
+def test_where_wrong_answers_are_corrected_a_number_outside_the_field_is_one():
+    from .test_lagrange_coded import Parties
+
+    parties = Parties([1] * 5, [1] * 5, 6)
+    aggregator = LagrangeCoded(blocks=1, privacy=1, wrong=1)
+    ids = torch.arange(6)
+    sent, server = parties.uploads(aggregator, ids)
+    honest = aggregator.decode((sent,), server)
+    sent.pieces[3][0, 0] = -(2**63)
+    aggregate = aggregator.decode((sent,), server)
+    assert aggregate.corrected == (3,)
+    assert torch.equal(aggregate.value, honest.value)
