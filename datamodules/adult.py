@@ -64,7 +64,7 @@ class Adult(MixedTable):
     Raises:
         ConfigurationError: if a file is not there, cannot be read or does not hold these data.
 
-    Example:
+    Examples:
         >>> Adult().default_partitioner().columns["clients_3_4"]
         ['education']
 

@@ -61,7 +61,7 @@ class BankMarketing(MixedTable):
     Raises:
         ConfigurationError: if there is no file, or one that cannot be read or does not hold these data.
 
-    Example:
+    Examples:
         >>> BankMarketing().default_partitioner().columns["clients_3_4"]
         ['age', 'job', 'marital', 'education']
 

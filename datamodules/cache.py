@@ -128,7 +128,7 @@ def files_named(partitioner: Partitioner) -> list[Path]:
 def described(thing: object) -> str:
     """Class and settings of a partitioner, for a key; two of one name are told by their modules.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import RowStrips
         >>> described(RowStrips(4))
         'lightning_vfl.datamodules.partition.RowStrips: RowStrips(parties=4)'

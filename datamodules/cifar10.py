@@ -69,7 +69,7 @@ class CIFAR10(VerticalDataModule):
         ConfigurationError: if the files can neither be found nor fetched, one is damaged, or the archive holds more
             than ``lightning_vfl.limits`` allows for its size.
 
-    Example:
+    Examples:
         >>> CIFAR10().party_shapes
         ((3, 16, 16), (3, 16, 16), (3, 16, 16), (3, 16, 16))
 

@@ -69,7 +69,7 @@ class CreditDefault(VerticalDataModule):
     Raises:
         ConfigurationError: if there is no file, or one that cannot be read or does not hold these data.
 
-    Example:
+    Examples:
         >>> len(CreditDefault().party_shapes), CreditDefault().layout.columns[:3]
         (11, ('LIMIT_BAL', 'SEX', 'EDUCATION'))
 

@@ -55,7 +55,7 @@ class EMNIST(IDXImages):
     Raises:
         ConfigurationError: for another split, and if a file cannot be found, or is damaged.
 
-    Example:
+    Examples:
         >>> EMNIST(RowStrips(4)).party_shapes, EMNIST(split="letters").num_classes
         (((1, 7, 28), (1, 7, 28), (1, 7, 28), (1, 7, 28)), 26)
 

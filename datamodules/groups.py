@@ -43,7 +43,7 @@ class Groups(PartitionerOver):
         ConfigurationError: for numbers below 1; in ``split``, if there are not as many numbers as parts, or the parts
             are in groups already.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = Groups(ContiguousColumns(2), members=[1, 2])
         >>> [part.positions.tolist() for part in cut.split(Layout((4,)))], cut.groups(3)

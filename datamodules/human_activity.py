@@ -79,7 +79,7 @@ class HumanActivity(VerticalDataModule):
     Raises:
         ConfigurationError: if a file is not there, cannot be read or does not hold these data.
 
-    Example:
+    Examples:
         >>> HumanActivity().default_partitioner()
         ContiguousColumns(parties=5)
 

@@ -35,7 +35,7 @@ class MissingAtTest(PartitionerOver):
         ConfigurationError: for no parties, a number twice, and splits that are none of these; in ``split``, for numbers
             that no party has, and if nobody would be left.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = MissingAtTest(ContiguousColumns(3), parties=[1])
         >>> cut.held("train", 2, 3), cut.held("test", 2, 3).tolist()

@@ -71,7 +71,7 @@ class ModelNet10Views(VerticalDataModule):
     Raises:
         ConfigurationError: if a folder or a view is not there, or a picture cannot be read or has another size.
 
-    Example:
+    Examples:
         >>> ModelNet10Views(Views(6)).party_shapes[0]
         (2, 32, 32)
 

@@ -70,7 +70,7 @@ class Parkinson(VerticalDataModule):
     Raises:
         ConfigurationError: if there is no file, or one that cannot be read or does not hold these data.
 
-    Example:
+    Examples:
         >>> Parkinson().default_partitioner()
         ContiguousColumns(parties=10)
 

@@ -154,7 +154,7 @@ def _even(total: int, parties: int, what: str) -> list["NDArray[np.int64]"]:
 class ContiguousColumns(Partitioner):
     """Columns in order, cut into even runs (``numpy.array_split``). Covers every column exactly once.
 
-    Example:
+    Examples:
         >>> [part.positions.tolist() for part in ContiguousColumns(2).split(Layout((5,)))]
         [[0, 1, 2], [3, 4]]
     """
@@ -286,7 +286,7 @@ class Views(Partitioner):
     Args:
         parties: M, who share the views (``numpy.array_split``); None: as many as there are views.
 
-    Example:
+    Examples:
         >>> [part.shape for part in Views(2).split(Layout((3, 4, 4), views=(16, 16, 16)))]
         [(2, 4, 4), (1, 4, 4)]
     """

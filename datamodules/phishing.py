@@ -73,7 +73,7 @@ class Phishing(VerticalDataModule):
     Raises:
         ConfigurationError: if there is no file, or one that cannot be read or does not hold these data.
 
-    Example:
+    Examples:
         >>> Phishing().party_shapes, Phishing().layout.columns[6:8]
         (((6,), (6,), (6,), (6,), (6,)), ('having_Sub_Domain', 'SSLfinal_State'))
 

@@ -32,7 +32,7 @@ class OverlappingColumns(PartitionerOver):
         ConfigurationError: for a share outside (0, 1], no names, fewer than two holders; in ``split``, for more holders
             than parties, names that nobody holds, parties who see images, and parts that are for groups of parties.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = OverlappingColumns(ContiguousColumns(2), shared=["age"])
         >>> [part.positions.tolist() for part in cut.split(Layout((4,), ("income", "age", "visits", "spent")))]

@@ -33,7 +33,7 @@ class DirichletColumns(Partitioner):
         ConfigurationError: for α that is not a positive number, or not one a party; in ``split``, for more parties than
             columns.
 
-    Example:
+    Examples:
         >>> [len(part.positions) for part in DirichletColumns(4, alpha=0.5).split(Layout((20,)))]
         [1, 11, 1, 7]
 
@@ -96,7 +96,7 @@ def dirichlet(alpha: float | Sequence[float], parties: int, seed: int, *names: N
 
     Gamma variables, normalised. Their logarithms are drawn: with α = 0.001 nearly all of them would be 0 otherwise.
 
-    Example:
+    Examples:
         >>> [round(float(share), 3) for share in dirichlet(0.5, 3, 0, "doctest")]
         [0.631, 0.231, 0.139]
     """
@@ -123,7 +123,7 @@ def share_out(weights: "NDArray[np.float64]", shares: "NDArray[np.float64]") -> 
     Guarantee: nobody gets more than the heaviest above the weight of his share; nobody lacks more than the heaviest
         and what the last M - 1 weigh.
 
-    Example:
+    Examples:
         >>> share_out(np.array([5.0, 3.0, 2.0, 1.0, 0.0]), np.array([0.5, 0.5])).tolist()
         [0, 1, 1, 0, 0]
     """
