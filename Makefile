@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo check fix test test-slow fuzz coverage bench results clean
+.PHONY: help install demo docs check fix test test-slow fuzz coverage bench results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +24,7 @@ demo: $(INSTALLED)  ## train and test a split model on handwritten digits, 4 par
 	$(BIN)/lightning-vfl test --config data/digits --config protocol/mean --trainer.accelerator cpu \
 		--trainer.logger false --ckpt_path runs/demo/best.ckpt
 
-check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contracts, spelling, page of results, command-line smoke
+check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contracts, spelling, page of results, site, command-line smoke
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
@@ -32,6 +32,7 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/codespell
 	$(BIN)/python docs/results/make_page.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet  # strict: a broken link or reference fails
 	$(BIN)/lightning-vfl --version
 	$(BIN)/python -m lightning_vfl fit --help > /dev/null
 	$(BIN)/python -m tests.readme_commands
@@ -73,6 +74,9 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.data
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.secure_layer
+
+docs: $(INSTALLED) .lint/lightning_vfl  ## the site of pages and docstrings, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 results: $(INSTALLED)  ## docs/results/README.md from page.yaml and tables/
 	$(BIN)/python docs/results/make_page.py

@@ -41,7 +41,7 @@ class DuringPhase(Callback):
         ConfigurationError: for a callback that no phase would reach; before training, for a module without phases or
             without this one.
 
-    Example:
+    Examples:
         >>> from lightning.pytorch.callbacks import EarlyStopping
         >>> print(DuringPhase("owner", EarlyStopping("val/accuracy", mode="max")).state_key)
         DuringPhase{'phase': 'owner', 'callback': "EarlyStopping{'monitor': 'val/accuracy', 'mode': 'max'}"}

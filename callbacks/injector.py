@@ -34,7 +34,7 @@ class FaultInjector(Callback):
     def of(cls, model: Callable[P, FaultModel]) -> Callable[P, "FaultInjector"]:
         """The callback of a class of models: same name, same arguments, same documentation.
 
-        Example:
+        Examples:
             >>> FaultInjector.of(simulation.PartyDropout)(probability=0.3, proportion=0.1).model
             PartyDropout(probability=0.3, proportion=0.1, announced=True)
         """
@@ -45,7 +45,7 @@ class FaultInjector(Callback):
         made = inspect.unwrap(model.__init__)
         __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]  # the command line reads it
         __init__.__annotations__ = made.__annotations__
-        words = inspect.cleandoc(model.__doc__ or "").partition("\nExample:")[0]  # the example is one of the model
+        words = inspect.cleandoc(model.__doc__ or "").partition("\nExamples:")[0]  # the example is one of the model
         body = {"__init__": __init__, "__doc__": words, "__module__": cls.__module__}
         return type(model.__name__, (cls,), body)
 

@@ -104,7 +104,7 @@ def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
 def per_party(count: Tensor) -> str:
     """(M,) bytes in words: one figure if all are equal.
 
-    Example:
+    Examples:
         >>> import torch
         >>> per_party(torch.tensor([2000, 2000])), per_party(torch.tensor([2000, 1]))
         ('2.0 kB each', '2.0 kB, 1 B')
@@ -116,7 +116,7 @@ def per_party(count: Tensor) -> str:
 def in_bytes(count: int) -> str:
     """Bytes in decimal units.
 
-    Example:
+    Examples:
         >>> in_bytes(999), in_bytes(1_608_960)
         ('999 B', '1.6 MB')
     """

@@ -30,7 +30,7 @@ class Blocks:
     Shapes: places are (row, block) with row < ⌈N/K⌉ and block < K.
     Guarantee: every record has exactly one place; all padding is in the last coded row.
 
-    Example:
+    Examples:
         >>> blocks = Blocks(5, 2)
         >>> blocks.at(0, blocks.rows).tolist()  # (row, block)
         [[0, 1], [2, 3], [4, -1]]

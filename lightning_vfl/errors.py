@@ -6,7 +6,7 @@ class ConfigurationError(ValueError):
 
     The command line prints it on one line and exits with status 1; from Python it is an ordinary ``ValueError``.
 
-    Example:
+    Examples:
         >>> raise ConfigurationError("batch_size 64 exceeds the 20 training records; lower batch_size to at most 20")
         Traceback (most recent call last):
         ...

@@ -76,7 +76,7 @@ class Reconstruction(LocalObjective):
     Raises:
         ConfigurationError: for an encoder that has no mirror, or a decoder that returns another number of numbers.
 
-    Example:
+    Examples:
         >>> encoder = MLP((4,), 2, hidden=(3,))
         >>> Reconstruction().partner(encoder, (4,), 2)(torch.zeros(5, 2)).shape
         torch.Size([5, 4])
@@ -147,7 +147,7 @@ class BarlowTwins(LocalObjective):
     Raises:
         ConfigurationError: for no width, a corruption outside of (0, 1), or a negative λ.
 
-    Example:
+    Examples:
         >>> BarlowTwins(projector=(32, 64))
         BarlowTwins(projector=(32, 64), off_diagonal=0.005, corruption=0.3)
 

@@ -19,7 +19,7 @@ class OwnOrders:
         batch_size: B; a holder of fewer records has all of them in a batch.
         seed: names the orders.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> orders = OwnOrders([np.arange(5), np.arange(5, 7)], 2, seed=0)
         >>> orders.batches, sorted(orders.batch(1, 0).tolist())

@@ -82,7 +82,7 @@ class Periods(Schedule):
     Guarantee: every label is in one batch of a pass of its holder (but for the last N_l mod B of a pass); ends never
         decrease; of equal ends the lower party number comes first.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> plan = Periods({0: np.arange(4), 1: np.arange(4, 8)}, 2, 0, lambda number, party, ids: 1.0 + 2 * party)
         >>> [(event.party, event.start, event.end) for _, event in plan.epoch(0)]

@@ -28,7 +28,7 @@ class RecordTable(nn.Module):
     Raises:
         ConfigurationError: if the table would be larger.
 
-    Example:
+    Examples:
         >>> table = RecordTable(4, (2, 1))
         >>> table.write(torch.tensor([3, 1]), 1, torch.tensor([[5.0], [6.0]]))
         >>> [h.tolist() for h in table.read(torch.tensor([1, 2]))]
@@ -99,7 +99,7 @@ class RecordTable(nn.Module):
 def table_bytes(records: int, widths: Sequence[int], dtype: TableDtype = "float32") -> int:
     """The memory that such a table takes.
 
-    Example:
+    Examples:
         >>> table_bytes(60_000, (64,) * 28)
         430080000
     """

@@ -72,7 +72,7 @@ def _refuse_larger(batch_size: int, records: int) -> None:
 class InOrder(Schedule):
     """Every record once, in order of position: evaluation and prediction.
 
-    Example:
+    Examples:
         >>> [ids.tolist() for ids, _ in InOrder(5, 2).epoch(0)]
         [[0, 1], [2, 3], [4]]
     """
@@ -101,7 +101,7 @@ class Aligned(Schedule):
     Raises:
         ConfigurationError: if a batch would be larger than the data.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.blocks import Blocks
         >>> plan = Aligned(Blocks(5, 2), 3, seed=0).epoch(0)
         >>> sorted(len(ids) for ids, _ in plan), sorted(int(i) for ids, _ in plan for i in ids)
@@ -139,7 +139,7 @@ class Shuffled(Schedule):
     Raises:
         ConfigurationError: if a batch would be larger than the data.
 
-    Example:
+    Examples:
         >>> plan = Shuffled(5, 2, seed=0).epoch(0)
         >>> sorted(int(i) for ids, _ in plan for i in ids)
         [0, 1, 2, 3, 4]
@@ -195,7 +195,7 @@ class Phases(Schedule):
         ConfigurationError: for a guest without records, a batch larger than a guest's records, and if everybody holds
             no record in common.
 
-    Example:
+    Examples:
         >>> present = np.array([[True, True], [True, False], [False, True], [True, False]])
         >>> plan = Phases(4, present, 2, 0, 2, lambda e: "owner" if e else "representation", lambda e: True)
         >>> [ids.shape for ids, _ in plan.epoch(0)], [ids.tolist() for ids, _ in plan.epoch(1)]

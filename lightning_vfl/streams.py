@@ -37,7 +37,7 @@ def stream(seed: int, *names: Name) -> np.random.Philox:
     Not guaranteed: secrecy. Anyone who knows the seed knows the bits, and Philox is no cryptographic generator; keys,
         masks and noise that a privacy figure rests on never come from here, unless a setting asks for it by name.
 
-    Example:
+    Examples:
         >>> stream(0, "order", "fit", 3).random_raw() == stream(0, "order", "fit", 3).random_raw()
         True
         >>> stream(0, "order", "fit", 3).random_raw() == stream(0, "order", "fit", 4).random_raw()
@@ -49,7 +49,7 @@ def stream(seed: int, *names: Name) -> np.random.Philox:
 def key_of(seed: int, *names: Name) -> bytes:
     """32 bytes that depend on their name alone: the key to hand to another generator. No secret.
 
-    Example:
+    Examples:
         >>> len(key_of(0, "rounding")), key_of(0, "rounding") == key_of(1, "rounding")
         (32, False)
     """
@@ -61,7 +61,7 @@ def permutation(n: int, seed: int, *names: Name) -> "NDArray[np.int64]":
 
     Two equal words (probability n² / 2⁶⁵: 1e-10 at n = 60,000) keep their order, the only bias.
 
-    Example:
+    Examples:
         >>> sorted(permutation(5, 0, "order").tolist())
         [0, 1, 2, 3, 4]
     """
@@ -71,7 +71,7 @@ def permutation(n: int, seed: int, *names: Name) -> "NDArray[np.int64]":
 def seed_of(seed: int, *names: Name) -> int:
     """A 63-bit integer that depends on its name alone: the seed to hand to another library.
 
-    Example:
+    Examples:
         >>> 0 <= seed_of(0, "split") < 2**63
         True
     """
@@ -93,7 +93,7 @@ def seed_torch(device: torch.device, seed: int, *names: Name) -> None:
 def even_shares(n: int, sharers: int, seed: int, *names: Name) -> "NDArray[np.int64]":
     """(n,) the number of the sharer of each of n things: a random order, cut into even runs, the first the larger.
 
-    Example:
+    Examples:
         >>> np.bincount(even_shares(7, 3, 0, "labels")).tolist()
         [3, 2, 2]
     """

@@ -106,7 +106,7 @@ class WaitForAll(WaitingRule):
         timeout: seconds after which the server goes on with those who have arrived; None: it would wait for ever, which
             is refused where messages can be lost silently.
 
-    Example:
+    Examples:
         >>> who, when = WaitForAll().close(torch.tensor([0.1, 0.7, 0.2]))
         >>> who.tolist(), round(when, 3)
         ([True, True, True], 0.7)
@@ -133,7 +133,7 @@ class Ignore(WaitingRule):
     Args:
         timeout: as in ``WaitForAll``.
 
-    Example:
+    Examples:
         >>> Ignore().calls(torch.tensor([True, True]), stragglers=torch.tensor([False, True])).tolist()
         [True, False]
     """
@@ -160,7 +160,7 @@ class Fastest(WaitingRule):
         n: how many the server waits for.
         timeout: as in ``WaitForAll``.
 
-    Example:
+    Examples:
         >>> who, when = Fastest(2).close(torch.tensor([0.1, 0.7, 0.2]))
         >>> who.tolist(), round(when, 3)
         ([True, False, True], 0.2)
@@ -193,7 +193,7 @@ class Deadline(WaitingRule):
     Args:
         seconds: from the beginning of the leg.
 
-    Example:
+    Examples:
         >>> who, when = Deadline(0.5).close(torch.tensor([0.1, 0.7, 0.2]))
         >>> who.tolist(), when
         ([True, False, True], 0.5)
@@ -224,7 +224,7 @@ class Threshold(WaitingRule):
     Args:
         timeout: as in ``WaitForAll``.
 
-    Example:
+    Examples:
         >>> who, when = Threshold().close(torch.tensor([0.1, 0.7, 0.2]), needed=2)
         >>> who.tolist(), round(when, 3)
         ([True, False, True], 0.2)

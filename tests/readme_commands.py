@@ -1,4 +1,7 @@
-"""The README's commands are parsed, not run, and its local links followed: ``python -m tests.readme_commands``."""
+"""Commands of the README and of the first page are parsed, not run, and local links followed.
+
+Run by ``python -m tests.readme_commands``.
+"""
 
 import re
 import shlex
@@ -77,8 +80,9 @@ def check(readme: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    try:
-        for line in check(ROOT / "README.md"):
-            print(line)
-    except Broken as broken:
-        sys.exit(f"README.md: {broken}")
+    for page in ("README.md", "docs/index.md"):
+        try:
+            for line in check(ROOT / page):
+                print(line)
+        except Broken as broken:
+            sys.exit(f"{page}: {broken}")

@@ -50,7 +50,7 @@ class ColumnsByCorrelation(InformedPartitioner):
         ConfigurationError: for fewer than two parties and β outside [0, 1]; in ``split``, for more parties than
             columns, and if all divisions of the columns have the same score.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from lightning_vfl.datamodules import Split
         >>> draw = torch.Generator().manual_seed(0)
@@ -104,7 +104,7 @@ def spearman(features: "NDArray[np.float64]") -> "Matrix":
     The result is bit for bit the same on every machine, up to N = 300,000: twice the centred ranks are whole numbers,
     and sums of their products are below 2⁵³.
 
-    Example:
+    Examples:
         >>> spearman(np.array([[1.0, 9.0, 3.0], [2.0, 4.0, 3.0], [7.0, 2.0, 3.0]])).tolist()
         [[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
     """
@@ -128,7 +128,7 @@ def inter_party_correlation(correlation: "Matrix", parts: "Sequence[NDArray[np.i
         correlation: (F, F), such as ``spearman`` gives.
         parts: positions of each party's columns, two parties or more.
 
-    Example:
+    Examples:
         >>> two_pairs = np.kron(np.eye(2), np.ones((2, 2)))
         >>> split = inter_party_correlation(two_pairs, [np.array([0, 1]), np.array([2, 3])])
         >>> mixed = inter_party_correlation(two_pairs, [np.array([0, 2]), np.array([1, 3])])

@@ -44,7 +44,7 @@ class Groups(PartitionerOver):
         ConfigurationError: for numbers below 1; in ``split``, if ``members`` does not have a number for each part, or
             the parts are in groups already.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = Groups(ContiguousColumns(2), members=[1, 2])
         >>> [part.positions.tolist() for part in cut.split(Layout((4,)))], cut.groups(3)

@@ -47,7 +47,7 @@ class ColumnsByImportance(InformedPartitioner):
             ``split``, for more parties than columns, for importance that is not given for every column, and for mutual
             information without labels.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from lightning_vfl.datamodules import Split
         >>> y = torch.arange(60) % 2
@@ -119,7 +119,7 @@ def mutual_information(
         features: (N, F).
         labels: (N,) int64 classes, or float64 values.
 
-    Example:
+    Examples:
         >>> y = np.arange(100) % 2
         >>> x = np.stack([y, np.zeros(100), np.arange(100)], axis=1)
         >>> mutual_information(x.astype(float), y).round(3).tolist()  # log 2 = 0.693

@@ -51,7 +51,7 @@ class InformedPartitioner(Partitioner):
         ConfigurationError: in ``split``, without training records; for values that are not finite or not in memory, and
             for data that decide themselves which party holds which record.
 
-    Example:
+    Examples:
         >>> class LargestFirst(InformedPartitioner):
         ...     def parts_by(self, layout, training):
         ...         order = np.argsort(-training.features.var(axis=0), kind="stable")
@@ -115,7 +115,7 @@ class InformedPartitioner(Partitioner):
 def fingerprint(parts: Sequence[Part]) -> str:
     """The number of columns of each party, and a short hash of their positions, the same on every machine.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> fingerprint(ContiguousColumns(2).split(Layout((5,))))
         '3 + 2 (ee0f1378)'

@@ -44,7 +44,7 @@ class LabelPartition(PartitionerOver):
         ConfigurationError: for settings that exclude each other; before training, for a class that no party holds, a
             party that would hold no label, a file with unknown parties or without the ids of training records.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = LabelPartition(ContiguousColumns(2), classes=[[0, 1], [1, 2]])
         >>> cut.label_holders(np.array([0, 1, 1, 2, 0]), np.arange(5), 2).tolist()[::3]

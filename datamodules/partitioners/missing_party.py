@@ -38,7 +38,7 @@ class MissingAtTest(PartitionerOver):
         ConfigurationError: for no parties, a repeated number, and other splits; in ``split``, for numbers that no party
             has, and if no party would be left.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = MissingAtTest(ContiguousColumns(3), parties=[1])
         >>> cut.held("train", 2, 3), cut.held("test", 2, 3).tolist()

@@ -39,7 +39,7 @@ class LimitedOverlap(PartitionerOver):
             and ``kept``, if there are fewer training records; in ``held``, if the other partitioner divides records
             too.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = LimitedOverlap(ContiguousColumns(2), aligned=3)
         >>> cut.held("train", 8, 2).sum(0).tolist(), cut.held("test", 8, 2)

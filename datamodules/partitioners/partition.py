@@ -128,7 +128,7 @@ def _even(total: int, parties: int, what: str) -> list["NDArray[np.int64]"]:
 class ContiguousColumns(Partitioner):
     """Columns in order, in runs of even length (``numpy.array_split``). Every column goes to exactly one party.
 
-    Example:
+    Examples:
         >>> [part.positions.tolist() for part in ContiguousColumns(2).split(Layout((5,)))]
         [[0, 1, 2], [3, 4]]
     """
@@ -262,7 +262,7 @@ class Views(Partitioner):
     Args:
         parties: M, between whom the views are divided (``numpy.array_split``); None: one party for each view.
 
-    Example:
+    Examples:
         >>> [part.shape for part in Views(2).split(Layout((3, 4, 4), views=(16, 16, 16)))]
         [(2, 4, 4), (1, 4, 4)]
     """

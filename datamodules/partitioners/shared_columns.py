@@ -33,7 +33,7 @@ class OverlappingColumns(PartitionerOver):
         ConfigurationError: for a share outside (0, 1], no names, fewer than two holders; in ``split``, for more holders
             than parties, names that no party holds, parties with images, and parts for groups of parties.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import ContiguousColumns
         >>> cut = OverlappingColumns(ContiguousColumns(2), shared=["age"])
         >>> [part.positions.tolist() for part in cut.split(Layout((4,), ("income", "age", "visits", "spent")))]

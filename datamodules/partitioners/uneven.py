@@ -35,7 +35,7 @@ class DirichletColumns(Partitioner):
         ConfigurationError: for α that is not positive, or not one number for each party; in ``split``, for more parties
             than columns.
 
-    Example:
+    Examples:
         >>> [len(part.positions) for part in DirichletColumns(4, alpha=0.5).split(Layout((20,)))]
         [1, 11, 1, 7]
 
@@ -98,7 +98,7 @@ def draw_shares(alpha: float | Sequence[float], parties: int, seed: int, *names:
 
     They are normalised Gamma variables, drawn as logarithms: with α = 0.001 nearly all of them would otherwise be 0.
 
-    Example:
+    Examples:
         >>> [round(float(share), 3) for share in draw_shares(0.5, 3, 0, "doctest")]
         [0.631, 0.231, 0.139]
     """
@@ -126,7 +126,7 @@ def share_out(weights: "NDArray[np.float64]", shares: "NDArray[np.float64]") -> 
     Guarantee: the weight of a party is above its share by at most the heaviest thing, and below its share by at most
         the heaviest thing and the last M - 1 things together.
 
-    Example:
+    Examples:
         >>> share_out(np.array([5.0, 3.0, 2.0, 1.0, 0.0]), np.array([0.5, 0.5])).tolist()
         [0, 1, 1, 0, 0]
     """

@@ -119,7 +119,7 @@ def stat_files(files: Sequence[Path]) -> list[list[Any]]:
 def describe(thing: object) -> str:
     """Class and settings of a partitioner or normaliser, for a key; the module tells two classes of one name apart.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.datamodules import RowStrips
         >>> describe(RowStrips(4))
         'lightning_vfl.datamodules.partitioners.partition.RowStrips: RowStrips(parties=4)'

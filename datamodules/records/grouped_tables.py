@@ -39,7 +39,7 @@ def check_names(
 def add_singles(groups: Iterable[tuple[str, ...]], tables: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """These groups and every other table as a group of its own, in the order of their first tables.
 
-    Example:
+    Examples:
         >>> add_singles([("b", "d")], ["a", "b", "c", "d"])
         (('a',), ('b', 'd'), ('c',))
     """

@@ -60,7 +60,7 @@ class Standardise(Normaliser):
     Args:
         public: declare means and deviations public knowledge, see ``Normaliser``.
 
-    Example:
+    Examples:
         >>> shift, scale = Standardise().fit(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
         >>> shift.tolist(), scale.tolist()
         ([2.0, 7.0], [1.0, 1.0])
@@ -83,7 +83,7 @@ class StandardiseNumbers(Normaliser):
     Args:
         public: declare means and deviations public knowledge, see ``Normaliser``.
 
-    Example:
+    Examples:
         >>> shift, scale = StandardiseNumbers().fit(torch.tensor([[1.0, 0.0], [3.0, 1.0]]))
         >>> shift.tolist(), scale.tolist()
         ([2.0, 0.0], [1.0, 1.0])
@@ -154,7 +154,7 @@ class Given(Normaliser):
         ConfigurationError: for bounds that are not in order, of different columns, or given alone; where the data set
             has no known bounds and none are given; for names of columns that no party has.
 
-    Example:
+    Examples:
         >>> shift, scale = Given(0.0, 16.0).fit(torch.tensor([[16.0, 3.0], [0.0, 8.0]]))
         >>> shift.tolist(), scale.tolist()
         ([8.0, 8.0], [8.0, 8.0])

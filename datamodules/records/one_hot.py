@@ -19,7 +19,7 @@ def one_hot(
         values: (N,) texts.
         trained: the training records, as positions or as (N,) truth values.
 
-    Example:
+    Examples:
         >>> columns, categories = one_hot(np.array(["b", "a", "c"]), np.array([0, 1]))
         >>> columns.tolist(), categories
         ([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]], ['a', 'b'])

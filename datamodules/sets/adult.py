@@ -50,7 +50,7 @@ class Adult(MixedTable):
         63 columns with every seed: a single record is from Holand-Netherlands, and with the seeds that draw it for
         validation there are 62.
 
-    Example:
+    Examples:
         >>> Adult().default_partitioner().columns["clients_3_4"]
         ['education']
 

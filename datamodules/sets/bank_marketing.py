@@ -46,7 +46,7 @@ class BankMarketing(MixedTable):
     Guarantee: the splits are stratified by class; categories are those of the training records, see ``MixedTable``.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked.
 
-    Example:
+    Examples:
         >>> BankMarketing().default_partitioner().columns["clients_3_4"]
         ['age', 'job', 'marital', 'education']
 

@@ -56,7 +56,7 @@ class CIFAR10(PublishedParts):
         ConfigurationError: if the files can neither be found nor downloaded, one is damaged, or the archive holds more
             than ``lightning_vfl.limits`` allows for its size.
 
-    Example:
+    Examples:
         >>> CIFAR10().party_shapes
         ((3, 16, 16), (3, 16, 16), (3, 16, 16), (3, 16, 16))
 

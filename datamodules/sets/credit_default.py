@@ -47,7 +47,7 @@ class CreditDefault(OneTable):
     Guarantee: the splits are stratified by class.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked.
 
-    Example:
+    Examples:
         >>> len(CreditDefault().party_shapes), CreditDefault().layout.columns[:3]
         (11, ('LIMIT_BAL', 'SEX', 'EDUCATION'))
 

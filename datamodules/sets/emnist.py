@@ -41,7 +41,7 @@ class EMNIST(IDXImages):
     Not guaranteed: that files found in the folder are the published ones; only their form is checked. NIST has
         published ``letters`` in two sizes.
 
-    Example:
+    Examples:
         >>> EMNIST(RowStrips(4)).party_shapes, EMNIST(split="letters").num_classes
         (((1, 7, 28), (1, 7, 28), (1, 7, 28), (1, 7, 28)), 26)
 

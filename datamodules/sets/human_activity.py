@@ -53,7 +53,7 @@ class HumanActivity(PublishedParts):
         half of its time with the next. That the files are the published ones; only their form and the numbers of their
         records are checked.
 
-    Example:
+    Examples:
         >>> HumanActivity().default_partitioner()
         ContiguousColumns(parties=5)
 

@@ -75,7 +75,7 @@ class ImageFolderVFL(VerticalDataModule):
         ConfigurationError: if a folder is not there, a class has no training pictures, or a picture is damaged or has
             more than 8 bits a channel.
 
-    Example:
+    Examples:
         >>> ImageFolderVFL(size=64).party_shapes
         ((3, 32, 32), (3, 32, 32), (3, 32, 32), (3, 32, 32))
 

@@ -57,7 +57,7 @@ class ModelNet10Views(PublishedParts):
     Raises:
         ConfigurationError: if a folder or a view is missing, or a picture cannot be read or has another size.
 
-    Example:
+    Examples:
         >>> ModelNet10Views(Views(6)).party_shapes[0]
         (2, 32, 32)
 

@@ -37,7 +37,7 @@ class MultiView(ViewFiles):
     Raises:
         ConfigurationError: if there is no such file, or one that cannot be read or has no such views and labels.
 
-    Example:
+    Examples:
         >>> MultiView(file="mine.npz", views=["voice", "face"], labels="person").default_partitioner()
         Views()
     """

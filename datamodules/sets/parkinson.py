@@ -46,7 +46,7 @@ class Parkinson(OneTable):
     Guarantee: the splits are stratified by class, over people or over rows. With ``persons`` a person is in one split.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked.
 
-    Example:
+    Examples:
         >>> Parkinson().default_partitioner()
         ContiguousColumns(parties=10)
 

@@ -46,7 +46,7 @@ class Phishing(OneTable):
         test records are new to the model: the 11,055 records have 5,785 different rows of features, and two thirds of
         the test records have the features of some training record.
 
-    Example:
+    Examples:
         >>> Phishing().party_shapes, Phishing().layout.columns[6:8]
         (((6,), (6,), (6,), (6,), (6,)), ('having_Sub_Domain', 'SSLfinal_State'))
 

@@ -63,7 +63,7 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, t
     Raises:
         ConfigurationError: for a b below 1, a ``start`` below 0, and p outside [0, 1] or NaN.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.streams import stream
         >>> p = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
         >>> drawn = binomial(p, 16, stream(0, "quantise", 3).random_raw)

@@ -72,7 +72,7 @@ class Shift(Codec):
     Raises:
         ConfigurationError: for numbers that make no such range.
 
-    Example:
+    Examples:
         >>> codec = Shift(clip=4.0, levels=2**27)
         >>> codec.to_int(torch.zeros(1), np.array([2**16 - 1], np.uint16))[0].item() == 2**26
         True
@@ -142,7 +142,7 @@ def fitting_levels(n: int, bits: int = 32) -> int:
     Raises:
         ConfigurationError: if not even R = 2 fits.
 
-    Example:
+    Examples:
         >>> [fitting_levels(n).bit_length() - 1 for n in (1, 32, 33, 64, 65)]
         [27, 27, 26, 26, 25]
     """

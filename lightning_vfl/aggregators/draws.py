@@ -38,7 +38,7 @@ class OwnKeystreams:
     Guarantee: as ``Keystream``: a copy and another process have other keys, so no two processes draw the same words.
     Not guaranteed: repeatability. No word is drawn twice, so a round that is computed again has other draws.
 
-    Example:
+    Examples:
         >>> own = OwnKeystreams()
         >>> own.of(0)(2).shape, bool((own.of(0)(4) == own.of(1)(4)).any())
         ((2,), False)

@@ -122,7 +122,7 @@ class LagrangeCoded(Aggregator):
         ConfigurationError: before training, if R + 2A > M or the data do not fit the field; in a round, if a sum could
             wrap around.
 
-    Example:
+    Examples:
         >>> LagrangeCoded(blocks=2, privacy=1).min_responses(8)
         5
         >>> LagrangeCoded().min_responses(28)  # blocks: auto leaves a quarter of the parties unneeded

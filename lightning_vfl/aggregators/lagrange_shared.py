@@ -52,7 +52,7 @@ class LagrangeShared(Aggregator):
     Raises:
         ConfigurationError: before training, if K + T > M; in a round, if a sum could wrap around.
 
-    Example:
+    Examples:
         >>> LagrangeShared(blocks=2, privacy=1).min_responses(8)
         3
 

@@ -89,7 +89,7 @@ class LocalGaussian(Aggregator):
         ConfigurationError: for a clip that is not positive, an ``inner`` that does not take embeddings in the clear; in
             a round, for embeddings that are NaN or infinite.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.privacy import composed_epsilon
         >>> aggregator, four = LocalGaussian(), Roster.singles(4)
         >>> event = aggregator.event((0, 1, 2, 3), (16, 16, 16, 16), four)
@@ -266,7 +266,7 @@ class LocalGaussian(Aggregator):
 def grid(sigma: float, clip: float) -> float:
     """The step γ of the grid that clipped embeddings and their noise are rounded to: a power of two.
 
-    Example:
+    Examples:
         >>> grid(sigma=1.5, clip=1.0) == 2.0**-20
         True
     """

@@ -63,7 +63,7 @@ class MaskedSum(IntegerSum):
         ConfigurationError: before training, for sets that hide nothing and levels that overflow the ring; in a round,
             for embeddings that are not finite.
 
-    Example:
+    Examples:
         >>> roster = Roster(((0,), (1,), (2,)), active=0)
         >>> MaskedSum(layout="segments").widths(64, roster), MaskedSum(layout="segments").out_width(64, roster)
         ((128, 64, 64), 128)

@@ -38,7 +38,7 @@ class Concat(Aggregator):
     Raises:
         ConfigurationError: before training, for widths of another number of parties.
 
-    Example:
+    Examples:
         >>> Concat().out_width(64, Roster.singles(4)), Concat([3, 5]).out_width(64, Roster.singles(2))
         (256, 8)
     """
@@ -74,7 +74,7 @@ class Sum(Aggregator):
     Guarantee: none; the server reads every embedding.
     Not guaranteed: any privacy; bit-equality under another order of the parties (float addition).
 
-    Example:
+    Examples:
         >>> h = (torch.ones(2, 3), torch.full((2, 3), 2.0))
         >>> Sum().plain(h, Roll.everyone(2))[0].tolist()
         [3.0, 3.0, 3.0]
@@ -96,7 +96,7 @@ class Mean(Aggregator):
     Guarantee: none; the server reads every embedding.
     Not guaranteed: any privacy; bit-equality under another order of the parties (float addition).
 
-    Example:
+    Examples:
         >>> h = (torch.zeros(2, 3), torch.full((2, 3), 2.0))
         >>> Mean().plain(h, Roll.everyone(2))[0].tolist()
         [1.0, 1.0, 1.0]
@@ -125,7 +125,7 @@ class Max(Aggregator):
     Guarantee: none; the server reads every embedding.
     Not guaranteed: any privacy.
 
-    Example:
+    Examples:
         >>> h = (torch.tensor([[1.0, 5.0]]), torch.tensor([[2.0, 4.0]]))
         >>> Max().plain(h, Roll.everyone(2)).tolist()
         [[2.0, 5.0]]

@@ -125,7 +125,7 @@ class PoissonBinomial(IntegerSum):
         ConfigurationError: before training, for settings outside these, a sum that no ring holds, and groups of
             several parties; in a round, for values outside [-C, C].
 
-    Example:
+    Examples:
         >>> PoissonBinomial(levels=16, beta=0.25).among(Roster.singles(4)).bits
         7
 

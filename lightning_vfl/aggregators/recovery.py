@@ -61,7 +61,7 @@ class Recovery:
     References:
         Bonawitz et al. 2017, section 6: against a server that lies, fewer than 2t - n colluders and t ≥ ⌊2n/3⌋ + 1.
 
-    Example:
+    Examples:
         >>> [Recovery().needed(n) for n in (3, 4, 5, 6, 9)], [Recovery().tolerated(n) for n in (3, 4, 5, 6, 9)]
         ([3, 3, 4, 5, 7], [1, 1, 2, 3, 4])
     """
@@ -151,7 +151,7 @@ class RoundSecrets:
 def to_limbs(secrets: Sequence[bytes]) -> Tensor:
     """(n, LIMBS) field elements of n secrets of 32 bytes.
 
-    Example:
+    Examples:
         >>> to_bytes(to_limbs([bytes(range(32))])) == [bytes(range(32))]
         True
     """

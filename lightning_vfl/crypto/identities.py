@@ -38,7 +38,7 @@ class Signer:
     References:
         RFC 8032, section 5.1 (Ed25519); the ``cryptography`` package does the work.
 
-    Example:
+    Examples:
         >>> one, other = Signer(), Signer()
         >>> signature = one.sign(b"period", 3)
         >>> verified(one.public, signature, b"period", 3), verified(other.public, signature, b"period", 3)

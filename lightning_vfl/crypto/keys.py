@@ -31,7 +31,7 @@ class Confined(Generic[Held]):
     Args:
         secret: what is kept; whoever opens it must not keep it.
 
-    Example:
+    Examples:
         >>> import copy
         >>> copy.deepcopy(Confined(b"secret")).open()
         Traceback (most recent call last):
@@ -83,7 +83,7 @@ class KeyPair:
     References:
         RFC 7748, Sections 5 (X25519) and 6.1 (Diffie-Hellman); the ``cryptography`` package does the work.
 
-    Example:
+    Examples:
         >>> one, other = KeyPair(), KeyPair()
         >>> one.shared(other.public) == other.shared(one.public), len(one.public)
         (True, 32)
@@ -98,7 +98,7 @@ class KeyPair:
     def insecure_seeded(cls, seed: int, *names: str | int) -> "KeyPair":
         """A key pair that is a function of seed and names. INSECURE: everybody can compute it; tests and simulations.
 
-        Example:
+        Examples:
             >>> KeyPair.insecure_seeded(0, "party", 1).public == KeyPair.insecure_seeded(0, "party", 1).public
             True
         """
@@ -152,7 +152,7 @@ def derive(secret: bytes, *names: str | int | bytes, session: bytes) -> bytes:
     References:
         RFC 5869, Sections 3.1 (salt) and 3.2 (``info`` binds a key to its context).
 
-    Example:
+    Examples:
         >>> derive(bytes(32), "masks", 1, session=b"") == derive(bytes(32), "masks", 2, session=b"")
         False
     """
@@ -200,7 +200,7 @@ class PairKeys:
         RFC 7748, Section 6.1: the public keys of both parties go into the derivation.
         Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), Sections 3.4 and 4.1.
 
-    Example:
+    Examples:
         >>> pairs = [KeyPair() for _ in range(3)]
         >>> publics = {party: pair.public for party, pair in enumerate(pairs)}
         >>> first, second, third = (PairKeys(m, pair, publics, session=b"salt") for m, pair in enumerate(pairs))

@@ -41,7 +41,7 @@ class Keystream(Secrets):
     References:
         NIST SP 800-38A (counter mode); the ``cryptography`` package does the work.
 
-    Example:
+    Examples:
         >>> bool((Keystream().words(4) == Keystream().words(4)).any())
         False
     """

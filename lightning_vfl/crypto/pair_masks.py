@@ -55,7 +55,7 @@ def key_period(round: int, rekey_every: int) -> int:
     References:
         vFedSec, Section 4.1: set-up after every K iterations; K = 5 in its experiments (Section 5).
 
-    Example:
+    Examples:
         >>> [key_period(round, 5) for round in (0, 4, 5, 14)]
         [0, 0, 1, 2]
     """
@@ -85,7 +85,7 @@ def reused(uses: "Iterable[Use]") -> list[tuple[Use, Use]]:
 
     The two ends of a pair use the same blocks by design, once each.
 
-    Example:
+    Examples:
         >>> first, second = Use(0, "key", 0, 4), Use(0, "key", 3, 5)
         >>> reused([first, second]) == [(first, second)], reused([first, second._replace(party=1)])
         (True, [])
@@ -152,7 +152,7 @@ class PairKeystream:
     References:
         NIST SP 800-38A, Section 6.5 (CTR) and Appendix B.2: the nonce of a message in the upper bits of the counter.
 
-    Example:
+    Examples:
         >>> one, other = PairKeystream(bytes(32)), PairKeystream(bytes(32))
         >>> bool((one.words(7, 100) == other.words(7, 100)).all()), bool((one.words(8, 9) == other.words(9, 9)).any())
         (True, False)
@@ -253,7 +253,7 @@ class PairMasks:
         Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), Section 3.4,
         Equation 5, and Lemma 4.1.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.crypto import KeyPair
         >>> pairs = [KeyPair() for _ in range(3)]
         >>> publics = {party: pair.public for party, pair in enumerate(pairs)}

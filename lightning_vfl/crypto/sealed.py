@@ -35,7 +35,7 @@ class Sealed:
     References:
         NIST SP 800-38D, section 8.2.1 (deterministic nonces) and section 5.2.1 (additional authenticated data).
 
-    Example:
+    Examples:
         >>> sender, receiver = Sealed(bytes(32)), Sealed(bytes(32))
         >>> receiver.open(sender.seal(b"ids", 7), 7)
         b'ids'

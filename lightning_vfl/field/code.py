@@ -40,7 +40,7 @@ class LagrangeCode:
     Raises:
         ConfigurationError: if the field is too small for K + T + M points.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.field import PrimeField
         >>> code = LagrangeCode(PrimeField(11), blocks=1, privacy=1, parties=3)
         >>> shares = code.share(torch.tensor([[7]]), torch.tensor([[2]]))

@@ -45,7 +45,7 @@ class FixedPoint:
     Raises:
         ConfigurationError: for scale bits outside 0..60.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.field import PrimeField
         >>> codec = FixedPoint(PrimeField(), l_x=4, l_w=8)
         >>> x = codec.quantise_data(torch.tensor([[0.5, -1.25]]))
@@ -180,7 +180,7 @@ def auto_weight_bits(field: Modular, l_x: int, x: Tensor, weights: Tensor, summa
     Raises:
         ConfigurationError: if not even l_w = 0 fits.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.field import PrimeField
         >>> auto_weight_bits(PrimeField(), 8, torch.tensor([[256, -256]]), torch.tensor([[0.5], [0.5]]), summands=4)
         17

@@ -57,7 +57,7 @@ def decode(field: Modular, values: Tensor, points: Sequence[int], at: Sequence[i
         ConfigurationError: for fewer values than ``size``, or points that are not distinct.
         DecodingError: if no polynomials are within A wrong uploads.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.field import PrimeField
         >>> uploads = torch.tensor([[3], [5], [99], [9]])  # 2 x + 1 at 1..4, one of them wrong
         >>> decode(PrimeField(), uploads, [1, 2, 3, 4], [0], 2)

@@ -30,7 +30,7 @@ def lagrange_matrix(points: Sequence[int], at: Sequence[int], p: int) -> Tensor:
     Raises:
         ConfigurationError: if two points are equal modulo p (or modulo a factor of it), or there are no points.
 
-    Example:
+    Examples:
         >>> lagrange_matrix([1, 2], [3], 11).tolist()  # f(3) = 2 f(2) - f(1)
         [[10, 2]]
 
@@ -92,7 +92,7 @@ def interpolate(field: Modular, values: Tensor, points: Sequence[int], at: Seque
     Raises:
         ConfigurationError: for points that are not distinct, or whose number is not that of the values.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.field import PrimeField
         >>> interpolate(PrimeField(11), torch.tensor([[1, 2], [3, 3]]), [1, 2], [0, 3]).tolist()
         [[10, 1], [5, 4]]

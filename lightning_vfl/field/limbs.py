@@ -52,7 +52,7 @@ class Plan:
 def balanced(p: int, count: int) -> Limbs:
     """The digits of the residues modulo p whose largest absolute value is smallest.
 
-    Example:
+    Examples:
         >>> balanced(2**31 - 1, 2)
         Limbs(count=2, bits=16, bound=32768)
     """
@@ -96,7 +96,7 @@ def plan(n: int, p: int) -> Plan:
     Raises:
         ConfigurationError: for n < 0, or a modulus that is even, below 3 or above 2^61 - 1.
 
-    Example:
+    Examples:
         >>> plan(1024, 2**31 - 1).products, plan(1024, 2**31 - 1).chunk
         (2, 256)
         >>> plan(1024, 2097143).products, plan(1024, 2**61 - 1).products

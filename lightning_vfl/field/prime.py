@@ -30,7 +30,7 @@ class PrimeField(Modular):
     Raises:
         ConfigurationError: for a number that is no such prime.
 
-    Example:
+    Examples:
         >>> field = PrimeField()
         >>> field.matmul(torch.tensor([[field.modulus - 1, 1]]), torch.tensor([[field.modulus - 1], [5]])).tolist()
         [[6]]

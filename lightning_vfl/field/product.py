@@ -33,7 +33,7 @@ class PrimeProduct(Modular):
     Raises:
         ConfigurationError: for other numbers.
 
-    Example:
+    Examples:
         >>> ring = PrimeProduct()
         >>> ring.wire_bits, ring.matmul(torch.tensor([[ring.modulus - 1]]), torch.tensor([[ring.modulus - 5]])).item()
         (63, 5)

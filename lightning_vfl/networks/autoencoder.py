@@ -25,7 +25,7 @@ def mirrored(encoder: nn.Module, shape: tuple[int, ...], output_activation: Call
     Raises:
         ConfigurationError: for an encoder that is no ``MLP``.
 
-    Example:
+    Examples:
         >>> mirrored(MLP((196,), 80, hidden=(100,), activation=nn.LeakyReLU), (196,), nn.Sigmoid)
         MLP(
           (layers): Sequential(

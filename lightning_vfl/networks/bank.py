@@ -30,7 +30,7 @@ class PartyBank(nn.Module):
             leads: the optimiser moves its copy, and ``follow`` makes the others equal to it.
         tied: lay the parameters of equal bottoms side by side in memory, for training that always runs all of them.
 
-    Example:
+    Examples:
         >>> bank = PartyBank([nn.Linear(3, 2) for _ in range(10)])
         >>> [len(group) for group in bank.groups]
         [10]

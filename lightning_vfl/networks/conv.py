@@ -23,7 +23,7 @@ class ConvNet(nn.Module):
     Raises:
         ConfigurationError: if the features are not images.
 
-    Example:
+    Examples:
         >>> import torch
         >>> ConvNet((1, 7, 28), 64)(torch.zeros(2, 1, 7, 28)).shape
         torch.Size([2, 64])

@@ -26,7 +26,7 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
         shape: per-record shape of its input.
         input_gradient: whether the gradient of the input is wanted too; a bottom needs none, the top does.
 
-    Example:
+    Examples:
         >>> work_of(nn.Linear(10, 3), (10,), input_gradient=False)
         Work(forward=60.0, backward=60.0)
     """

@@ -12,7 +12,7 @@ def group_norm(channels: int) -> nn.GroupNorm:
 
     Guarantee: the output for a record depends on that record alone.
 
-    Example:
+    Examples:
         >>> group_norm(64).num_groups, group_norm(24).num_groups
         (4, 1)
 

@@ -36,7 +36,7 @@ class JointNorm(nn.Module):
     Raises:
         ConfigurationError: in a round with absent columns, if the norm cannot be told of them.
 
-    Example:
+    Examples:
         >>> norm = JointNorm(nn.BatchNorm1d(3, affine=False))
         >>> norm(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]), torch.tensor([True, False, True])).round()
         tensor([[-1.,  0.,  1.],

@@ -21,7 +21,7 @@ class MLP(nn.Module):
         activation: makes the activation after every hidden layer; None: ReLU in place, which saves a buffer a layer.
         output_activation: makes a last activation, e.g. ``torch.nn.Tanh``; default: none.
 
-    Example:
+    Examples:
         >>> MLP((8, 8), 16, hidden=(32,))
         MLP(
           (layers): Sequential(

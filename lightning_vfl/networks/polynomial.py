@@ -24,7 +24,7 @@ class PolynomialNetwork(nn.Module):
         width: width of the embedding.
         degree: D ≥ 1, the number of layers in the paper's words.
 
-    Example:
+    Examples:
         >>> network = PolynomialNetwork((2,), 1, degree=2)
         >>> network.expand(torch.tensor([[2.0, 3.0]])).tolist()
         [[2.0, 3.0, 4.0, 9.0, 1.0]]

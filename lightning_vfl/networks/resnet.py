@@ -38,7 +38,7 @@ class ResNet18(nn.Module):
     Raises:
         ConfigurationError: if the features are no images.
 
-    Example:
+    Examples:
         >>> import torch
         >>> ResNet18((3, 16, 16), 64, base=2)(torch.zeros(2, 3, 16, 16)).shape
         torch.Size([2, 64])

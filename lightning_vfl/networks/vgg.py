@@ -43,7 +43,7 @@ class VGG13(nn.Module):
     Raises:
         ConfigurationError: if the features are no images, or the aggregate makes no square one.
 
-    Example:
+    Examples:
         >>> import torch
         >>> VGG13((1, 7, 28), 64, base=2)(torch.zeros(2, 1, 7, 28)).shape
         torch.Size([2, 64])

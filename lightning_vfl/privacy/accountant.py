@@ -47,7 +47,7 @@ def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str =
     Raises:
         ConfigurationError: for numbers that have no meaning and a unit that is not known.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent
         >>> event = PoissonBinomialEvent(levels=16, beta=0.1, parties=10, coordinates=16)
         >>> f"{composed_epsilon({event: 100}, delta=1e-5):.1f}"
@@ -94,7 +94,7 @@ class PrivacyAccountant:
     Raises:
         ConfigurationError: for no records.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.privacy.events import PoissonBinomialEvent
         >>> accountant = PrivacyAccountant(records=1000)
         >>> event = PoissonBinomialEvent(levels=16, beta=0.1, parties=10, coordinates=16)

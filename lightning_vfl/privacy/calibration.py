@@ -32,7 +32,7 @@ class Sigma(Noise):
     Args:
         sigma: σ > 0, in the units of the uploads.
 
-    Example:
+    Examples:
         >>> Sigma(2.0).sigma(clip=1.0, sensitivity=2.0, parties=4)
         2.0
     """
@@ -59,7 +59,7 @@ class Budget(Noise):
     Raises:
         ConfigurationError: for a budget that no noise meets.
 
-    Example:
+    Examples:
         >>> f"{Budget(epsilon=5.0, delta=1e-5).sigma(clip=1.0, sensitivity=2.0, parties=4):.4f}"
         '1.7837'
 
@@ -87,7 +87,7 @@ class PublishedPBM(Noise):
         levels: b, trials of a draw.
         beta: β.
 
-    Example:
+    Examples:
         >>> PublishedPBM(levels=16, beta=0.25).sigma(clip=1.0, sensitivity=2.0, parties=8)
         4.0
 
@@ -120,7 +120,7 @@ class MatchedPBM(PublishedPBM):
         beta: β.
         order: α > 1, the order at which both are equally private.
 
-    Example:
+    Examples:
         >>> f"{MatchedPBM(levels=16, beta=0.25).sigma(clip=1.0, sensitivity=2.0, parties=8):.3f}"
         '1.133'
     """

@@ -42,7 +42,7 @@ def unit_of_one_release(unit: str) -> str:
     Raises:
         ConfigurationError: for a unit that is not known.
 
-    Example:
+    Examples:
         >>> unit_of_one_release("party")
         'party-record'
     """
@@ -60,7 +60,7 @@ def label(unit: str) -> str:
     Raises:
         ConfigurationError: for a unit that is not known.
 
-    Example:
+    Examples:
         >>> label("party-record")
         'party-record, if weights and scaling do not depend on the record'
         >>> label("party")
@@ -118,7 +118,7 @@ class PoissonBinomialEvent(PrivacyEvent):
     Raises:
         ConfigurationError: for numbers that have no meaning.
 
-    Example:
+    Examples:
         >>> event = PoissonBinomialEvent(levels=4, beta=0.25, parties=3, coordinates=16)
         >>> f"{event.curve()[ORDERS.index(3.0)]:.2f} at order 3"
         '45.12 at order 3'
@@ -164,7 +164,7 @@ class GaussianEvent(PrivacyEvent):
     Raises:
         ConfigurationError: for numbers that have no meaning.
 
-    Example:
+    Examples:
         >>> event = GaussianEvent(sigma=2.0, sensitivity=2.0, parties=4)
         >>> [f"{event.curve(unit)[ORDERS.index(2.0)]:.3f}" for unit in ("party-record", "record", "record (paper)")]
         ['1.000', '4.000', '16.875']
@@ -219,7 +219,7 @@ class UnknownEvent(PrivacyEvent):
         mechanism: what it is called.
         parameters: what else a checkpoint said of it; kept as it is.
 
-    Example:
+    Examples:
         >>> set(UnknownEvent("Sum").curve("record"))
         {inf}
     """
@@ -241,7 +241,7 @@ def restored(plain: Mapping[str, str | int | float]) -> PrivacyEvent:
     Raises:
         ConfigurationError: for parameters of a known mechanism that have no meaning.
 
-    Example:
+    Examples:
         >>> restored({"mechanism": "GaussianEvent", "sigma": 1.0, "sensitivity": 2.0, "parties": 3})
         GaussianEvent(sigma=1.0, sensitivity=2.0, parties=3)
         >>> restored({"mechanism": "Laplace", "scale": 1.0}).curve()[0]
@@ -269,7 +269,7 @@ def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
     Raises:
         ConfigurationError: for a number of colluders below 0.
 
-    Example:
+    Examples:
         >>> against(PoissonBinomialEvent(levels=16, beta=0.25, parties=4, coordinates=16), 1).parties
         3
     """
@@ -283,7 +283,7 @@ def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
 def coalitions(parties: int) -> tuple[int, ...]:
     """How many of M parties collude with the server in the figures that are told: one, and all but two.
 
-    Example:
+    Examples:
         >>> coalitions(2), coalitions(3), coalitions(10)
         ((1,), (1,), (1, 8))
     """
@@ -293,7 +293,7 @@ def coalitions(parties: int) -> tuple[int, ...]:
 def in_words(colluders: int) -> str:
     """A number of parties, in words.
 
-    Example:
+    Examples:
         >>> in_words(1), in_words(3)
         ('1 party', '3 parties')
     """
@@ -308,7 +308,7 @@ def chained(order: float, parties: int) -> float:
     With the distance a = α - 1, which doubles at every party, it is a sum of (1 + 1/(2a)) 2 (1 + a), and 1 + a at last.
     Beyond 1000 parties it is infinite, as it is no float.
 
-    Example:
+    Examples:
         >>> f"{chained(2.0, 4):.10f}"
         '33.7500000000'
 

@@ -70,7 +70,7 @@ def rounded_normal(count: int, scale: float, words: "Words") -> "NDArray[np.int6
     Raises:
         ConfigurationError: for a scale outside this range.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.streams import stream
         >>> rounded_normal(6, 1000.0, stream(0, "example").random_raw).tolist()
         [502, 105, -2129, -400, -911, 58]

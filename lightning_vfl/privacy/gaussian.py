@@ -51,7 +51,7 @@ def gaussian_delta(epsilon: float, sensitivity: float, sigma: float) -> float:
     Raises:
         ConfigurationError: for numbers that are negative or NaN.
 
-    Example:
+    Examples:
         >>> f"{gaussian_delta(epsilon=1.0, sensitivity=1.0, sigma=1.0):.6f}"
         '0.126937'
 
@@ -80,7 +80,7 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     Raises:
         ConfigurationError: for a budget that no noise meets, or that needs none.
 
-    Example:
+    Examples:
         >>> f"{analytic_sigma(epsilon=1.0, delta=1e-5, sensitivity=1.0):.6f}"
         '3.730632'
 
@@ -130,7 +130,7 @@ def gaussian_epsilon(sigma: float, sensitivity: float, delta: float, uploads: in
     Raises:
         ConfigurationError: for numbers that are negative or NaN, for δ above 1 and for a broken number of releases.
 
-    Example:
+    Examples:
         >>> f"{gaussian_epsilon(sigma=1.0, sensitivity=1.0, delta=1e-5):.4f}"
         '4.3772'
         >>> f"{gaussian_epsilon(sigma=1.0, sensitivity=1.0, delta=1e-5, uploads=100):.4f}"

@@ -55,7 +55,7 @@ class PrivacyLedger:
     Raises:
         ConfigurationError: for a file that cannot be read or written, and for a damaged file.
 
-    Example:
+    Examples:
         >>> from tempfile import mkdtemp
         >>> from lightning_vfl.privacy.events import GaussianEvent
         >>> ledger = PrivacyLedger.begin(Path(mkdtemp()), PrivacyAccountant(10))

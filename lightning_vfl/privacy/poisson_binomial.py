@@ -87,7 +87,7 @@ def poisson_binomial_rdp(levels: int, beta: float, num_parties: int, order: floa
     Raises:
         ConfigurationError: for numbers that have no meaning, a unit that is not known and b M too large.
 
-    Example:
+    Examples:
         >>> f"{poisson_binomial_rdp(levels=4, beta=0.25, num_parties=3, order=2):.5f}"
         '2.04352'
         >>> f"{poisson_binomial_rdp(levels=8, beta=0.2, num_parties=3, order=3, unit='record'):.4f}"
@@ -108,7 +108,7 @@ def poisson_binomial_curve(
 ) -> tuple[float, ...]:
     """``poisson_binomial_rdp`` for several orders at once; the distributions of the sums are computed only once.
 
-    Example:
+    Examples:
         >>> [f"{epsilon:.4f}" for epsilon in poisson_binomial_curve(16, 0.15, 10, (1.5, 2, 16, float("inf")))]
         ['0.4863', '0.6560', '5.5345', '9.9046']
     """

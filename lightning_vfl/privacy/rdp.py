@@ -44,7 +44,7 @@ def compose_rdp(releases: Sequence[tuple[Sequence[float], float]]) -> tuple[floa
     Raises:
         ConfigurationError: for an ε that is negative or NaN, a broken count, curves of different length, no release.
 
-    Example:
+    Examples:
         >>> [f"{epsilon:.4f}" for epsilon in compose_rdp([((0.5, 1.0), 3), ((0.25, float("inf")), 1)])]
         ['1.7500', 'inf']
     """
@@ -82,7 +82,7 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
     Raises:
         ConfigurationError: for numbers that have no meaning and lists that do not fit.
 
-    Example:
+    Examples:
         >>> noise = [order / 2 for order in ORDERS]  # of standard deviation 1 at sensitivity 1
         >>> found = rdp_epsilon(ORDERS, noise, delta=1e-5)
         >>> f"{found.epsilon:.3f} at order {found.order:.2f}"

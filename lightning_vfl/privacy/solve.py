@@ -34,7 +34,7 @@ def planned_epsilon(
         unit: what neighbouring data differ in, one of ``UNITS``.
         records: N ≥ 1; counts for the unit ``party`` alone.
 
-    Example:
+    Examples:
         >>> event = PoissonBinomialEvent(levels=16, beta=0.1, parties=10, coordinates=16)
         >>> f"{planned_epsilon(event, epochs=1, delta=1e-5):.2f}"
         '11.34'
@@ -66,7 +66,7 @@ def worst_epsilon(
     Raises:
         ConfigurationError: as ``composed_epsilon``.
 
-    Example:
+    Examples:
         >>> three, two = (PoissonBinomialEvent(levels=16, beta=0.1, parties=n, coordinates=16) for n in (3, 2))
         >>> alone = worst_epsilon([two], most=5, total=100, delta=1e-5)
         >>> worst_epsilon([three, two], most=5, total=100, delta=1e-5) == alone
@@ -110,7 +110,7 @@ def solve_beta(
     Raises:
         ConfigurationError: for numbers that have no meaning, and a target that no β of 1e-6 or more meets.
 
-    Example:
+    Examples:
         >>> f"{solve_beta(8.0, 1e-5, levels=16, parties=10, coordinates=16, epochs=10):.4f}"
         '0.0245'
     """
@@ -169,7 +169,7 @@ def solve_levels(
     Raises:
         ConfigurationError: for numbers that have no meaning, and a target that b = 1 does not meet.
 
-    Example:
+    Examples:
         >>> solve_levels(8.0, 1e-5, beta=0.02, parties=10, coordinates=16, epochs=10)
         23
     """
@@ -212,7 +212,7 @@ def solve_epochs(
         ConfigurationError: for numbers that have no meaning, a target that one epoch does not meet, and an event that
             may happen more than 1,000,000,000 times.
 
-    Example:
+    Examples:
         >>> event = PoissonBinomialEvent(levels=16, beta=0.02, parties=10, coordinates=16)
         >>> solve_epochs(8.0, 1e-5, event)
         14

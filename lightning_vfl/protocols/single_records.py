@@ -53,7 +53,7 @@ def refuse_shared_statistics(
 def batch_statistics(bottom: nn.Module, shape: Sequence[int]) -> str:
     """The layer of a bottom that uses statistics of several records, in words; "": there is none.
 
-    Example:
+    Examples:
         >>> batch_statistics(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), (3,))
         '1 (BatchNorm1d)'
         >>> batch_statistics(nn.Sequential(nn.Linear(3, 2), nn.GroupNorm(1, 2)), (3,))

@@ -60,7 +60,7 @@ class SplitVFL(RoundVFL):
         ConfigurationError: before training, for a waiting rule and a policy that cannot train together, under these
             faults or with this aggregator; for groups whose records the server could compute.
 
-    Example:
+    Examples:
         >>> from lightning_vfl.aggregators import Mean
         >>> module = SplitVFL(Mean(), party_shapes=[(3,), (2,)], num_classes=2)
         >>> module.configure_model()

@@ -25,7 +25,7 @@ def surrogate(
         decay: λ.
         scale: c, a scalar, constant.
 
-    Example:
+    Examples:
         >>> w = nn.Parameter(torch.tensor([3.0]))
         >>> surrogate([2 * w], [torch.tensor([5.0])], [w], 0.1, torch.tensor(4.0)).backward()
         >>> w.grad

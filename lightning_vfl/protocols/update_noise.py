@@ -41,7 +41,7 @@ class UpdateNoise:
     Raises:
         ConfigurationError: for a clip or a sigma that is not above 0; in a round, for updates that are NaN or infinite.
 
-    Example:
+    Examples:
         >>> UpdateNoise(clip=1.0, sigma=4.0).event(groups=1)
         GaussianEvent(sigma=4.0, sensitivity=2.0, parties=1)
 

@@ -33,7 +33,7 @@ class VirtualClock:
     Raises:
         ConfigurationError: for settings that are not positive.
 
-    Example:
+    Examples:
         >>> clock = VirtualClock(bandwidth=8e6)
         >>> leg = Leg("embeddings", "server", torch.tensor([250_000]), 32, torch.zeros(1))
         >>> clock.transfer(leg).tolist()

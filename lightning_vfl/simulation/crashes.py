@@ -43,7 +43,7 @@ class Crashes(FaultModel):
     Raises:
         ConfigurationError: for another ``what``, or numbers outside [0, 1].
 
-    Example:
+    Examples:
         >>> model = Crashes("guests", down=1.0, rejoin=1.0)
         >>> [model.sample(t, Roster.singles(2), seed=0).sends.tolist() for t in range(2)]
         [[False, False], [True, True]]

@@ -48,7 +48,7 @@ class Exponential(Delay):
         mean: seconds.
         step: added to the mean for every rank.
 
-    Example:
+    Examples:
         >>> Exponential(0.1, step=0.1).seconds(np.array([0.5, 0.5]), np.array([0, 1])).round(4).tolist()
         [0.0693, 0.1386]
     """
@@ -68,7 +68,7 @@ class Constant(Delay):
         seconds: the delay.
         step: added to it for every rank.
 
-    Example:
+    Examples:
         >>> Constant(0.5, step=1.0).seconds(np.array([0.1, 0.9]), np.array([0, 2])).tolist()
         [0.5, 2.5]
     """
@@ -89,7 +89,7 @@ class Uniform(Delay):
         high: seconds, ``low`` or more.
         step: added to both for every rank.
 
-    Example:
+    Examples:
         >>> Uniform(1.0, 3.0, step=1.0).seconds(np.array([0.5, 0.5]), np.array([0, 1])).tolist()
         [2.0, 3.0]
     """
@@ -111,7 +111,7 @@ class LogNormal(Delay):
         sigma: standard deviation of the logarithm.
         step: added to the median for every rank.
 
-    Example:
+    Examples:
         >>> LogNormal(0.2, sigma=1.0).seconds(np.array([0.5, 0.9]), np.array([0, 0])).round(4).tolist()
         [0.2, 0.7204]
     """
@@ -136,7 +136,7 @@ class ComputeBound(Delay):
         slowdown: factor on the time that a party computes, 1 or more.
         step: added to the factor for every rank.
 
-    Example:
+    Examples:
         >>> ComputeBound(2.0, step=0.5).slowdown(np.array([0, 1])).tolist()
         [2.0, 2.5]
     """

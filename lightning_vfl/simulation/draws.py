@@ -27,7 +27,7 @@ def uniforms(seed: int, request: int, entities: int, *names: Name) -> "NDArray[n
     Guarantee: entity m's draw is a function of (seed, names, request, m): of no other call, and not of how many
         entities there are.
 
-    Example:
+    Examples:
         >>> bool((uniforms(0, 7, 3, "delay") == uniforms(0, 7, 5, "delay")[:3]).all())
         True
     """

@@ -149,7 +149,7 @@ class Faults:
         seed: of the run. Each model draws from streams of its own: their names are its ``stream_name`` and its number
             among the models of that name.
 
-    Example:
+    Examples:
         >>> faults = Faults(seed=0)
         >>> faults.at(0, Roster.singles(2)).sends.tolist()
         [True, True]

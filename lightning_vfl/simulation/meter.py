@@ -17,7 +17,7 @@ class CommunicationMeter:
     Guarantee: exact integers; the state in a checkpoint continues a count without a gap.
     Not guaranteed: headers, retransmission and encryption overhead of a transport.
 
-    Example:
+    Examples:
         >>> meter = CommunicationMeter(2)
         >>> meter.add(Leg("embeddings", "server", torch.tensor([10, 20]), 32, torch.zeros(2)))
         >>> meter.total("up").tolist()

@@ -32,7 +32,7 @@ class PartyDropout(FaultModel):
     Raises:
         ConfigurationError: for numbers outside [0, 1].
 
-    Example:
+    Examples:
         >>> model = PartyDropout(probability=1.0, proportion=0.5)
         >>> int((~model.sample(0, Roster.singles(4), seed=0).announced).sum())
         2

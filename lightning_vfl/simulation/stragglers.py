@@ -42,7 +42,7 @@ class Stragglers(FaultModel):
     Raises:
         ConfigurationError: for a share outside [0, 1], and for parties that do not exist or are named twice.
 
-    Example:
+    Examples:
         >>> model = Stragglers(parties=[2, 0])
         >>> model.stragglers(Roster.singles(4), seed=0).tolist()
         [True, False, True, False]

@@ -53,7 +53,7 @@ class TraceReplay(FaultModel):
         ConfigurationError: for another ending; later, for what the file does not say or cannot mean, for a roster with
             other parties or more hosts than a trace that tells of hosts, and past the end.
 
-    Example:
+    Examples:
         >>> TraceReplay("trace.csv")
         TraceReplay(path='trace.csv')
     """
@@ -123,7 +123,7 @@ def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataF
     Raises:
         ConfigurationError: if that is none.
 
-    Example:
+    Examples:
         >>> table = record(lambda request: RoundOutcome.nothing(Roster.singles(2)), requests=3)
         >>> table[["round", "request", "party", "delay", "up"]].tail(2).to_dict("list")
         {'round': [1, 1], 'request': [2, 2], 'party': [0, 1], 'delay': [0.0, 0.0], 'up': [True, True]}

@@ -28,7 +28,7 @@ class Band(NamedTuple):
 def held(x: ArrayLike, y: ArrayLike, at: ArrayLike) -> Values:
     """The curve's last value at or before each point; NaN before its start.
 
-    Example:
+    Examples:
         >>> held([1.0, 2.0], [10.0, 20.0], [0.5, 1.0, 1.9, 5.0]).tolist()
         [nan, 10.0, 10.0, 20.0]
     """

@@ -181,7 +181,7 @@ def _scale(axis: str, largest: float) -> tuple[float, str]:
 def _words(metric: str) -> str:
     """A metric as an axis says it.
 
-    Example:
+    Examples:
         >>> _words("val/accuracy"), _words("train/loss_epoch")
         ('validation accuracy', 'training loss epoch')
     """

@@ -75,7 +75,7 @@ class Run:
 def line_name(recipe: str, override: str) -> str:
     """What the runs of a recipe under an override are called.
 
-    Example:
+    Examples:
         >>> line_name("VAFL", ""), line_name("VAFL", "batch 32")
         ('VAFL', 'VAFL, batch 32')
     """

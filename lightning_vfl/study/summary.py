@@ -27,7 +27,7 @@ def inside_fences(values: ArrayLike) -> NDArray[np.bool_]:
 
     DVFL reports after "filtering outliers by IQR" (Amalanshu et al., table 1) without saying how far; 1.5 is Tukey's.
 
-    Example:
+    Examples:
         >>> inside_fences([1.0, 2.0, 3.0, 4.0, 50.0]).tolist()
         [True, True, True, True, False]
     """

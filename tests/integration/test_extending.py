@@ -60,3 +60,12 @@ def test_the_fault(tmp_path):
     assert module.rounds["fit"] == 7 * 6
     rounds = [7 * 6, 7 * 6 * 5 // 7, 7 * 6]
     assert module.meter.total("up").tolist() == [n * 9 * 5 * 4 for n in rounds]
+
+
+def test_the_first_page_of_the_site_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs/index.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    space = {"__name__": "index"}
+    exec(compile(code, "index.md", "exec"), space)
+    assert space["trainer"].global_step > 0
