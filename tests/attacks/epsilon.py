@@ -115,9 +115,12 @@ class FirstNumbers(nn.Module):
 
 
 def protocol(noise: Noise, norm: Callable[[], nn.Module] = nn.Identity, rate: float = 0.0, seed: int = 0) -> SplitVFL:
-    """Two parties that send noisy embeddings, clipped to norm 1, which the server sees one by one."""
+    """Two parties that send noisy embeddings, clipped to norm 1, which the server sees one by one.
+
+    The draws are seeded, so that a trial gives the same numbers in every run. The attacker does not use the seed.
+    """
     return SplitVFL(
-        LocalGaussian(noise, clip=1.0, inner=Concat()),
+        LocalGaussian(noise, clip=1.0, inner=Concat(), draws="seeded"),
         bottom=partial(OneWeight, norm=norm),
         top=FirstNumbers,
         width=WIDTH,

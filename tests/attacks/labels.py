@@ -25,12 +25,13 @@ ATTACKER = 1  # a passive party
 
 BOUNDED = partial(MLP, hidden=[64], output_activation=torch.nn.Tanh)
 PLAIN = partial(MLP, hidden=[64])
+# draws are seeded so that a run repeats; the attacker does not use the seed
 SETTINGS: dict[str, tuple[Any, Any, int]] = {
     "FedVS": (lambda: LagrangeCoded(blocks=1, privacy=1), PolynomialNetwork, 64),
     "vFedSec": (MaskedSum, PLAIN, 64),
-    "PBM, 16 levels": (lambda: PoissonBinomial(levels=16, beta=0.25), BOUNDED, 16),
-    "PBM, 2 levels": (lambda: PoissonBinomial(levels=2, beta=0.25), BOUNDED, 16),
-    "LocalGaussian, ε = 5": (LocalGaussian, PLAIN, 64),
+    "PBM, 16 levels": (lambda: PoissonBinomial(levels=16, beta=0.25, draws="seeded"), BOUNDED, 16),
+    "PBM, 2 levels": (lambda: PoissonBinomial(levels=2, beta=0.25, draws="seeded"), BOUNDED, 16),
+    "LocalGaussian, ε = 5": (lambda: LocalGaussian(draws="seeded"), PLAIN, 64),
 }
 
 
