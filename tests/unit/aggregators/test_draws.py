@@ -295,4 +295,4 @@ def test_other_words_for_draws_are_refused(make):
 def test_draws_are_those_of_the_masks_beside_them():
     """Secret draws under masks of any kind: the sum decodes to the clear one's distribution."""
     made = sums(PoissonBinomial(MaskedSum(recovery="auto"), levels=2), [torch.ones(2000, 1)] * 3)
-    assert float(made.mean()) == pytest.approx(3.0, abs=0.2)
+    assert float(made.mean()) == pytest.approx(3.0, abs=0.35)  # 6.4 standard deviations
