@@ -30,7 +30,7 @@ class Bug(NamedTuple):
         text: code that occurs once in the file.
         instead: what stands there when the bug is planted.
         wrong: what the bug does.
-        tests: files below ``tests`` that have to fail, separated by spaces.
+        tests: files or tests below ``tests`` of which one has to fail, separated by spaces.
     """
 
     file: str
@@ -187,6 +187,13 @@ BUGS = (
         "unit/protocols/test_cascade_faults.py",
     ),
     Bug(
+        "lightning_vfl/protocols/cascade.py",
+        'self.version, self.seen, self._sent_back = books["version"], dict(books["seen"]), dict(books["sent_back"])',
+        'self.version, self.seen, self._sent_back = books["version"], dict(books["seen"]), {}',
+        "a resumed run has forgotten to which active parties the top was sent back",
+        "unit/protocols/test_cascade_resume.py",
+    ),
+    Bug(
         "lightning_vfl/protocols/decoupled.py",
         "weight = None if everything else known.to(x.dtype)",
         "weight = None if everything else torch.ones_like(known, dtype=x.dtype)",
@@ -302,6 +309,28 @@ BUGS = (
         'side="left") - 1',
         "at a point of a curve, the value before that point is drawn",
         "unit/study/test_bands.py",
+    ),
+    # recipes
+    Bug(
+        "configs/studies/all_data.yaml",
+        "FashionMNIST, vfedsec: {recipes: [data/fashion_mnist, protocol/vfedsec], settings: {data.batch_size: 256,",
+        "FashionMNIST, vfedsec: {recipes: [data/fashion_mnist, protocol/vfedsec], settings: {data.batchsize: 256,",
+        "one of 35 cells of a study has an option that does not exist",
+        "integration/test_study.py::test_what_is_packaged_and_what_the_docs_show_can_be_run",
+    ),
+    Bug(
+        "configs/studies/dvfl_table1.yaml",
+        "guests, rejoin 0.1: {trainer.callbacks+: {class_path: Crashes, init_args: {what: guests,",
+        "guests, rejoin 0.1: {trainer.callbacks+: {class_path: Crashes, init_args: {who: guests,",
+        "an override of a study gives a fault a setting that it does not have",
+        "integration/test_study.py::test_what_is_packaged_and_what_the_docs_show_can_be_run",
+    ),
+    Bug(
+        "configs/faults/dvfl_host_crashes.yaml",
+        "down: 0.3",
+        "down: 0.0",
+        "a recipe of crashes in which nothing crashes",
+        "integration/test_recipes.py::test_fault_recipes",
     ),
 )
 
