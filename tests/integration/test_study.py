@@ -50,6 +50,12 @@ def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Half a second for each study; the tests of ``whole`` look at them."""
+    monkeypatch.setattr("lightning_vfl.study.report.draw", lambda *arguments: [])
+
+
 def study(text, *options):
     """Exit status of a study of this text, with its results in ``out``."""
     Path("study.yaml").write_text(text)
@@ -131,6 +137,7 @@ def test_finished_runs_are_not_repeated_and_plot_needs_only_the_folder(whole, ca
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("no_figures")
 def test_what_is_half_written_does_not_count(whole):
     shutil.copytree(whole, "out")
     first, second, third = sorted(Path("out").glob("runs/**/result.parquet"))[:3]
@@ -164,6 +171,7 @@ def test_killed_in_the_middle_and_started_again_it_is_the_same_table(whole, tmp_
         assert Path("out", name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_number_of_processes_does_not_change_the_table(whole):
     assert study(STUDY.replace("seeds: [0, 1, 2]", "seeds: [1]"), "--jobs", "1") == 0
     table = pd.read_parquet(whole / "table.parquet")
@@ -171,6 +179,7 @@ def test_the_number_of_processes_does_not_change_the_table(whole):
     pd.testing.assert_frame_equal(pd.read_parquet("out/table.parquet"), expected, check_exact=True)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_that_leaves_or_fails_is_recorded_and_the_others_go_on(capfd):
     text = with_callback("Leaves").replace("seeds: [0, 1]", "seeds: [0]")
     empty = "Empty: {recipes: [data/digits, protocol/mean], settings: {model.width: 0}}, "
@@ -201,6 +210,7 @@ def test_a_run_that_always_dies_fails_alone(tmp_path, capfd):
     assert "failed: Culprit, seed 1: its process died 3 times" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_changed_setting_runs_again(capfd):
     text = with_callback("Leaves").replace(", Culprit: [data/digits, protocol/mean, culprit.yaml]", "")
     text = text.replace("seeds: [0, 1]", "seeds: [0]\ntest: false")

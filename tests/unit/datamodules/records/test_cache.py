@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -244,8 +245,13 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("file", ["features.npy", "labels.npy", "ids.npy", "positions.npy", "about.json"])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        *product(["features.npy", "about.json"], DAMAGE),
+        *product(["labels.npy", "ids.npy", "positions.npy"], ["cut short", "other numbers", "a pickle"]),
+    ],
+)
 def test_damaged_and_foreign_files_are_made_anew(tmp_path, files, unread, damage, file):
     settings = {**files, "cache_dir": tmp_path / "kept"}
     plain = opened(**settings)

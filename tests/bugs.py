@@ -1,0 +1,316 @@
+"""Bugs to plant: what ``tests/planted_bugs.py`` demands that the tests catch."""
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """One planted bug.
+
+    Args:
+        file: from the root of the checkout.
+        text: code that occurs once in the file.
+        instead: what stands there when the bug is planted.
+        wrong: what the bug does.
+        tests: files or tests below ``tests`` of which one has to fail, separated by spaces.
+    """
+
+    file: str
+    text: str
+    instead: str
+    wrong: str
+    tests: str
+
+
+BUGS = (
+    # field
+    Bug(
+        "lightning_vfl/field/lagrange.py",
+        "difference = difference * (xj - xi) % p",
+        "difference = difference * (xi - xj) % p",
+        "the sign of a Lagrange weight is wrong for an even number of points",
+        "unit/field/test_lagrange.py",
+    ),
+    Bug(
+        "lightning_vfl/field/fixed_point.py",
+        "return below.to(torch.int64) + (scaled - below >= 0.5)",
+        "return below.to(torch.int64) + (scaled - below > 0.5)",
+        "data that lie halfway between two integers are rounded down",
+        "unit/field/test_fixed_point.py",
+    ),
+    Bug(
+        "lightning_vfl/field/fixed_point.py",
+        "bound = self.field.half // summands\n        if reach <= bound:",
+        "bound = -(-self.field.half // summands)\n        if reach <= bound:",
+        "the largest part of a sum that may not wrap around is rounded up",
+        "unit/field/test_fixed_point.py unit/aggregators/test_lagrange_coded.py",
+    ),
+    Bug(
+        "lightning_vfl/field/gao.py",
+        "correctable = (n - size) // 2",
+        "correctable = (n - size + 1) // 2",
+        "the decoder corrects one wrong upload more than the code allows",
+        "unit/field/test_gao.py",
+    ),
+    Bug(
+        "lightning_vfl/field/code.py",
+        "return degree * (self.blocks + self.privacy - 1) + 1",
+        "return degree * (self.blocks + self.privacy - 1) + 2",
+        "the server waits for one share more than the polynomial's degree asks for",
+        "unit/field/test_code.py",
+    ),
+    # crypto
+    Bug(
+        "lightning_vfl/crypto/pair_masks.py",
+        "start + (size + BLOCK - 1) // BLOCK",
+        "start + size // BLOCK",
+        "the ledger of used keystream leaves out a last, partial block",
+        "unit/crypto/test_pair_masks.py",
+    ),
+    Bug(
+        "lightning_vfl/crypto/pair_masks.py",
+        "if round <= progress.last:",
+        "if round < progress.last:",
+        "the same round may be masked twice with the same keystream",
+        "unit/crypto/test_pair_masks.py",
+    ),
+    Bug(
+        "lightning_vfl/crypto/keys.py",
+        'pair = ("lightning_vfl pair", low, high, self.publics[low], self.publics[high])',
+        'pair = ("lightning_vfl pair", low, high)',
+        "derived keys do not depend on the public keys of the pair",
+        "unit/crypto/test_keys.py",
+    ),
+    # aggregators
+    Bug(
+        "lightning_vfl/aggregators/plain.py",
+        "return total / present[:, list(counted)].sum(1, keepdim=True).clamp(min=1)",
+        "return total / present.sum(1, keepdim=True).clamp(min=1)",
+        "the mean is divided by the holders of a record, also by those who are absent",
+        "unit/aggregators/test_contract.py",
+    ),
+    Bug(
+        "lightning_vfl/aggregators/lagrange_coded.py",
+        "mean = self._codec(view.agreed).dequantise(wanted) / len(view.roll.included_parties)",
+        "mean = self._codec(view.agreed).dequantise(wanted) / m",
+        "the decoded sum is divided by all parties, not by those in the sum",
+        "unit/aggregators/test_lagrange_coded.py",
+    ),
+    Bug(
+        "lightning_vfl/aggregators/poisson_binomial.py",
+        "return PoissonBinomialEvent(self.levels, self.beta, min(members), width * segments)",
+        "return PoissonBinomialEvent(self.levels, self.beta, min(members), width)",
+        "of several segments, the event counts the coordinates of one",
+        "unit/callbacks/test_privacy_budget.py",
+    ),
+    Bug(
+        "lightning_vfl/aggregators/recovery.py",
+        "self.seed, self.ledger = secrets.seeds[1], ledger",
+        "self.seed, self.ledger = secrets.seeds[0], ledger",
+        "a party's own mask is made from the secret that is revealed when the party is lost",
+        "unit/aggregators/test_recovery.py",
+    ),
+    # privacy
+    Bug(
+        "lightning_vfl/privacy/rdp.py",
+        "return tuple(up(fsum(up(curve[i] * count) for curve, count in some)) for i in orders)",
+        "return tuple(up(fsum(curve[i] * count for curve, count in some)) for i in orders)",
+        "a product of a privacy figure is rounded to the nearest number, not up",
+        "unit/privacy/test_rdp.py",
+    ),
+    Bug(
+        "lightning_vfl/privacy/accountant.py",
+        "self._rows(np.concatenate(self._log[upto:]))",
+        "self._rows(np.concatenate(self._log[-1:]))",
+        "of several rounds since the last figure, only the records of the last round are priced",
+        "unit/privacy/test_accountant.py",
+    ),
+    Bug(
+        "lightning_vfl/privacy/solve.py",
+        "while high <= most and met(high):",
+        "while high < most and met(high):",
+        "the largest setting that is allowed is never found",
+        "unit/privacy/test_solve.py",
+    ),
+    # protocols
+    Bug(
+        "lightning_vfl/protocols/split.py",
+        "        self.bottoms.withhold(self._plan.withheld)\n",
+        "",
+        "an absent party's optimiser takes a step with the gradients of zeros",
+        "unit/protocols/test_faulty_rounds.py",
+    ),
+    Bug(
+        "lightning_vfl/planning.py",
+        "learners = included & backward.receives & backward.links[:, 0]",
+        "learners = included & backward.receives",
+        "a party learns from an answer that its connection has lost",
+        "unit/test_planning.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/base.py",
+        'seed_torch(self.device, self.seed, "networks", stage, number, self.global_rank)',
+        'seed_torch(self.device, self.seed, "networks", stage, number)',
+        "dropout inside the networks is the same in every process",
+        "unit/protocols/test_split.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/cascade.py",
+        "learning, self.decay, scale * self._weights[party])",
+        "learning, self.decay, scale)",
+        "the loss of an active party is not weighted by its share of the labels",
+        "unit/protocols/test_cascade.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/cascade.py",
+        "self._replicas().refresh(party, returned)",
+        "self._replicas().refresh(party, True)",
+        "an active party whose answer was lost begins with the new top all the same",
+        "unit/protocols/test_cascade_faults.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/cascade.py",
+        'self.version, self.seen, self._sent_back = books["version"], dict(books["seen"]), dict(books["sent_back"])',
+        'self.version, self.seen, self._sent_back = books["version"], dict(books["seen"]), {}',
+        "a resumed run has forgotten to which active parties the top was sent back",
+        "unit/protocols/test_cascade_resume.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/decoupled.py",
+        "weight = None if everything else known.to(x.dtype)",
+        "weight = None if everything else torch.ones_like(known, dtype=x.dtype)",
+        "hosts learn from records of which they have been told nothing",
+        "unit/protocols/test_decoupled.py unit/protocols/test_decoupled_faults.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/replay.py",
+        "known[own[:rows]] = True",
+        "known[own] = True",
+        "records behind the end of a stale register count as known",
+        "unit/protocols/test_replay.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/asynchronous.py",
+        "back = self.faults.at(2 * event.request + 1, self.roster)",
+        "back = self.faults.at(2 * event.request, self.roster)",
+        "the way back has the faults of the way there",
+        "unit/protocols/test_asynchronous.py",
+    ),
+    # simulation
+    Bug(
+        "lightning_vfl/simulation/crashes.py",
+        "odd = (dies & revives & later).sum(0) % 2 == 1",
+        "odd = (dies & revives).sum(0) % 2 == 1",
+        "exchanges of states before the last settling draw are counted too",
+        "unit/simulation/test_crashes.py",
+    ),
+    Bug(
+        "lightning_vfl/simulation/party_dropout.py",
+        "floor(self.proportion * len(passive) + 0.5 + 1e-9)",
+        "round(self.proportion * len(passive))",
+        "halves of a party are rounded to the even number",
+        "unit/simulation/test_party_dropout.py",
+    ),
+    Bug(
+        "lightning_vfl/event_queue.py",
+        "self.faults.hosts_at(2 * number + 1, self.roster)[0]",
+        "self.faults.hosts_at(2 * request + 1, self.roster)[0]",
+        "the server's crashes are looked up by the party's events, not by the server's",
+        "unit/test_event_queue.py",
+    ),
+    # waiting and missing
+    Bug(
+        "lightning_vfl/waiting.py",
+        "n = min(self.n, _called(arrivals))",
+        "n = min(self.n, len(arrivals))",
+        "the server waits for parties that it has not called",
+        "unit/test_waiting.py",
+    ),
+    Bug(
+        "lightning_vfl/missing.py",
+        "        self.table.write(ids, party, h)\n",
+        "        return\n",
+        "an embedding that comes late is not remembered",
+        "unit/protocols/test_cascade_faults.py",
+    ),
+    # data
+    Bug(
+        "datamodules/split.py",
+        "cut(rest, val / (1 - test),",
+        "cut(rest, val,",
+        "the validation share is one of what the test has left",
+        "unit/datamodules/test_split.py",
+    ),
+    Bug(
+        "datamodules/partitioners/importance.py",
+        "(count - 1) / (2 * records)",
+        "(count - 1) / records",
+        "mutual information is corrected by twice its bias",
+        "unit/datamodules/partitioners/test_importance.py",
+    ),
+    Bug(
+        "datamodules/records/normalise.py",
+        "values = torch.arange(256).float().div_(255).double()",
+        "values = torch.arange(256).float().div_(256).double()",
+        "pixels are counted as parts of 256",
+        "unit/datamodules/records/test_normalise.py",
+    ),
+    Bug(
+        "datamodules/loader.py",
+        "if self.offset > 0 and not self._restored:",
+        "if self.offset > 0:",
+        "a resumed run begins with the next epoch, not in the middle of its own",
+        "unit/datamodules/test_loader.py",
+    ),
+    # callbacks
+    Bug(
+        "callbacks/privacy_budget.py",
+        "return max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)",
+        "return min((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)",
+        "a budget asks for the event that may cost least",
+        "unit/callbacks/test_privacy_budget.py",
+    ),
+    Bug(
+        "callbacks/history.py",
+        "learnt, self._given_up = given_up == self._given_up, given_up",
+        "learnt, self._given_up = True, given_up",
+        "a round that was given up is recorded with the loss of the round before",
+        "unit/callbacks/test_history.py",
+    ),
+    # studies
+    Bug(
+        "lightning_vfl/study/targets.py",
+        "points[values <= goal if target.falls else values >= goal]",
+        "points[values <= goal if target.falls else values > goal]",
+        "a value that is just at its target does not reach it",
+        "unit/study/test_targets.py",
+    ),
+    Bug(
+        "lightning_vfl/study/bands.py",
+        'side="right") - 1',
+        'side="left") - 1',
+        "at a point of a curve, the value before that point is drawn",
+        "unit/study/test_bands.py",
+    ),
+    # recipes
+    Bug(
+        "configs/studies/all_data.yaml",
+        "FashionMNIST, vfedsec: {recipes: [data/fashion_mnist, protocol/vfedsec], settings: {data.batch_size: 256,",
+        "FashionMNIST, vfedsec: {recipes: [data/fashion_mnist, protocol/vfedsec], settings: {data.batchsize: 256,",
+        "one of 35 cells of a study has an option that does not exist",
+        "integration/test_study.py::test_what_is_packaged_and_what_the_docs_show_can_be_run",
+    ),
+    Bug(
+        "configs/studies/dvfl_table1.yaml",
+        "guests, rejoin 0.1: {trainer.callbacks+: {class_path: Crashes, init_args: {what: guests,",
+        "guests, rejoin 0.1: {trainer.callbacks+: {class_path: Crashes, init_args: {who: guests,",
+        "an override of a study gives a fault a setting that it does not have",
+        "integration/test_study.py::test_what_is_packaged_and_what_the_docs_show_can_be_run",
+    ),
+    Bug(
+        "configs/faults/dvfl_host_crashes.yaml",
+        "down: 0.3",
+        "down: 0.0",
+        "a recipe of crashes in which nothing crashes",
+        "integration/test_recipes.py::test_fault_recipes",
+    ),
+)
