@@ -197,6 +197,7 @@ def train_and_resume(folder, devices):
             t.strategy.barrier()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_two_processes_keep_one_ledger(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
