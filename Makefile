@@ -49,7 +49,7 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 	$(BIN)/ruff check --fix .
 
 # files in their own order: the long ones, those of tests/integration, come first, and no core is idle at the end
-test: $(INSTALLED)  ## the test suite, under 2.5 minutes on two cores
+test: $(INSTALLED)  ## the test suite, about 4.5 minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, planted violations and bugs, fuzz
