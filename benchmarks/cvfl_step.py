@@ -24,7 +24,7 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.steps import STEPS, WARM, RandomFloats, in_turn, take_steps
 from lightning_vfl import CascadeVFL, SplitVFL, VFLModule
 from lightning_vfl.aggregators import Concat
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.datamodules import Grid, Layout, Partitioner
 from lightning_vfl.datamodules.records.records import Request
 from lightning_vfl.networks import MLP, ConvNet

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.steps import in_turn
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.datamodules import FashionMNIST, RowStrips, VerticalRecords
 from lightning_vfl.datamodules.loader import ScheduledLoader
 from lightning_vfl.datamodules.records.folders import data_folder

@@ -27,7 +27,7 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.steps import STEPS, WARM, RandomFloats, in_turn, take_steps
 from lightning_vfl import DecoupledVFL, SplitVFL
 from lightning_vfl.aggregators import Concat
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.local_objectives import Reconstruction
 from lightning_vfl.networks import MLP, PartyBank
 

@@ -23,7 +23,7 @@ from benchmarks.in_turn import InTurn
 from benchmarks.split_step import BATCH, RECORDS, WIDTH, RandomFloats
 from lightning_vfl import AsyncVFL, SplitVFL
 from lightning_vfl.aggregators import Mean
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.datamodules import ContiguousColumns, Unchanged
 from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import Crashes, FaultModel, PartyDropout, Stragglers

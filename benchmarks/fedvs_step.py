@@ -23,7 +23,7 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.steps import WARM, RandomFloats, Steps, settle, take_steps
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, LagrangeCoded, Mean
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.field.limbs import plan
 from lightning_vfl.networks import MLP, PartyBank, PolynomialNetwork
 from lightning_vfl.protocols.preparation import Preparation

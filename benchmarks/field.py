@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Goal, Pairs, arguments, report
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.field import Modular, PrimeField, PrimeProduct, interpolate
 
 SIZE = 1024

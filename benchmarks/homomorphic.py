@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_vfl.aggregators.codec import Shift, uniform_words
+from lightning_vfl.aggregators.secure.codec import Shift, uniform_words
 
 Floats = NDArray[np.float64]
 Rows = Sequence[Sequence[Any]]

@@ -20,7 +20,7 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.steps import WARM, RandomFloats, Steps, take_steps
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, MaskedSum, Sum
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.crypto import PairKeystream
 from lightning_vfl.networks import MLP
 

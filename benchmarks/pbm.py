@@ -19,10 +19,10 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.steps import RandomFloats, Steps, take_steps
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, MaskedSum, PoissonBinomial
-from lightning_vfl.aggregators.binomial import binomial
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.crypto import Keystream
 from lightning_vfl.networks import MLP
+from lightning_vfl.privacy.binomial import binomial
 from lightning_vfl.streams import stream
 
 LEVELS, COLUMNS, ROWS, WIDTH, PARTIES = 16, 196, 256, 64, 4

@@ -54,7 +54,7 @@ from benchmarks.secure_parties import (
     parties_of,
 )
 from benchmarks.secure_sweeps import draw_sweep, growth, sweep
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl.commands.allocator import keep_freed_memory
 
 MIB = 2**20
 PHASES = ("fit", "test")

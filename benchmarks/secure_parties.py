@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_vfl.aggregators.codec import Shift, uniform_words
+from lightning_vfl.aggregators.secure.codec import Shift, uniform_words
 from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairMasks, Sealed
 
 BATCH, ROUNDS, RATE = 256, 5, 0.01  # appendix B

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.homomorphic import NumberByNumber, NumberCKKS, NumberPaillier
 from benchmarks.secure_parties import BATCH, KEY, ROUNDS, Bill, Member, must_agree, summed
-from lightning_vfl.aggregators.codec import Shift, fitting_levels
+from lightning_vfl.aggregators.secure.codec import Shift, fitting_levels
 from lightning_vfl.crypto import KeyPair, MaskNames, Sealed
 
 

@@ -25,8 +25,8 @@ from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.in_turn import InTurn
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, Concat, Mean
-from lightning_vfl.allocator import keep_freed_memory
 from lightning_vfl.callbacks import SparseProgressBar
+from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.datamodules import ContiguousColumns, Layout, Partitioner, Split, Unchanged, VerticalDataModule
 from lightning_vfl.datamodules.base import SplitName
 from lightning_vfl.networks import MLP, PartyBank

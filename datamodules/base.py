@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.base import VFLModule
-from lightning_vfl.schedules import InOrder, Schedule, Shuffled
-from lightning_vfl.trusted_classes import checked
+from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.schedules.batches import InOrder, Schedule, Shuffled
 from lightning_vfl.types import VerticalBatch
 
 from .loader import ScheduledLoader

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.schedules import Schedule
+from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.types import Joint, VerticalBatch
 
 from .records.records import Records, Request

@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lightning_vfl._version import __version__
 from lightning_vfl.types import VerticalBatch
 
 if TYPE_CHECKING:
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
 
 __all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
+
+__version__ = "0.1.0"
 
 # Protocols pull in `lightning` (3.5 s); aggregators, field and privacy must stay importable without that cost.
 _LAZY = {

@@ -17,15 +17,16 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from lightning_vfl import keys_command, privacy_command
-from lightning_vfl._version import __version__
-from lightning_vfl.allocator import keep_freed_memory
+from lightning_vfl import __version__
 from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.commands import keys as keys_command
+from lightning_vfl.commands import privacy as privacy_command
+from lightning_vfl.commands.allocator import keep_freed_memory
+from lightning_vfl.commands.parse_errors import one_line
+from lightning_vfl.commands.recipes import expand_arguments, with_full_paths
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.parse_errors import one_line
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.recipes import expand_arguments, with_full_paths
 
 T = TypeVar("T")
 
@@ -127,7 +128,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if arguments[:1] not in (["study"], ["plot"]):
         run(arguments)
         return
-    from lightning_vfl.study.command import execute  # joblib and pandas: 0.5 s, where they are used
+    from lightning_vfl.commands.study import execute  # joblib and pandas: 0.5 s, where they are used
 
     try:
         status = execute(arguments, run, check)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
-from lightning_vfl.types import Message, ServerView
+from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableDtype
+from lightning_vfl.wire import Message, ServerView
 
 __all__ = ["Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
 

@@ -103,11 +103,11 @@ BUGS = (
         "unit/callbacks/test_privacy_budget.py",
     ),
     Bug(
-        "lightning_vfl/aggregators/recovery.py",
+        "lightning_vfl/aggregators/secure/recovery.py",
         "self.seed, self.ledger = secrets.seeds[1], ledger",
         "self.seed, self.ledger = secrets.seeds[0], ledger",
         "a party's own mask is made from the secret that is revealed when the party is lost",
-        "unit/aggregators/test_recovery.py",
+        "unit/aggregators/secure/test_recovery.py",
     ),
     # privacy
     Bug(
@@ -140,11 +140,11 @@ BUGS = (
         "unit/protocols/test_faulty_rounds.py",
     ),
     Bug(
-        "lightning_vfl/planning.py",
+        "lightning_vfl/rounds/plan.py",
         "learners = included & backward.receives & backward.links[:, 0]",
         "learners = included & backward.receives",
         "a party learns from an answer that its connection has lost",
-        "unit/test_planning.py",
+        "unit/rounds/test_plan.py",
     ),
     Bug(
         "lightning_vfl/protocols/base.py",
@@ -211,11 +211,11 @@ BUGS = (
         "unit/simulation/test_party_dropout.py",
     ),
     Bug(
-        "lightning_vfl/event_queue.py",
+        "lightning_vfl/schedules/arrivals.py",
         "self.faults.hosts_at(2 * number + 1, self.roster)[0]",
         "self.faults.hosts_at(2 * request + 1, self.roster)[0]",
         "the server's crashes are looked up by the party's events, not by the server's",
-        "unit/test_event_queue.py",
+        "unit/schedules/test_arrivals.py",
     ),
     # waiting and missing
     Bug(

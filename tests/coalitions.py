@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
-from lightning_vfl.aggregators.collusion import Slot, fallen, tolerated
-from lightning_vfl.aggregators.recovery import Recovery
-from lightning_vfl.aggregators.secure_layer import SecureLayer
+from lightning_vfl.aggregators.secure.collusion import Slot, fallen, tolerated
+from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.types import Roster
 
 PAGE = Path(__file__).parents[1] / "docs" / "protection.md"

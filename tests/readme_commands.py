@@ -13,8 +13,9 @@ from itertools import dropwhile, groupby
 from pathlib import Path
 from unittest.mock import patch
 
-from lightning_vfl import cli, privacy_command
-from lightning_vfl.study import command
+from lightning_vfl import cli
+from lightning_vfl.commands import privacy as privacy_command
+from lightning_vfl.commands import study as command
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from lightning_vfl._version import __version__
+from lightning_vfl import __version__
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_growth
 

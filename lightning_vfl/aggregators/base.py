@@ -22,24 +22,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.aggregators.messages import check_message, only, refuse_infinite
-from lightning_vfl.blocks import Blocks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.types import (
-    Aggregate,
-    Contribution,
-    Embeddings,
-    Leg,
-    LinearForms,
-    Message,
-    PartyRecords,
-    PartyView,
-    Roll,
-    Roster,
-    ServerView,
-    Stage,
-)
+from lightning_vfl.types import PartyRecords, Roll, Roster, Stage
+from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Leg, LinearForms, Message, PartyView, ServerView
 
 FLOAT_BITS = 32  # embeddings and gradients in the clear travel as float32
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
-from lightning_vfl.aggregators.coded_messages import (
+from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks
+from lightning_vfl.aggregators.coded.coding import Coding, known_execution, received_by
+from lightning_vfl.aggregators.coded.messages import (
     DATA,
     MODELS,
     PRODUCTS,
@@ -19,26 +21,13 @@ from lightning_vfl.aggregators.coded_messages import (
     check_model_shares,
     check_results,
 )
-from lightning_vfl.aggregators.coding import Coding, known_execution, received_by
 from lightning_vfl.aggregators.messages import blamed, only, refuse_outside
 from lightning_vfl.aggregators.plain import Mean
-from lightning_vfl.blocks import PADDING, Blocks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, Modular, PrimeField, auto_weight_bits
 from lightning_vfl.streams import stream
-from lightning_vfl.types import (
-    Aggregate,
-    Contribution,
-    Leg,
-    LinearForms,
-    Message,
-    PartyRecords,
-    PartyView,
-    Roll,
-    Roster,
-    ServerView,
-    Stage,
-)
+from lightning_vfl.types import PartyRecords, Roll, Roster, Stage
+from lightning_vfl.wire import Aggregate, Contribution, Leg, LinearForms, Message, PartyView, ServerView
 
 DEGREE = 2  # of what the parties compute on shares: data times weights
 SHARED_AT_ONCE = 2**21  # share elements of one message of set-up: 16 MiB

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.coded_messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
-from lightning_vfl.aggregators.coding import Coding, known_execution, received_by
+from lightning_vfl.aggregators.coded.coding import Coding, known_execution, received_by
+from lightning_vfl.aggregators.coded.messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
 from lightning_vfl.aggregators.messages import blamed, only, refuse_outside
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, Modular, PrimeField
-from lightning_vfl.types import Aggregate, Contribution, Leg, Message, PartyView, Roll, Roster, ServerView
+from lightning_vfl.types import Roll, Roster
+from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 DEGREE = 1  # of what the parties compute on shares: a sum
 

@@ -8,25 +8,16 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import gaussian_epsilon
 from lightning_vfl.privacy.calibration import Budget, Noise
+from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import ASSUMED, GaussianEvent, PrivacyEvent
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.streams import Name, stream
-from lightning_vfl.types import (
-    Aggregate,
-    Contribution,
-    Embeddings,
-    Leg,
-    Message,
-    PartyView,
-    Roll,
-    Roster,
-    ServerView,
-)
+from lightning_vfl.types import Roll, Roster
+from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Leg, Message, PartyView, ServerView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

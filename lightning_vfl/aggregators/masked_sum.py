@@ -7,13 +7,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.codec import Shift, fitting_levels, uniform_words
-from lightning_vfl.aggregators.integer_sum import IntegerSum
-from lightning_vfl.aggregators.recovery import WORD, Recovery
-from lightning_vfl.aggregators.secure_layer import SecureLayer
+from lightning_vfl.aggregators.secure.codec import Shift, fitting_levels, uniform_words
+from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
+from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure.recovery import WORD, Recovery
 from lightning_vfl.crypto import Identities
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.types import PartyView, Roster
+from lightning_vfl.types import Roster
+from lightning_vfl.wire import PartyView
 
 RING_BITS = 32  # vFedSec section 3.5: uint32
 

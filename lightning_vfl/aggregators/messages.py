@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
-from lightning_vfl.types import Message, RoundNames
+from lightning_vfl.types import RoundNames
+from lightning_vfl.wire import Message
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.codec import Codec
-from lightning_vfl.aggregators.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
-from lightning_vfl.aggregators.integer_sum import IntegerSum
 from lightning_vfl.aggregators.masked_sum import RING_BITS, MaskedSum
+from lightning_vfl.aggregators.secure.codec import Codec
+from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import poisson_binomial_rdp
+from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
 from lightning_vfl.streams import stream
 from lightning_vfl.types import Roster, RoundNames, Rows
@@ -59,7 +59,7 @@ class Binomial(Codec):
     def encode(
         self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows
     ) -> tuple[Tensor, float]:
-        from lightning_vfl.aggregators.binomial import binomial
+        from lightning_vfl.privacy.binomial import binomial
 
         x = h.detach().to("cpu", torch.float64)
         outside = int((~(x.abs() <= self.clip)).sum())  # NaN among them

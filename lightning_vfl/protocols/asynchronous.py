@@ -9,12 +9,12 @@ from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.event_queue import FirstComeFirstServed
 from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableDtype
 from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.books import event_of
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.record_table import LIMIT_BYTES, RecordTable, TableDtype
+from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, VerticalBatch
 

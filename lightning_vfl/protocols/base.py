@@ -26,7 +26,6 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
-from lightning_vfl.planning import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.protocols.books import EpochLoss, PrivacyBooks, drop_unplain, is_due
 from lightning_vfl.protocols.build import (
     BottomFactory,
@@ -39,14 +38,16 @@ from lightning_vfl.protocols.build import (
 )
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.single_records import refuse_shared_statistics
-from lightning_vfl.schedules import Aligned, InOrder, Schedule, Shuffled
+from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, plan_round
+from lightning_vfl.schedules.batches import Aligned, InOrder, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.trusted_classes import checked
-from lightning_vfl.types import Leg, LinearForms, RecordSource, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from lightning_vfl.waiting import WaitForAll
+from lightning_vfl.wire import Leg, LinearForms
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]

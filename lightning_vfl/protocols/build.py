@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.types import LinearForms, Roster
+from lightning_vfl.types import Roster
+from lightning_vfl.wire import LinearForms
 
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
 TopFactory = Callable[[int], nn.Module]

@@ -14,7 +14,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.periods import Periods
+from lightning_vfl.networks.record_table import LIMIT_BYTES
 from lightning_vfl.protocols.base import BOOKS
 from lightning_vfl.protocols.books import event_of
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
@@ -22,11 +22,12 @@ from lightning_vfl.protocols.event_plans import EventPlan, EventPlanner, Network
 from lightning_vfl.protocols.replicas import Replica, Replicas, refuse_above
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.surrogate import half_squares, surrogate
-from lightning_vfl.record_table import LIMIT_BYTES
-from lightning_vfl.rounds import contribute, contribute_some
+from lightning_vfl.rounds.exchange import contribute, contribute_some
+from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares, seed_torch
-from lightning_vfl.types import Embeddings, Event, Message, RecordSource, Roster, RoundNames, ServerView, VerticalBatch
+from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch
 from lightning_vfl.waiting import WaitingRule
+from lightning_vfl.wire import Embeddings, Message, ServerView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,14 +18,15 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
 from lightning_vfl.protocols.replay import Register, ReplayBuffers
-from lightning_vfl.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.schedules import Phases
+from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_of, seed_torch
-from lightning_vfl.types import Leg, RecordSource, Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
+from lightning_vfl.wire import Leg
 
 Phase = Literal["representation", "replay", "owner"]
 _ROWS = 1024  # of the final collection, at a time

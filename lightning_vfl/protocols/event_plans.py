@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.networks.flops import Work
-from lightning_vfl.planning import RoundCosts, RoundPlan
+from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
-from lightning_vfl.types import Leg, Roster
+from lightning_vfl.types import Roster
+from lightning_vfl.wire import Leg
 
 IDS, ID_BITS = "record ids", 64
 

@@ -8,7 +8,7 @@ import numpy as np
 from lightning.pytorch import Trainer
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.schedules import Schedule
+from lightning_vfl.schedules.batches import Schedule
 
 
 @dataclass(frozen=True)

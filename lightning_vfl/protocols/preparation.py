@@ -9,10 +9,11 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.blocks import Blocks
+from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds import ExpandedRecords, open_round, set_up
-from lightning_vfl.types import Leg, LinearForms, PartyView, RecordSource, Roll, Roster, RoundNames, Rows, Stage
+from lightning_vfl.rounds.exchange import ExpandedRecords, open_round, set_up
+from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage
+from lightning_vfl.wire import Leg, LinearForms, PartyView
 
 
 @dataclass

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.record_table import RecordTable, TableDtype, table_bytes
+from lightning_vfl.networks.record_table import RecordTable, TableDtype, table_bytes
 
 Register = Literal["record", "message"]
 

@@ -15,15 +15,16 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.planning import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.base import BOOKS, VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
 from lightning_vfl.protocols.preparation import of
-from lightning_vfl.rounds import Exchange, contribute, contribute_some
+from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
+from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.types import Contribution, Leg, PartyView, Roll, Roster, RoundNames, ServerView, VerticalBatch
+from lightning_vfl.types import Roll, Roster, RoundNames, VerticalBatch
 from lightning_vfl.waiting import Ignore, WaitForAll, WaitingRule
+from lightning_vfl.wire import Contribution, Leg, PartyView, ServerView
 
 
 class RoundVFL(VFLModule, ABC):

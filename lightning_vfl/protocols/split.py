@@ -16,7 +16,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.planning import RoundPlan
 from lightning_vfl.protocols.base import BOOKS
 from lightning_vfl.protocols.books import plain_sgd_rate
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
@@ -24,8 +23,10 @@ from lightning_vfl.protocols.invertible import Exposure, refuse_readable, refuse
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.update_noise import UpdateNoise
 from lightning_vfl.protocols.update_sums import Summed, UpdateSums
-from lightning_vfl.types import Leg, PartyView, Roll, RoundNames, VerticalBatch
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.waiting import WaitingRule
+from lightning_vfl.wire import Leg, PartyView
 
 
 class SplitVFL(RoundVFL):

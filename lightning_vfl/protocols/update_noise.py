@@ -5,9 +5,9 @@ from math import inf
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.draws import Draws, OwnKeystreams, checked_draws
 from lightning_vfl.aggregators.local_gaussian import grid, normal
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy.draws import Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.types import RoundNames

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.types import Leg
+from lightning_vfl.wire import Leg
 
 
 class VirtualClock:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_vfl.types import Leg
+from lightning_vfl.wire import Leg
 
 _DIRECTION = {"server": "up", "peers": "peer", "parties": "down"}
 

@@ -8,9 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lightning_vfl._version import __version__
+from lightning_vfl import __version__
+from lightning_vfl.commands.recipes import find_recipe
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.recipes import find_recipe
 from lightning_vfl.study.spec import Study
 
 # A run of a study is read from its history: what else a run writes would only cost time. Settings may say otherwise.

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import yaml
 
+from lightning_vfl.commands.recipes import find_recipe
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.recipes import find_recipe
 
 Settings = Mapping[str, Any]  # dotted option of the command line -> value
 Axis = Literal["rounds", "passes", "virtual_seconds", "bytes"]

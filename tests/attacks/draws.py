@@ -15,11 +15,12 @@ from scipy import stats
 from torch import Tensor
 
 from lightning_vfl.aggregators import Aggregator, LocalGaussian, PoissonBinomial
-from lightning_vfl.aggregators.draws import Draws
 from lightning_vfl.privacy import Budget, composed_epsilon
+from lightning_vfl.privacy.draws import Draws
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.rounds import Exchange, open_round
-from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange, open_round
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.attacks.row import Row
 
 DELTA = 1e-5

@@ -34,7 +34,7 @@ from lightning_vfl.datamodules.records.records import Request
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.privacy import Budget, Noise, Sigma
-from lightning_vfl.schedules import Shuffled
+from lightning_vfl.schedules.batches import Shuffled
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from tests.attacks.row import Row
 

@@ -44,7 +44,7 @@ CHECKS = (
     "refuse_infinite",
     "refuse_lacking",
 )
-ROOMS = ("base", "integer_sum", "lagrange_coded", "lagrange_shared", "recovery", "secure_layer")
+ROOMS = ("base", "lagrange_coded", "lagrange_shared", "secure.integer_sum", "secure.layer", "secure.recovery")
 
 
 # ---- a checkpoint that names code
@@ -153,7 +153,7 @@ def messages(checked: bool, names: Sequence[str] = tuple(SUBJECTS)) -> Counter[s
                 for name in CHECKS:
                     if hasattr(module, name):
                         stack.enter_context(mock.patch.object(module, name, return_value=None))
-            layer = import_module("lightning_vfl.aggregators.secure_layer")
+            layer = import_module("lightning_vfl.aggregators.secure.layer")
             stack.enter_context(
                 mock.patch.object(layer, "file_once", lambda filed, who, what, _: filed.update({who: what}))
             )

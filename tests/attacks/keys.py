@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.aggregators.consent import SIGNED, Survivors
-from lightning_vfl.aggregators.period_keys import Keys, bytes_of
-from lightning_vfl.aggregators.recovery import MASKS, SELF, RoundMasks, RoundSecrets, own_mask, reconstruct
-from lightning_vfl.aggregators.secure_layer import round_masks
+from lightning_vfl.aggregators.secure.consent import SIGNED, Survivors
+from lightning_vfl.aggregators.secure.layer import round_masks
+from lightning_vfl.aggregators.secure.period_keys import Keys, bytes_of
+from lightning_vfl.aggregators.secure.recovery import MASKS, SELF, RoundMasks, RoundSecrets, own_mask, reconstruct
 from lightning_vfl.crypto import Identities, KeyPair, MaskNames, PairKeys, PairMasks
-from lightning_vfl.rounds import Exchange
-from lightning_vfl.types import Embeddings, Message, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Embeddings, Message, PartyView, ServerView
 from tests.attacks.row import Row
 
 LEVELS, B, D = 2**20, 4, 3

@@ -11,8 +11,9 @@ from lightning_vfl.aggregators import LagrangeCoded
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds import Exchange, ExpandedRecords, contribute, set_up
-from lightning_vfl.types import PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute, set_up
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import PartyView, ServerView
 from tests.attacks.row import Row
 
 PARTIES, BATCH = 4, 256

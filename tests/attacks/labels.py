@@ -18,7 +18,7 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, LagrangeCoded, LocalGaussian, MaskedSum, PoissonBinomial
 from lightning_vfl.datamodules import BreastCancer, Standardise
 from lightning_vfl.networks import MLP, PolynomialNetwork
-from lightning_vfl.types import LinearForms
+from lightning_vfl.wire import LinearForms
 from tests.attacks.row import Row
 
 ATTACKER = 1  # a passive party

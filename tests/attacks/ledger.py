@@ -20,9 +20,9 @@ from torch import nn
 from lightning_vfl import CascadeVFL, SplitVFL
 from lightning_vfl.aggregators import LocalGaussian, PoissonBinomial
 from lightning_vfl.callbacks import PrivacyBudget
+from lightning_vfl.commands.privacy import planned
 from lightning_vfl.datamodules import ContiguousColumns
 from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyLedger, composed_epsilon, planned_epsilon
-from lightning_vfl.privacy_command import planned
 from tests.attacks.row import Row
 from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, trainer

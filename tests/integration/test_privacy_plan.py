@@ -10,15 +10,15 @@ from torch import nn
 from lightning_vfl import CascadeVFL, SplitVFL
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, PoissonBinomial
 from lightning_vfl.callbacks import PartyDropout, Stragglers
+from lightning_vfl.commands.privacy import planned
 from lightning_vfl.datamodules import ContiguousColumns, LabelPartition
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.networks import MLP
 from lightning_vfl.privacy import PoissonBinomialEvent
 from lightning_vfl.privacy.events import UNITS
-from lightning_vfl.privacy_command import planned
 from lightning_vfl.protocols.planned_releases import Limits, planned_releases, releases_by_epoch
-from lightning_vfl.schedules import Shuffled
+from lightning_vfl.schedules.batches import Shuffled
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.waiting import Deadline, Fastest, WaitForAll
 from tests.integration.processes import in_one_and_in_two

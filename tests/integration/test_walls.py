@@ -8,7 +8,7 @@ import torch
 from lightning_vfl.aggregators import Aggregator, Sum
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import PolynomialNetwork
-from lightning_vfl.types import Aggregate, Leg, LinearForms, Message
+from lightning_vfl.wire import Aggregate, Leg, LinearForms, Message
 from tests.subjects import Blobs, split, trainer
 
 SCALE = 2**20

@@ -8,8 +8,9 @@ import torch
 import lightning_vfl.missing as room
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip, Stale, Zeros
-from lightning_vfl.rounds import Exchange
-from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 M, B, D, N = 4, 3, 2, 8
 JOIN = {Sum: sum, Mean: fmean, Max: max}

@@ -7,8 +7,9 @@ import torch
 
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.missing import Exclude, MissingPolicy, PadAfterNorm, Skip, Stale, Zeros
-from lightning_vfl.rounds import Exchange
-from lightning_vfl.types import Embeddings, Message, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Embeddings, Message, PartyView, ServerView
 
 B, D = 3, 4
 EVERY_SET = [torch.tensor(flags) for flags in product([False, True], repeat=D)]

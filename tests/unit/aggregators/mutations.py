@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators import Aggregator, MaskedSum, PoissonBinomial
-from lightning_vfl.types import LinearForms, Message, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 
 from .test_contract import FACTORIES, RECORDS, B, D, FourColumns, M, contribution_of
 

@@ -24,8 +24,9 @@ from lightning_vfl.aggregators import (
     Sum,
 )
 from lightning_vfl.networks import PolynomialNetwork
-from lightning_vfl.rounds import Exchange
-from lightning_vfl.types import Embeddings, LinearForms, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Embeddings, LinearForms, PartyView, ServerView
 
 M, B, D = 4, 5, 3
 RECORDS = 8

@@ -20,9 +20,10 @@ from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import DecodingError, PrimeField, PrimeProduct
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds import Exchange, ExpandedRecords, set_up
+from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, set_up
 from lightning_vfl.streams import stream
-from lightning_vfl.types import LinearForms, Message, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 from tests.examples import examples
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]

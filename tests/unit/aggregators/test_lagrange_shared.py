@@ -11,8 +11,9 @@ import torch
 from lightning_vfl.aggregators import LagrangeShared
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField, PrimeProduct
-from lightning_vfl.rounds import Exchange
-from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
 

@@ -23,9 +23,10 @@ from lightning_vfl.privacy import (
     composed_epsilon,
     poisson_binomial_rdp,
 )
-from lightning_vfl.rounds import Exchange
-from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.waiting import Deadline
+from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, same, split, trainer
 
 M, B, D = 4, 6, 3

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.aggregators.codec import uniform_words
+from lightning_vfl.aggregators.secure.codec import uniform_words
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.rounds import Exchange, open_round
-from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange, open_round
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
 
 D, B, T, LEVELS = 3, 4, 4, 2**20

@@ -7,10 +7,11 @@ import torch
 
 from lightning_vfl.aggregators import Aggregator, LagrangeCoded, Mean
 from lightning_vfl.aggregators.messages import check_message, refuse_infinite, refuse_outside
-from lightning_vfl.aggregators.recovery import reconstruct, share
+from lightning_vfl.aggregators.secure.recovery import reconstruct, share
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.missing import Stale
-from lightning_vfl.types import Message, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire import Message, ServerView
 
 NAMES = RoundNames(0, "fit", 3)
 SHAPES = dict.fromkeys(range(3), (2, 3))

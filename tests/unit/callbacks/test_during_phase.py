@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, Mode
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from lightning_vfl.callbacks import DuringPhase, FaultInjector, LearningCurve
+from lightning_vfl.commands.recipes import with_full_paths
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.recipes import with_full_paths
 from lightning_vfl.simulation import Stragglers
 from tests.subjects import trainer
 

@@ -16,7 +16,7 @@ from lightning_vfl.missing import Exclude
 from lightning_vfl.privacy import Budget
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.events import UNITS, GaussianEvent, PoissonBinomialEvent
-from lightning_vfl.schedules import Shuffled
+from lightning_vfl.schedules.batches import Shuffled
 from lightning_vfl.simulation import FaultModel, PartyDropout, RoundOutcome
 from lightning_vfl.waiting import Deadline, WaitForAll
 from tests.subjects import Blobs, trainer

@@ -28,7 +28,7 @@ from lightning_vfl.datamodules import (
 from lightning_vfl.datamodules.records.folders import data_folder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.split import SplitVFL
-from lightning_vfl.schedules import InOrder
+from lightning_vfl.schedules.batches import InOrder
 
 from .miniature import InMemory, table
 

@@ -10,7 +10,7 @@ import torch
 from lightning_vfl.datamodules import VerticalRecords
 from lightning_vfl.datamodules.loader import ScheduledLoader
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.schedules import InOrder, Phases, Shuffled
+from lightning_vfl.schedules.batches import InOrder, Phases, Shuffled
 from lightning_vfl.types import Joint, VerticalBatch
 
 N, BATCH = 23, 7  # three whole batches and one of 2 records, fewer than the ranks

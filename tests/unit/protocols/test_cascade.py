@@ -15,7 +15,7 @@ from lightning_vfl.datamodules import ContiguousColumns, LabelPartition
 from lightning_vfl.networks import MLP
 from lightning_vfl.privacy.calibration import Sigma
 from lightning_vfl.protocols import cascade as protocol
-from lightning_vfl.schedules import Schedule
+from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.waiting import WaitForAll

@@ -236,7 +236,7 @@ def test_skipping_the_bottoms_of_the_late_changes_no_bit(tmp_path):
     module.configure_model()
     x = tuple(torch.randn(4, 3) for _ in range(M))
     roll = Roll.of(torch.tensor([True, False, True]))
-    from lightning_vfl.rounds import contribute_some
+    from lightning_vfl.rounds.exchange import contribute_some
 
     some = contribute_some(module.bottoms, x, roll.included_parties, module.embedding_widths)
     assert torch.equal(module.aggregator.plain(some.leaves, roll), module.aggregator.plain(module.bottoms(x), roll))

@@ -17,7 +17,7 @@ from lightning_vfl.datamodules import ContiguousColumns, Unchanged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Skip, Stale, Zeros
 from lightning_vfl.networks import MLP, PolynomialNetwork
-from lightning_vfl.rounds import ExpandedRecords
+from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.streams import stream
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll

@@ -20,9 +20,10 @@ from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.protocols.invertible import Exposure, refuse_solvable
 from lightning_vfl.protocols.update_sums import UpdateSums
-from lightning_vfl.rounds import Exchange
-from lightning_vfl.types import Embeddings, PartyView, Roll, Roster, RoundNames, Rows, ServerView
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.waiting import WaitForAll
+from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
 from tests.subjects import same, trainer
 from tests.unit.protocols.test_faulty_rounds import Scripted

@@ -97,7 +97,7 @@ class PartlyHeld(Blobs):
 
 class InOrderSplit(SplitVFL):
     def schedule(self, records, batch_size, seed, drop_last=False):
-        from lightning_vfl.schedules import InOrder
+        from lightning_vfl.schedules.batches import InOrder
 
         return InOrder(len(records), batch_size)
 

@@ -12,7 +12,7 @@ from lightning_vfl.cli import _build, _BuildOnly, run
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP
-from lightning_vfl.trusted_classes import refuse_strangers
+from lightning_vfl.protocols.trusted_classes import refuse_strangers
 from tests.subjects import Blobs, trainer
 
 EVIL = """

@@ -12,8 +12,9 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
 from lightning_vfl import AsyncVFL, SplitVFL
-from lightning_vfl.aggregators import MaskedSum, Sum, secure_layer
-from lightning_vfl.aggregators.secure_layer import SecureLayer
+from lightning_vfl.aggregators import MaskedSum, Sum
+from lightning_vfl.aggregators.secure import layer as secure_layer
+from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.callbacks import PartyDropout, RunSummary, Stragglers, TraceRecorder
 from lightning_vfl.crypto import Identities, Sealed, reused
 from lightning_vfl.datamodules import ContiguousColumns, Groups, Partitioner

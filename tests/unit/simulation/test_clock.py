@@ -6,7 +6,8 @@ import torch
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.types import Leg, Roster
+from lightning_vfl.types import Roster
+from lightning_vfl.wire import Leg
 
 
 def leg(to="server", share=1.0, elements=(1000, 3000), bits=32):

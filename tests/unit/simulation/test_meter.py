@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.simulation.meter import CommunicationMeter
-from lightning_vfl.types import Leg
+from lightning_vfl.wire import Leg
 
 M = 3
 legs = st.builds(

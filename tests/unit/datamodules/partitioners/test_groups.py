@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.cli import run
+from lightning_vfl.commands.recipes import own_classes
 from lightning_vfl.datamodules import (
     Adult,
     BankMarketing,
@@ -26,7 +27,6 @@ from lightning_vfl.datamodules import (
     Views,
 )
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.recipes import own_classes
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import Roster
 from tests.examples import examples

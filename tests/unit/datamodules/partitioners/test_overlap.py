@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_vfl.commands.recipes import own_classes
 from lightning_vfl.datamodules import (
     ContiguousColumns,
     Groups,
@@ -18,7 +19,6 @@ from lightning_vfl.datamodules import (
 from lightning_vfl.datamodules.base import SplitName
 from lightning_vfl.datamodules.records.records import Split
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.recipes import own_classes
 from lightning_vfl.streams import permutation
 from tests.examples import examples
 

@@ -1,0 +1,1 @@
+"""Lagrange-coded computing: shares, coded rows, and the messages that carry them."""

@@ -1,0 +1,163 @@
+"""What aggregators on Lagrange shares have in common: how many blocks fit, who has to answer, where masks come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.crypto import Keystream, SeededSecrets
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field import LagrangeCode, Modular
+from lightning_vfl.types import RoundNames
+from lightning_vfl.wire import Message
+
+
+@dataclass(frozen=True)
+class Coding:
+    """A Lagrange code for any number of parties, and its masks.
+
+    Args:
+        field: the modulus.
+        degree: of what the parties compute on shares.
+        blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded.
+        privacy: T.
+        stragglers: for ``auto``; None: ⌊M/4⌋, fewer if K would be 0.
+        wrong: A, wrong answers that are corrected.
+        insecure_seeded_secrets: masks from a named stream instead of the operating system.
+
+    Raises:
+        ConfigurationError: for settings that no number of parties could meet.
+    """
+
+    field: Modular
+    degree: int
+    blocks: int | Literal["auto"]
+    privacy: int
+    stragglers: int | None
+    wrong: int = 0
+    insecure_seeded_secrets: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.field, Modular):
+            raise ConfigurationError(f"field {self.field!r} is no field; use PrimeField(p) or PrimeProduct()")
+        settings = {"privacy": self.privacy, "wrong": self.wrong}
+        settings |= {} if self.blocks == "auto" else {"blocks": self.blocks}
+        settings |= {} if self.stragglers is None else {"stragglers": self.stragglers}
+        for name, value in settings.items():
+            least = 1 if name == "blocks" else 0
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                auto = ", or auto" if name == "blocks" else ""
+                raise ConfigurationError(f"{name} {value!r} cannot be; use a whole number from {least} on{auto}")
+        if self.blocks != "auto" and self.stragglers is not None:
+            raise ConfigurationError(
+                f"stragglers: {self.stragglers} chooses blocks, which are given as {self.blocks}; leave one of them out"
+            )
+
+    def needed(self, blocks: int) -> int:
+        """R + 2A answers for K blocks."""
+        return self.degree * (blocks + self.privacy - 1) + 1 + 2 * self.wrong
+
+    def blocks_for(self, parties: int) -> int:
+        """K for M parties.
+
+        Raises:
+            ConfigurationError: if more answers are needed than there are parties, naming blocks and privacy that fit.
+        """
+        least = 1 if self.blocks == "auto" else self.blocks
+        if self.needed(least) > parties:
+            raise ConfigurationError(
+                f"blocks = {least} and privacy = {self.privacy} need {self.needed(least)} answers"
+                + (f", {self.wrong} wrong ones corrected" if self.wrong else "")
+                + f", more than the {parties} parties; {self._remedy(parties, least)}"
+            )
+        if self.blocks != "auto":
+            return self.blocks
+        unneeded = parties // 4 if self.stragglers is None else self.stragglers
+        fitting = (parties - unneeded - 2 * self.wrong - 1) // self.degree + 1 - self.privacy
+        if fitting < 1 and self.stragglers is not None:
+            raise ConfigurationError(
+                f"{self.needed(1)} of {parties} parties have to answer even for blocks = 1, so {unneeded} stragglers "
+                f"are too many; use stragglers: {parties - self.needed(1)} or less"
+            )
+        return max(fitting, 1)
+
+    def _remedy(self, parties: int, least: int) -> str:
+        """What fits instead; never to hide nothing."""
+        together = (parties - 2 * self.wrong - 1) // self.degree + 1  # the largest K + T
+        if together > self.privacy:
+            return f"use blocks: {together - self.privacy} or less (with privacy: {self.privacy})"
+        fewer = (parties - self.needed(least) + 2 * self.wrong) // 2  # the largest A
+        if self.wrong and fewer >= 0:
+            return f"use wrong: {fewer}"
+        if together > 1:
+            return f"use blocks: 1 and privacy: {together - 1}"
+        enough = replace(self, blocks=1, stragglers=None, wrong=0, privacy=min(self.privacy, 1)).needed(1)
+        return f"it takes at least {enough} parties to hide anything in this way"
+
+    def code(self, parties: int) -> LagrangeCode:
+        """The code of M parties."""
+        return _code(self.field, self.blocks_for(parties), self.privacy, parties)
+
+    def protection(self, equivalent: bool, of: str, server: str) -> str:
+        """What is hidden, in words: ``of`` the other parties from T, and from the server."""
+        if equivalent:
+            return "simulated: nothing was hidden (execution: equivalent)"
+        if self.insecure_seeded_secrets:
+            return "none: masks can be computed from the seed (insecure_seeded_secrets)"
+        if not self.privacy:
+            return f"none against parties, who can read {of} (privacy: 0); {server}"
+        return f"T = {self.privacy} colluding parties learn nothing of {of}; {server}"
+
+    def masks(
+        self, names: RoundNames, purpose: str, parties: Sequence[int], rows: Sequence[int], copies: int, width: int
+    ) -> Tensor:
+        """(copies, Σ rows, width) uniform elements: for each of the hosted parties rows of its own, side by side."""
+        if not self.insecure_seeded_secrets:  # no word of a keystream occurs twice: a draw for all is a draw for each
+            return self.field.random((copies, sum(rows), width), Keystream().words)
+        secrets = SeededSecrets(names.seed)
+        draws = [
+            self.field.random((copies, n, width), secrets.source(purpose, names.stage, names.round, party))
+            for party, n in zip(parties, rows, strict=True)
+        ]
+        return torch.cat(draws, dim=1)
+
+
+@lru_cache(maxsize=64)
+def _code(field: Modular, blocks: int, privacy: int, parties: int) -> LagrangeCode:
+    return LagrangeCode(field, blocks, privacy, parties)
+
+
+def known_execution(execution: str) -> None:
+    """Refuse another word."""
+    if execution not in ("coded", "equivalent"):
+        raise ConfigurationError(f"execution '{execution}' is unknown; use coded or equivalent")
+
+
+def received_by(holders: Sequence[int], message: Message) -> Tensor:
+    """What these holders have received, all senders' rows side by side: (holders, Σ rows, width)."""
+    whole = _side_by_side(message.pieces)
+    receivers = message.receivers
+    if receivers == tuple(holders):
+        return whole
+    wanted = list(holders) if receivers is None else [receivers.index(holder) for holder in holders]
+    return whole.index_select(0, torch.tensor(wanted, device=whole.device))
+
+
+def _side_by_side(pieces: Sequence[Tensor]) -> Tensor:
+    """The pieces along dimension 1; without a copy if they were cut from one tensor: nobody was away."""
+    first = pieces[0]
+    step, place = first.stride(1), first.storage_offset()
+    storage = first.untyped_storage().data_ptr()
+    for piece in pieces:
+        if (
+            piece.untyped_storage().data_ptr() != storage
+            or piece.storage_offset() != place
+            or piece.stride() != first.stride()
+        ):
+            return torch.cat(list(pieces), dim=1)
+        place += piece.shape[1] * step
+    shape = (first.shape[0], sum(piece.shape[1] for piece in pieces), *first.shape[2:])
+    return first.as_strided(shape, first.stride())

@@ -1,0 +1,1 @@
+"""Masked sums: keys, masks, recovery of lost parties, and the messages that carry them."""

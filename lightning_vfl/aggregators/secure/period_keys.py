@@ -1,0 +1,193 @@
+"""How the parties learn each other's public keys at the beginning of a key period, and who vouches for them."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.secure.recovery import Vault
+from lightning_vfl.crypto import Identities, KeyPair, PairMasks, Sealed, SeededSecrets, Signer, verified
+from lightning_vfl.crypto.identities import SIGNATURE, VERIFY
+from lightning_vfl.crypto.keys import SIZE
+from lightning_vfl.wire import Message, PartyView
+
+KEYS, NONCES = "public keys", "session nonces"  # kinds of messages
+DOMAIN = "lightning_vfl period key"  # what an identity key signs here, and nothing else
+
+
+@dataclass
+class Keys:
+    """What the hosted parties hold in one key period; in no checkpoint, and useless in a copy.
+
+    Args:
+        stage: whose rounds these keys are for.
+        period: of them; -1: there are none yet.
+        pairs: a hosted party's key pair.
+        publics: everybody's public key, as far as it has arrived.
+        masks: a hosted party's masks, and with them its keys with the others.
+        seals: channels for sealed messages, by (holder of this end, the other end, sender, purpose, stage, rank).
+        ids: the record ids that a hosted party was sent for the round that is going on.
+        vault: what recovery needs.
+        nonces: everybody's random bytes for this period, as far as they have arrived; with identities only.
+        signers: a hosted party's signing key: its identity, or a fresh one for this period.
+        verify: everybody's key to verify signatures with.
+        session: a hash of everybody's public keys, once all have arrived.
+    """
+
+    stage: str = ""
+    period: int = -1
+    pairs: dict[int, KeyPair] = field(default_factory=dict, repr=False)
+    publics: dict[int, bytes] = field(default_factory=dict)
+    masks: dict[int, PairMasks] = field(default_factory=dict, repr=False)
+    seals: dict[tuple[int, int, int, str, str, int], Sealed] = field(default_factory=dict, repr=False)
+    ids: dict[int, bytes] = field(default_factory=dict, repr=False)
+    vault: Vault = field(default_factory=Vault, repr=False)
+    nonces: dict[int, bytes] = field(default_factory=dict)
+    signers: dict[int, Signer] = field(default_factory=dict, repr=False)
+    verify: dict[int, bytes] = field(default_factory=dict)
+    session: bytes = b""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins with nothing, and makes keys of its own."""
+        return vars(Keys())
+
+
+@dataclass(frozen=True)
+class KeyExchange:
+    """The messages with which the parties learn each other's public keys (X25519) of a period.
+
+    With identities, every party first sends a random nonce to all others, and then its public key with a signature
+    over the hash of all nonces, stage, period, its number and the key. The nonce of the receiver makes the signature
+    fresh: one of another run, stage or period is refused. Without identities the key comes alone, and whoever carries
+    the messages can replace it.
+
+    Guarantee: with identities, a public key that the party did not sign for this session is refused, and the party is
+        named.
+    Not guaranteed: without identities, anything about a server that replaces keys.
+
+    Args:
+        signs: parties sign statements in the rounds, so that they need a key for that; without identities they send a
+            fresh one along.
+        identities: the parties' long-lived signing keys.
+        insecure_seeded_secrets: keys and nonces from a named stream; for tests only.
+
+    References:
+        Bonawitz et al. 2017, Figure 4, round 0: what is signed in the active-adversary variant.
+    """
+
+    signs: bool
+    identities: Identities | None
+    insecure_seeded_secrets: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of what a party sends each other one with its public key, the key included."""
+        return SIZE + (SIGNATURE if self.identities is not None else VERIFY if self.signs else 0)
+
+    def begin(self, memory: Keys, view: PartyView, period: int) -> None:
+        """Fresh keys of the hosted parties for this period; those of the last one are forgotten."""
+        memory.stage, memory.period, memory.session = view.names.stage, period, b""
+        for held in (memory.publics, memory.masks, memory.seals, memory.nonces):
+            held.clear()
+        seed, names = view.names.seed, (view.names.stage, period)
+        seeded = self.insecure_seeded_secrets
+        memory.pairs = {
+            m: KeyPair.insecure_seeded(seed, "secure layer", *names, m) if seeded else KeyPair() for m in view.parties
+        }
+        if self.identities is not None:
+            if not memory.signers:
+                memory.signers = self.identities.signers(view.parties, view.roster.parties)
+                memory.verify = self.identities.publics(view.roster.parties)
+        elif self.signs:
+            memory.verify.clear()
+            memory.signers = {m: Signer.insecure_seeded(seed, *names, m) if seeded else Signer() for m in view.parties}
+
+    def messages(self, memory: Keys, view: PartyView) -> Iterator[Message]:
+        """What the hosted parties send, one message after the other."""
+        if self.identities is not None:
+            memory.nonces = {party: self._nonce(memory, view, party) for party in view.parties}
+            yield to_everybody(NONCES, memory.nonces, view)
+            self._refuse_few(memory, view)
+        contents = {party: pair.public for party, pair in memory.pairs.items()}
+        if self.identities is not None:
+            for party, public in contents.items():
+                contents[party] = public + memory.signers[party].sign(*_statement(memory, party, public))
+        elif self.signs:
+            contents = {party: public + memory.signers[party].public for party, public in contents.items()}
+        yield to_everybody(KEYS, contents, view)
+
+    def file(self, memory: Keys, message: Message, view: PartyView) -> bool:
+        """File nonces or public keys; whether all public keys are there now.
+
+        Raises:
+            ValueError: for a sender that has sent before, and a key that the sender did not sign for this session;
+                names the sender. The form of the message was checked before, see ``check_opening``.
+        """
+        filed = memory.nonces if message.kind == NONCES else memory.publics
+        for sender, piece in zip(message.senders, message.pieces, strict=True):
+            content = content_of(piece)
+            if message.kind == NONCES:  # a party knows its own already
+                if filed.setdefault(sender, content) != content:
+                    raise ValueError(f"party {sender} has sent two session nonces in one key period")
+            elif sender in filed:  # its masks would begin anew, with words that have been used
+                raise ValueError(f"party {sender} has sent public keys twice in one key period")
+            else:
+                self._refuse_unsigned(memory, sender, content)
+                if self.identities is None and self.signs:
+                    memory.verify[sender] = content[SIZE:]
+                filed[sender] = content[:SIZE]
+        if message.kind == NONCES or len(filed) < view.roster.parties:
+            return False
+        memory.session = sha256(b"".join(filed[party] for party in range(view.roster.parties))).digest()
+        return True
+
+    def _refuse_unsigned(self, memory: Keys, sender: int, content: bytes) -> None:
+        if self.identities is None:
+            return
+        public, signature = content[:SIZE], content[SIZE:]
+        if not verified(memory.verify[sender], signature, *_statement(memory, sender, public)):
+            raise ValueError(
+                f"the public key of party {sender} is refused: its identity key has not signed it for this session "
+                f"({memory.stage}, period {memory.period}), so it was swapped or replayed on the way; check who "
+                "carries the messages, and that all parties have the same identities"
+            )
+
+    def _refuse_few(self, memory: Keys, view: PartyView) -> None:
+        """Nothing is signed before the nonces of all parties are there."""
+        away = sorted(set(range(view.roster.parties)) - set(memory.nonces))
+        if away:
+            raise ValueError(f"the session nonces of parties {away} have not arrived, so no public key can be signed")
+
+    def _nonce(self, memory: Keys, view: PartyView, party: int) -> bytes:
+        if not self.insecure_seeded_secrets:
+            return os.urandom(SIZE)
+        source = SeededSecrets(view.names.seed).source("session nonce", memory.stage, memory.period, party)
+        return source(SIZE // 8).astype("<u8").tobytes()
+
+
+def _statement(memory: Keys, party: int, public: bytes) -> tuple[str | int | bytes, ...]:
+    """What a party's identity key signs: that this is its key for this period of this session."""
+    nonces = sha256(b"".join(memory.nonces[m] for m in sorted(memory.nonces))).digest()
+    return DOMAIN, nonces, memory.stage, memory.period, party, public
+
+
+def to_everybody(kind: str, contents: Mapping[int, bytes], view: PartyView) -> Message:
+    """The same bytes for everybody, from each of the hosted parties."""
+    pieces = tuple(bytes_of(contents[party]) for party in view.parties)
+    expanded = tuple(piece.expand(view.roster.parties, len(piece)) for piece in pieces)
+    return Message(kind, "peers", view.parties, expanded, round=view.names)
+
+
+def bytes_of(content: bytes) -> Tensor:
+    """(n,) uint8."""
+    return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
+
+
+def content_of(piece: Tensor) -> bytes:
+    """The bytes that a sender has sent everybody."""
+    return piece[0].numpy().tobytes()

@@ -1,0 +1,383 @@
+"""What lets a masked sum survive the loss of a party between masking and upload: secrets of a round, shared t of n."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from torch import Tensor
+
+from lightning_vfl.aggregators.messages import refuse_outside
+from lightning_vfl.aggregators.secure.consent import Survivors
+from lightning_vfl.crypto import (
+    Confined,
+    KeyPair,
+    Keystream,
+    MaskNames,
+    PairKeys,
+    PairKeystream,
+    PairMasks,
+    SeededSecrets,
+    Signer,
+    derive,
+)
+from lightning_vfl.crypto.keys import SIZE
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
+from lightning_vfl.field import LagrangeCode, PrimeField
+from lightning_vfl.types import RoundNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from lightning_vfl.crypto import Use
+
+FIELD = PrimeField()  # 2^31 - 1
+WORD = np.uint32  # of ring elements
+LIMB_BITS = 30
+LIMBS = -(-8 * SIZE // LIMB_BITS)  # field elements of a secret of 32 bytes
+
+MASKS, SELF = "mask seed", "self-mask seed"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How many parties together can undo the masks of one that is lost.
+
+    Any t of n parties give both secrets of another back, so at most t - 1 may collude with a server that says truly who
+    is lost. Against a server that lies, at most 2t - n - 1 may: otherwise n - c honest parties and c colluders make two
+    sets of t, one of which is told that a party is lost and the other that it is there. n - t parties may be lost.
+
+    Args:
+        threshold: t, more than half of the parties; ``auto``: ⌊2n/3⌋ + 1, so that at least ⌊n/3⌋ of them may collude
+            with a server that lies.
+
+    References:
+        Bonawitz et al. 2017, section 6: against a server that lies, fewer than 2t - n colluders and t ≥ ⌊2n/3⌋ + 1.
+
+    Examples:
+        >>> [Recovery().needed(n) for n in (3, 4, 5, 6, 9)], [Recovery().tolerated(n) for n in (3, 4, 5, 6, 9)]
+        ([3, 3, 4, 5, 7], [1, 1, 2, 3, 4])
+    """
+
+    threshold: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.threshold, int) and not isinstance(self.threshold, bool)
+        if not (number or self.threshold == "auto"):
+            raise ConfigurationError(
+                f"recovery threshold {self.threshold!r} is no number of parties; use a whole number, or auto"
+            )
+
+    @classmethod
+    def of(cls, given: "Recovery | Mapping[str, Any] | str | None") -> "Recovery | None":
+        """From what a recipe says: ``{threshold: 3}``, ``auto`` or nothing.
+
+        Raises:
+            ConfigurationError: for anything else.
+        """
+        if given is None or isinstance(given, cls):
+            return given
+        if given == "auto":
+            return cls()
+        if isinstance(given, Mapping) and set(given) <= {"threshold"}:
+            return cls(**given)
+        raise ConfigurationError(f"recovery {given!r} cannot be; use {{threshold: 3}}, auto or null")
+
+    def needed(self, parties: int) -> int:
+        """T for so many parties.
+
+        Raises:
+            ConfigurationError: before training, for a threshold that two disjoint sets could reach, or nobody can.
+        """
+        if self.threshold == "auto":
+            return 2 * parties // 3 + 1
+        least = parties // 2 + 1
+        if not least <= self.threshold <= parties:
+            raise ConfigurationError(
+                f"recovery threshold {self.threshold!r} cannot be for {parties} parties: below {least} two halves "
+                f"could be told different things, and uncover a party together; use {least} to {parties}, or auto"
+            )
+        return self.threshold
+
+    def tolerated(self, parties: int, lies: bool = True) -> int:
+        """How many parties may collude with the server, at most, so that it cannot read another's embedding.
+
+        ``lies``: the server may say anything about who is called and who is lost; else it tells the truth, and
+        nobody is away: a sum over the colluders and one other party always tells the server that party's embedding.
+        """
+        needed = self.needed(parties)
+        return max(0, min(2 * needed - parties if lies else needed, parties - 1) - 1)
+
+
+class RoundSecrets:
+    """A party's secrets of one round; no copy has them.
+
+    Args:
+        x: 32 bytes that the masks with others come from.
+        b: 32 bytes that the mask of its own comes from.
+    """
+
+    def __init__(self, x: bytes, b: bytes) -> None:
+        self._held = Confined((x, b))
+
+    @property
+    def seeds(self) -> tuple[bytes, bytes]:
+        """X and b, to be shared."""
+        return self._held.open()
+
+    @cached_property
+    def pair(self) -> KeyPair:
+        """The key pair that the round's masks with others come from."""
+        return KeyPair(X25519PrivateKey.from_private_bytes(self.seeds[0]))
+
+    @classmethod
+    def draw(cls, party: int, names: RoundNames, round: int, insecure_seeded: bool) -> "RoundSecrets":
+        """From the operating system; ``insecure_seeded``: from a named stream."""
+        if insecure_seeded:
+            words = SeededSecrets(names.seed).source("recovery", names.stage, round, party)(2 * SIZE // 8)
+            drawn = words.astype("<u8").tobytes()
+        else:
+            drawn = os.urandom(2 * SIZE)
+        return cls(drawn[:SIZE], drawn[SIZE:])
+
+
+def to_limbs(secrets: Sequence[bytes]) -> Tensor:
+    """(n, LIMBS) field elements of n secrets of 32 bytes.
+
+    Examples:
+        >>> to_bytes(to_limbs([bytes(range(32))])) == [bytes(range(32))]
+        True
+    """
+    bits = np.unpackbits(np.frombuffer(b"".join(secrets), np.uint8).reshape(-1, SIZE), axis=1, bitorder="little")
+    padded = np.pad(bits, ((0, 0), (0, LIMBS * LIMB_BITS - bits.shape[1])))
+    limbs = padded.reshape(len(bits), LIMBS, LIMB_BITS).astype(np.int64) @ (1 << np.arange(LIMB_BITS, dtype=np.int64))
+    return torch.from_numpy(limbs)
+
+
+def to_bytes(limbs: Tensor) -> list[bytes]:
+    """The other way round.
+
+    Raises:
+        ValueError: for elements that stand for no secret: the shares did not belong together.
+    """
+    values = limbs.numpy()
+    if (values >> LIMB_BITS).any():
+        raise ValueError("the shares do not belong together: what they give is no secret")
+    bits = (values[:, :, None] >> np.arange(LIMB_BITS)) & 1
+    flat = bits.reshape(len(values), -1)
+    if flat[:, 8 * SIZE :].any():
+        raise ValueError("the shares do not belong together: what they give is no secret")
+    packed = np.packbits(flat[:, : 8 * SIZE].astype(np.uint8), axis=1, bitorder="little")
+    return [row.tobytes() for row in packed]
+
+
+def share(secrets: Sequence[bytes], needed: int, parties: int, insecure_seed: Sequence[Any] | None = None) -> Tensor:
+    """(M, n, LIMBS): Shamir's shares of n secrets, any ``needed`` of which give them back; fewer say nothing.
+
+    References:
+        Shamir, "How to Share a Secret", Communications of the ACM 22, 1979; as the Lagrange code with one block.
+    """
+    code, limbs = LagrangeCode(FIELD, 1, needed - 1, parties), to_limbs(secrets)
+    words = Keystream().source()
+    if insecure_seed is not None:
+        seed, *names = insecure_seed
+        words = SeededSecrets(seed).source("recovery shares", *names)
+    masks = FIELD.random((needed - 1, *limbs.shape), words)
+    return code.share(limbs.unsqueeze(0), masks)
+
+
+def reconstruct(shares: Tensor, holders: Sequence[int], needed: int, parties: int) -> list[bytes]:
+    """The n secrets from the shares (holders, n, LIMBS) of at least ``needed`` holders.
+
+    Raises:
+        ConfigurationError: from fewer.
+        MalformedMessage: naming the holder of shares that are no field elements, or holders whose shares do not fit.
+    """
+    refuse_outside(shares.unbind(0), holders, "shares", FIELD.modulus)
+    code = LagrangeCode(FIELD, 1, needed - 1, parties)
+    values = code.decode(shares, holders, 1)[0]
+    try:
+        return to_bytes(values)
+    except ValueError as error:
+        raise MalformedMessage(f"what parties {list(holders)[:needed]} have revealed is wrong: {error}") from error
+
+
+@dataclass
+class Vault:
+    """What the hosted parties keep for recovery in one key period.
+
+    Args:
+        rounds: of the period.
+        secrets: by (party, round), of hosted parties.
+        publics: by party, everybody's round keys, one after the other.
+        shares: by (holder, owner), what a hosted party holds of another's secrets: (rounds, x and b, LIMBS).
+        revealed: by (holder, owner, round), which of the two a hosted party has revealed.
+        masked: by (party, round), the called parties with whom a hosted party has masked its upload.
+        signed: by (party, round), the set of survivors that a hosted party has signed.
+        needed: t.
+    """
+
+    rounds: range = range(0)
+    needed: int = 1
+    secrets: dict[tuple[int, int], RoundSecrets] = field(default_factory=dict, repr=False)
+    publics: dict[int, bytes] = field(default_factory=dict, repr=False)
+    shares: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+    revealed: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    masked: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    signed: dict[tuple[int, int], Survivors] = field(default_factory=dict)
+
+    def draw(self, parties: Sequence[int], names: RoundNames, insecure_seeded: bool) -> None:
+        """Secrets of all rounds of the period."""
+        for party in parties:
+            own = [RoundSecrets.draw(party, names, round, insecure_seeded) for round in self.rounds]
+            self.secrets |= {(party, round): secrets for round, secrets in zip(self.rounds, own, strict=True)}
+            self.publics[party] = b"".join(secrets.pair.public for secrets in own)
+
+    def shares_of(self, party: int, needed: int, parties: int, insecure_seed: Sequence[Any] | None) -> list[bytes]:
+        """What everybody is to hold of a party's secrets, by receiver; its own part is kept."""
+        own = [self.secrets[party, round] for round in self.rounds]
+        shares = share([seed for secrets in own for seed in secrets.seeds], needed, parties, insecure_seed)
+        self.shares[party, party] = shares[party].view(len(self.rounds), 2, LIMBS)
+        return [piece.numpy().astype("<u4").tobytes() for piece in shares]
+
+    def keep(self, holder: int, owner: int, shares: bytes) -> None:
+        """File what a hosted party was sent."""
+        limbs = torch.from_numpy(np.frombuffer(shares, "<u4").astype(np.int64))
+        self.shares[holder, owner] = limbs.view(len(self.rounds), 2, LIMBS)
+
+    def public(self, party: int, round: int) -> bytes:
+        """A party's public key of a round."""
+        start = (round - self.rounds.start) * SIZE
+        return self.publics[party][start : start + SIZE]
+
+    def sign(self, party: int, survivors: Survivors, signer: Signer) -> bytes:
+        """A hosted party's signature of the survivors of a round; of one set a round.
+
+        Raises:
+            RuntimeError: for what it refuses to sign, and for another set than the one that it has signed.
+        """
+        round = survivors.round
+        survivors.refuse(party, self.masked.get((party, round)), self.needed)
+        first = self.signed.setdefault((party, round), survivors)
+        if first != survivors:
+            raise RuntimeError(
+                f"party {party} signs no set of survivors of round {round}: it has signed {first.included} and is now "
+                f"told {survivors.included}"
+            )
+        return survivors.signed_by(signer)
+
+    def reveal(self, holder: int, owner: int, round: int, kind: str) -> Tensor:
+        """(LIMBS,), a hosted party's share of the mask seed or of the self-mask seed of a round; never of both.
+
+        Raises:
+            RuntimeError: if it has revealed the other one: together they would uncover the owner's upload.
+        """
+        if self.revealed.setdefault((holder, owner, round), kind) != kind:
+            raise RuntimeError(
+                f"party {holder} was asked for the {kind} of party {owner} in round {round} and has revealed its "
+                f"{self.revealed[holder, owner, round]}; with both the upload could be read"
+            )
+        return self.shares[holder, owner][round - self.rounds.start, 0 if kind == MASKS else 1]
+
+    def masks(self, party: int, called: Sequence[int], round: int, bits: int, ledger: Any) -> "RoundMasks":
+        """A hosted party's masks of a round, in which these parties are called; to be had once.
+
+        Raises:
+            ValueError: for a round that has been masked: its words must never be used again.
+            RuntimeError: for fewer than t called parties, whose secrets could all be uncovered; for a called party
+                whose round keys are not authenticated yet.
+        """
+        if (party, round) in self.masked:
+            raise ValueError(f"party {party} has masked round {round}, and its words must never be used again")
+        if len(called) < self.needed:
+            raise RuntimeError(
+                f"party {party} sends no upload in round {round}: {len(called)} parties are called, and at least "
+                f"{self.needed} have to be"
+            )
+        for other in called:
+            if (party, other) not in self.shares:  # they show whose the round keys are
+                raise RuntimeError(
+                    f"party {party} sends no upload in round {round}: the seed shares of party {other} have not "
+                    "arrived, which authenticate its round keys"
+                )
+        self.masked[party, round] = tuple(called)
+        publics = {m: self.public(m, round) for m in called}
+        return RoundMasks(party, self.secrets[party, round], publics, bits, ledger)
+
+
+class RoundMasks:
+    """The masks of a round in which secrets can be revealed: with the other called parties, and one of one's own.
+
+    Args:
+        party: whose they are.
+        secrets: of this party, for this round.
+        publics: round keys of the called parties.
+        bits: of the ring.
+        ledger: is told every stretch of keystream that is used.
+    """
+
+    def __init__(
+        self,
+        party: int,
+        secrets: RoundSecrets,
+        publics: Mapping[int, bytes],
+        bits: int,
+        ledger: "Callable[[Use], object] | None" = None,
+    ) -> None:
+        session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
+        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits, ledger)
+        self.seed, self.ledger = secrets.seeds[1], ledger
+        self.members = tuple(sorted(publics))
+
+    def add_to(self, values: "NDArray[Any]", names: MaskNames, round: int) -> None:
+        """Hide values of the ring, in place."""
+        self.masks.add_to(values, self.members, names, round)
+        own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
+        if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
+            values &= WORD(2**self.masks.bits - 1)
+
+
+def own_mask(
+    seed: bytes, names: MaskNames, party: int, ledger: "Callable[[Use], object] | None" = None
+) -> PairKeystream:
+    """The keystream of a party's mask of its own, under a key for these names alone."""
+    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD, party, ledger)
+
+
+def unmask(
+    total: "NDArray[Any]",
+    survivors: Mapping[int, bytes],
+    lost: Mapping[int, bytes],
+    publics: Mapping[int, bytes],
+    bits: int,
+    names: MaskNames,
+    round: int,
+) -> None:
+    """Take what did not cancel out of the survivors' sum, in place (Bonawitz et al. 2017, section 4, round 3).
+
+    Args:
+        total: the sum of the survivors' uploads in the ring.
+        survivors: their self-mask seeds b.
+        lost: the secrets x of those who were called and whose uploads are not in the sum.
+        publics: round keys of the survivors.
+        bits: of the ring.
+        names: of the masks.
+        round: its number.
+    """
+    flat = total.reshape(-1)
+    for party in sorted(survivors):
+        own_mask(survivors[party], names, party).add_to(flat, round, -1)
+    secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
+    everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
+    for party, own in secrets.items():  # what the survivors added for it, it would have taken away
+        masks = RoundMasks(party, own, everybody, bits).masks
+        total += masks.mask_of((party, *sorted(survivors)), names, round, total.shape)
+    if bits < 8 * total.itemsize:
+        total &= WORD(2**bits - 1)

@@ -1,0 +1,1 @@
+"""The commands of ``lightning-vfl``, and the recipes that they read."""

@@ -1,0 +1,170 @@
+"""``lightning-vfl privacy``: what a fit of a recipe costs its records at most, computed without training."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from lightning.pytorch import Trainer
+from rich.console import Console
+from rich.table import Table
+
+from lightning_vfl.callbacks.injector import FaultInjector
+from lightning_vfl.commands.parse_errors import OneLineParser
+from lightning_vfl.datamodules import VerticalDataModule
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyEvent, worst_epsilon
+from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
+from lightning_vfl.privacy.solve import largest_beta, largest_epochs, largest_levels
+from lightning_vfl.protocols import CascadeVFL
+from lightning_vfl.protocols.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
+from lightning_vfl.protocols.round import RoundVFL
+
+MOST_COUNTED = 10_000  # epochs that are gone through one by one
+DELTAS = (1e-3, 1e-5, 1e-7)
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command's own arguments, and those of the recipe."""
+    parser = OneLineParser(
+        prog="lightning-vfl privacy",
+        description="What a fit of this recipe costs its records in privacy at most. Besides the options below it "
+        "takes those of fit: --config data/digits --config protocol/pbm --trainer.max_epochs 10.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--delta", type=float, nargs="+", default=DELTAS, help="δ of the table (default: %(default)s)")
+    parser.add_argument("--solve", choices=("beta", "levels", "epochs"), help="what to find for --target-epsilon")
+    parser.add_argument("--target-epsilon", type=float, help="ε to stay below")
+    parser.add_argument("--unit", choices=UNITS, default="party-record", help="of --solve (default: %(default)s)")
+    own, recipe = parser.parse_known_args(list(arguments))
+    if (own.solve is None) != (own.target_epsilon is None):
+        parser.error("--solve and --target-epsilon belong together; give both")
+    return own, recipe
+
+
+def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> None:
+    """Print the table of a recipe, and what would meet a target.
+
+    Args:
+        arguments: of ``lightning-vfl``, behind ``privacy``.
+        build: makes a command line of ``fit`` that has built everything and runs nothing.
+
+    Raises:
+        ConfigurationError: for a recipe whose aggregator accounts for nothing.
+    """
+    own, recipe = parse(arguments)
+    done = build(["fit", *recipe])
+    module, data, trainer = done.model, done.datamodule, done.trainer
+    if not module.aggregator.accounts or not isinstance(module, RoundVFL):
+        raise ConfigurationError(
+            f"{type(module.aggregator).__name__} claims no privacy that could be counted; use PoissonBinomial or "
+            "LocalGaussian"
+        )
+    plan = planned(module, data, trainer)
+    _print(plan, own.delta)
+    if module.aggregator.simulated is not None:
+        print(module.aggregator.simulated)
+    if own.solve is not None:
+        print(_solved(plan, own))
+
+
+def planned(module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> "Plan":
+    """The plan of a fit with new parts, which are then used up: nothing but the plan is to be made of them."""
+    data.setup("fit")
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        if isinstance(callback, FaultInjector):
+            callback.setup(trainer, module, "fit")
+    module.build_for(data)
+    module.refuse_shared_statistics(data)  # as the fit will
+    return Plan(module, data, trainer)
+
+
+class Plan:
+    """What a fit may release, and what that costs.
+
+    Args:
+        module: the protocol, built.
+        data: set up for a fit.
+        trainer: says where the fit ends and how many processes share a joint batch; none is started.
+    """
+
+    def __init__(self, module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> None:
+        records = data.records("train")
+        self.records, self.limits = len(records), Limits.of(trainer)
+        self.parties = module.roster.parties
+        self.schedule = partial(
+            module.schedule, records, data.batch_size * trainer.world_size, data.seed, data.drop_last
+        )
+        self.releases = planned_releases(self.schedule(), self.records, self.limits)
+        self.events = module.possible_events()  # after the schedule, which says who joins embeddings
+        self.timed = isinstance(module, CascadeVFL)
+
+    def epsilon(self, delta: float, unit: str, events: Sequence[PrivacyEvent] | None = None) -> float:
+        """What the fit costs at most; with other events, what it would cost with these."""
+        return self._cost(self.releases, delta, unit, self.events if events is None else events)
+
+    def most_epochs(self, target: float, delta: float, unit: str) -> int:
+        """The largest number of epochs that costs at most the target, whatever the limit on steps is."""
+        limits = replace(self.limits, epochs=None, steps=None)
+        schedule = self.schedule()
+        if schedule.whole_passes and limits.batches_of(schedule.steps) == schedule.steps:
+
+            def epsilon(epochs: int) -> float:
+                return self._cost(Releases(epochs, 0, epochs, epochs * self.records), delta, unit, self.events)
+
+            return largest_epochs(target, epsilon)
+        costs = []
+        for releases in islice(releases_by_epoch(schedule, self.records, limits), MOST_COUNTED):
+            costs.append(self._cost(releases, delta, unit, self.events))
+            if costs[-1] > target:
+                break
+        return largest_epochs(target, lambda epochs: costs[min(epochs, len(costs)) - 1], MOST_COUNTED)
+
+    @staticmethod
+    def _cost(releases: Releases, delta: float, unit: str, events: Sequence[PrivacyEvent]) -> float:
+        return worst_epsilon(events, releases.most, releases.total, delta, unit)
+
+
+def _print(plan: Plan, deltas: Sequence[float]) -> None:
+    releases, several = plan.releases, len(plan.events) > 1
+    print(
+        f"ε after {releases.epochs:,} epochs of {releases.rounds:,} rounds in all over {plan.records:,} records, each "
+        f"released {releases.most:,} times at most; {'whichever costs most of ' if several else ''}"
+        + "; ".join(map(str, plan.events))
+    )
+    table = Table("unit")
+    for delta in deltas:
+        table.add_column(f"δ = {delta:g}", justify="right")
+    for unit in UNITS:
+        rows = {label(unit): plan.events}
+        for colluders in coalitions(plan.parties) if unit in AGAINST else ():
+            fewer = tuple(against(event, colluders) for event in plan.events)
+            if any(one.curve(unit) != other.curve(unit) for one, other in zip(fewer, plan.events, strict=True)):
+                rows[f"{label(unit)}, against the server and {in_words(colluders)}"] = fewer
+        for name, events in rows.items():
+            figures = (plan.epsilon(delta, unit, events) for delta in deltas)
+            table.add_row(name, *(f"{epsilon:,.4g}" for epsilon in figures))
+    Console().print(table)
+
+
+def _solved(plan: Plan, own: argparse.Namespace) -> str:
+    target, delta, unit = own.target_epsilon, own.delta[0] if len(own.delta) == 1 else 1e-5, own.unit
+    goal = f"ε ≤ {target:g} of a {label(unit)}, at δ = {delta:g}"
+    if own.solve == "epochs":
+        return f"{goal}: epochs = {plan.most_epochs(target, delta, unit):,}"
+    events = [event for event in plan.events if isinstance(event, PoissonBinomialEvent)]
+    if len(events) < len(plan.events) or not events:
+        raise ConfigurationError(f"--solve {own.solve} is for PoissonBinomial; with this aggregator use --solve epochs")
+    epochs = plan.releases.epochs
+    if own.solve == "beta":
+        beta = largest_beta(target, lambda beta: plan.epsilon(delta, unit, [replace(e, beta=beta) for e in events]))
+        return f"{goal}: beta = {beta:.6g} with levels = {events[0].levels} and {epochs:,} epochs"
+    if plan.timed:
+        raise ConfigurationError(
+            "--solve levels: uploads of more levels take longer, and the order of CascadeVFL's periods depends on "
+            "that; use --solve beta or --solve epochs"
+        )
+    levels = largest_levels(target, lambda n: plan.epsilon(delta, unit, [replace(e, levels=n) for e in events]))
+    return f"{goal}: levels = {levels} with beta = {events[0].beta:g} and {epochs:,} epochs"

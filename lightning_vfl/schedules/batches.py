@@ -1,0 +1,301 @@
+"""The order of batches: a pure function of seeds and sizes, never of a parameter."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import Name, permutation, stream
+from lightning_vfl.types import Event
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Planned = tuple["NDArray[np.int64]", Event | None]
+Plan = list[Planned]
+
+
+class Schedule(ABC):
+    """Which records, in which order, in which round; the same in every process.
+
+    ``epoch(e)`` is the plan of one epoch: the joint batch's record positions and, in asynchronous protocols, the event.
+    Positions (B,) are of records that all parties learn from together; (B, M + 1) have a column for every participant.
+    ``steps`` is the same for every epoch of a fit. A schedule with state (an event queue that runs on across epochs)
+    plans from the start of the current epoch, moves with ``advance`` and keeps its state as plain numbers. It may plan
+    as it is asked, so that nothing is planned that is never done.
+    """
+
+    steps: int
+
+    @property
+    def pass_batches(self) -> int:
+        """Mini-batches of one party's pass over its records, ⌊N/B⌋; default: ``steps``."""
+        return self.steps
+
+    @property
+    def whole_passes(self) -> bool:
+        """Whether every epoch has every record exactly once; default: that is not said."""
+        return False
+
+    @abstractmethod
+    def epoch(self, epoch: int) -> Iterable[Planned]:
+        """The batches of this epoch, in order."""
+
+    def advance(self, played: int) -> None:
+        """Move to the start of the next epoch, after so many batches of this one; default: nothing to move."""
+        return
+
+    def state_dict(self) -> dict[str, Any]:
+        """State at the start of the current epoch."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to that state."""
+        return
+
+
+def _batches(order: "NDArray[np.int64]", batch_size: int, drop_last: bool) -> Plan:
+    whole = len(order) - len(order) % batch_size if drop_last else len(order)
+    return [(order[start : start + batch_size], None) for start in range(0, whole, batch_size)]
+
+
+def _refuse_larger(batch_size: int, records: int) -> None:
+    if batch_size > records:
+        raise ConfigurationError(
+            f"batch_size {batch_size} exceeds the {records} training records; lower it to at most {records}"
+        )
+
+
+class InOrder(Schedule):
+    """Every record once, in order of position: evaluation and prediction.
+
+    Examples:
+        >>> [ids.tolist() for ids, _ in InOrder(5, 2).epoch(0)]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(self, records: int, batch_size: int) -> None:
+        self.records = records
+        self.batch_size = batch_size
+        self.steps = -(-records // batch_size)
+
+    def epoch(self, epoch: int) -> Plan:
+        return _batches(np.arange(self.records, dtype=np.int64), self.batch_size, drop_last=False)
+
+
+class Aligned(Schedule):
+    """Every record once an epoch, K records of one coded row always together: the cheap batches of coded aggregators.
+
+    A batch is ⌈batch_size / K⌉ coded rows with all their records, so up to K - 1 records more than was asked for. Their
+    order depends on (seed, epoch) alone; which records share a coded row, on ``blocks``.
+
+    Args:
+        blocks: which record is in which coded row.
+        batch_size: rows of a joint batch, rounded up to whole coded rows.
+        seed: names the order.
+        drop_last: leave out the last, smaller batch of every epoch.
+
+    Raises:
+        ConfigurationError: if a batch would be larger than the data.
+
+    Examples:
+        >>> from lightning_vfl.aggregators.coded.blocks import Blocks
+        >>> plan = Aligned(Blocks(5, 2), 3, seed=0).epoch(0)
+        >>> sorted(len(ids) for ids, _ in plan), sorted(int(i) for ids, _ in plan for i in ids)
+        ([1, 4], [0, 1, 2, 3, 4])
+    """
+
+    def __init__(self, blocks: Blocks, batch_size: int, seed: int, drop_last: bool = False) -> None:
+        _refuse_larger(batch_size, blocks.records)
+        self.blocks = blocks
+        self.rows = -(-batch_size // blocks.count)
+        self.seed = seed
+        self.drop_last = drop_last
+        self.steps = max(1, blocks.rows // self.rows) if drop_last else -(-blocks.rows // self.rows)
+
+    @property
+    def pass_batches(self) -> int:
+        return max(1, self.blocks.rows // self.rows)
+
+    def epoch(self, epoch: int) -> Plan:
+        order = permutation(self.blocks.rows, self.seed, "order", "fit", epoch)
+        table = self.blocks.at(0, self.blocks.rows).numpy()
+        batches = (table[order[i * self.rows : (i + 1) * self.rows]].reshape(-1) for i in range(self.steps))
+        return [(ids[ids != PADDING], None) for ids in batches]
+
+
+class Shuffled(Schedule):
+    """Every record once an epoch, in an order that depends on (seed, epoch) alone.
+
+    Args:
+        records: N.
+        batch_size: rows of a joint batch.
+        seed: names the order.
+        drop_last: leave out the last, smaller batch of every epoch.
+
+    Raises:
+        ConfigurationError: if a batch would be larger than the data.
+
+    Examples:
+        >>> plan = Shuffled(5, 2, seed=0).epoch(0)
+        >>> sorted(int(i) for ids, _ in plan for i in ids)
+        [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, records: int, batch_size: int, seed: int, drop_last: bool = False) -> None:
+        _refuse_larger(batch_size, records)
+        self.records = records
+        self.batch_size = batch_size
+        self.seed = seed
+        self.drop_last = drop_last
+        self.steps = records // batch_size if drop_last else -(-records // batch_size)
+
+    @property
+    def pass_batches(self) -> int:
+        return self.records // self.batch_size
+
+    @property
+    def whole_passes(self) -> bool:
+        return not self.drop_last or self.records % self.batch_size == 0
+
+    def epoch(self, epoch: int) -> Plan:
+        order = permutation(self.records, self.seed, "order", "fit", epoch)
+        return _batches(order, self.batch_size, self.drop_last)
+
+
+class Phases(Schedule):
+    """Decoupled training: every guest its own order of its own records, hosts those that they have been told.
+
+    Guests go through permutations of their records, one after the other, so every batch has B rows for everybody, and
+    an epoch is a pass of the longest guest. The owner goes through the records that everybody holds.
+
+    Args:
+        records: N.
+        present: (N, M), which guest holds which record; None: all hold all, and every epoch is that of ``Shuffled``.
+        batch_size: B, rows of a batch.
+        seed: names the orders.
+        parties: M, the guests.
+        phase_of: the phase of an epoch; "owner" if the owner learns, anything else if guests or hosts do.
+        communicates: whether the guests send in an epoch; like ``phase_of``, a pure function.
+        drop_last: leave out the last batch of every epoch, in which the longest guest begins again.
+
+    Shapes: ids (B, M + 1), column m for guest m and column M for the hosts; in phase "owner" (B,), or (L,) if the
+        L records that everybody holds are fewer.
+    Guarantee: a guest's column has records that it holds, all of them before one comes again, and in an epoch all of
+        the longest guest (save for ``drop_last``). In the first epoch that communicates, the hosts' column has B
+        different records that guests have had in that epoch up to that batch; later it goes through permutations of
+        those that guests have had in earlier epochs that communicated. (seed, epoch) alone decides.
+    Not guaranteed: different records in a batch in which one permutation ends and the next begins; anything about the
+        hosts' column before an epoch has communicated (it repeats that of guest 0).
+
+    Raises:
+        ConfigurationError: for a guest without records, a batch larger than a guest's records, and if everybody holds
+            no record in common.
+
+    Examples:
+        >>> present = np.array([[True, True], [True, False], [False, True], [True, False]])
+        >>> plan = Phases(4, present, 2, 0, 2, lambda e: "owner" if e else "representation", lambda e: True)
+        >>> [ids.shape for ids, _ in plan.epoch(0)], [ids.tolist() for ids, _ in plan.epoch(1)]
+        ([(2, 3), (2, 3)], [[0], [0]])
+    """
+
+    def __init__(
+        self,
+        records: int,
+        present: "NDArray[np.bool_] | None",
+        batch_size: int,
+        seed: int,
+        parties: int,
+        phase_of: Callable[[int], str],
+        communicates: Callable[[int], bool],
+        drop_last: bool = False,
+    ) -> None:
+        self.records = records
+        self.batch_size = batch_size
+        self.seed = seed
+        self.phase_of = phase_of
+        self.communicates = communicates
+        self._alike = Shuffled(records, batch_size, seed, drop_last) if present is None else None
+        if present is None:
+            present = np.ones((records, parties), dtype=np.bool_)
+        self._held = [np.flatnonzero(present[:, m]) for m in range(parties)]
+        self._common = np.flatnonzero(present.all(1))
+        self._owned = int(present.any(1).sum())
+        self._refuse_few()
+        longest = max(map(len, self._held))
+        self.steps = longest // batch_size if drop_last else -(-longest // batch_size)
+
+    @property
+    def pass_batches(self) -> int:
+        return max(map(len, self._held)) // self.batch_size
+
+    def epoch(self, epoch: int) -> Plan:
+        if self._alike is not None:
+            return self._alike.epoch(epoch)
+        if self.phase_of(epoch) == "owner":
+            rows = self.steps * min(self.batch_size, len(self._common))
+            ids = _passes(self._common, rows, self.seed, "order", "fit", epoch, "owner")
+        else:
+            guests = self._guests(epoch)
+            ids = np.column_stack([guests, self._hosts(epoch, guests)])
+        return [(batch, None) for batch in np.split(ids, self.steps)]
+
+    def _guests(self, epoch: int) -> "NDArray[np.int64]":
+        """(steps · B, M), what each guest has in this epoch."""
+        rows = self.steps * self.batch_size
+        orders = [_passes(held, rows, self.seed, "order", "fit", epoch, m) for m, held in enumerate(self._held)]
+        return np.column_stack(orders)
+
+    def _hosts(self, epoch: int, guests: "NDArray[np.int64]") -> "NDArray[np.int64]":
+        """(steps · B,), what the hosts have in this epoch."""
+        names: tuple[Name, ...] = ("order", "fit", epoch, "hosts")
+        if len(earlier := self._sent_before(epoch)):
+            return _passes(earlier, len(guests), self.seed, *names)
+        if not self.communicates(epoch):
+            return guests[:, 0]
+        sent = np.zeros(self.records, dtype=np.bool_)
+        draws = []
+        for step, batch in enumerate(np.split(guests, self.steps)):
+            sent[batch] = True
+            draws.append(_drawn(np.flatnonzero(sent), self.batch_size, self.seed, *names, step))
+        return np.concatenate(draws)
+
+    def _sent_before(self, epoch: int) -> "NDArray[np.int64]":
+        """The records that guests have had in earlier epochs that communicated."""
+        sent = np.zeros(self.records, dtype=np.bool_)
+        for earlier in filter(self.communicates, range(epoch)):
+            sent[self._guests(earlier)] = True
+            if sent.sum() == self._owned:  # mostly after one
+                break
+        return np.flatnonzero(sent)
+
+    def _refuse_few(self) -> None:
+        fewest, party = min((len(held), m) for m, held in enumerate(self._held))
+        if not fewest:
+            raise ConfigurationError(f"party {party} holds no training record; give it some or leave the party out")
+        if not len(self._common):
+            raise ConfigurationError(
+                f"the owner has nothing to learn from: none of the {self.records} training records is held by all "
+                f"{len(self._held)} parties; give them some in common"
+            )
+        if self.batch_size > fewest:
+            raise ConfigurationError(
+                f"batch_size {self.batch_size} exceeds the {fewest} training records of party {party}; lower it to at "
+                f"most {fewest}"
+            )
+
+
+def _passes(pool: "NDArray[np.int64]", length: int, seed: int, *names: Name) -> "NDArray[np.int64]":
+    """The first ``length`` of permutations of the pool, one after the other; a pass's number is its last name."""
+    passes = range(-(-length // len(pool)))
+    return np.concatenate([pool[permutation(len(pool), seed, *names, number)] for number in passes])[:length]
+
+
+def _drawn(pool: "NDArray[np.int64]", count: int, seed: int, *names: Name) -> "NDArray[np.int64]":
+    """The first ``count`` of a permutation of the pool, without sorting the others: a tenth of the time."""
+    words = stream(seed, *names).random_raw(len(pool))
+    first = np.sort(np.argpartition(words, count - 1)[:count])
+    return pool[first[np.argsort(words[first], kind="stable")]]

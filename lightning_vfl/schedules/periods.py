@@ -1,0 +1,156 @@
+"""The order of events when several parties take turns of their own length: whoever ends first comes first."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from lightning_vfl.schedules.batches import Planned, Schedule
+from lightning_vfl.schedules.own_orders import OwnOrders
+from lightning_vfl.types import Event
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Seconds = Callable[[int, int, "NDArray[np.int64]"], float]
+
+
+@dataclass(frozen=True, order=True)
+class _Turn:
+    """A period that has begun; of equal ends the lower party number comes first.
+
+    Moments are fractions: two periods of one party end exactly when one of a party half as fast does.
+    """
+
+    end: Fraction
+    party: int
+    request: int
+    number: int
+    start: Fraction
+
+    def state(self) -> list[Any]:
+        return [*self.end.as_integer_ratio(), self.party, self.request, self.number, *self.start.as_integer_ratio()]
+
+    @classmethod
+    def of(cls, state: list[Any]) -> "_Turn":
+        above, below, party, request, number, start_above, start_below = state
+        return cls(Fraction(above, below), party, request, number, Fraction(start_above, start_below))
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """Where the turns stand: the number of the next event to begin, who is in a period, who waits for the others."""
+
+    number: int
+    turns: tuple[_Turn, ...]
+    ended: tuple[_Turn, ...]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "turns": [turn.state() for turn in self.turns],
+            "ended": [turn.state() for turn in self.ended],
+        }
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> "_Standing":
+        turns, ended = (tuple(_Turn.of(turn) for turn in state[name]) for name in ("turns", "ended"))
+        return cls(state["number"], turns, ended)
+
+
+class Periods(Schedule):
+    """Turns of several active parties, each over records of its own, in the order in which their periods end.
+
+    An active party begins its next period the moment it has ended one; ``together``, when all have ended theirs. An
+    event is the END of a period. Events are numbered as their periods BEGIN, because what happens to a period is known
+    by its number before its end is. An epoch is Σ⌊N_l / B⌋ events; the turns run on from epoch to epoch.
+
+    ``Event.request`` counts a party's own periods, ``Event.refresh`` names who begins its next one with this event.
+
+    Args:
+        shares: active party -> positions (N_l,) of the records whose labels it holds.
+        batch_size: B; a party with fewer labels takes them all.
+        seed: names the parties' orders.
+        seconds: (event number, party, the batch's positions) -> how long that period takes; a pure function.
+        together: nobody begins before the slowest has ended.
+        begin: virtual seconds at which everybody begins.
+        number: how many events have begun before.
+        first: the number of everybody's first period.
+
+    Guarantee: every label is in one batch of a pass of its holder (but for the last N_l mod B of a pass); ends never
+        decrease; of equal ends the lower party number comes first.
+
+    Examples:
+        >>> import numpy as np
+        >>> plan = Periods({0: np.arange(4), 1: np.arange(4, 8)}, 2, 0, lambda number, party, ids: 1.0 + 2 * party)
+        >>> [(event.party, event.start, event.end) for _, event in plan.epoch(0)]
+        [(0, 0.0, 1.0), (0, 1.0, 2.0), (0, 2.0, 3.0), (1, 0.0, 3.0)]
+    """
+
+    def __init__(
+        self,
+        shares: "Mapping[int, NDArray[np.int64]]",
+        batch_size: int,
+        seed: int,
+        seconds: Seconds,
+        together: bool = False,
+        begin: float = 0.0,
+        number: int = 0,
+        first: int = 0,
+    ) -> None:
+        self.parties = tuple(sorted(shares))
+        self.together = together
+        self._orders = OwnOrders([shares[party] for party in self.parties], batch_size, seed)
+        self._place = {party: place for place, party in enumerate(self.parties)}
+        self._seconds = seconds
+        self._begin = begin, number, first
+        self.steps = sum(self._orders.batches)
+        self._now: _Standing | None = None
+
+    def epoch(self, epoch: int) -> Iterator[Planned]:
+        """Plans an event when it is asked for: a trace need not be longer than the training."""
+        return ((self._batch(turn.party, turn.request), event) for turn, event, _ in self._events(self.steps))
+
+    def advance(self, played: int) -> None:
+        for _, _, standing in self._events(played):
+            self._now = standing
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._start().state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._now = _Standing.of(state)
+
+    def _start(self) -> _Standing:
+        """The turns at the start of the epoch."""
+        if self._now is None:
+            begin, number, first = self._begin
+            turns = tuple(self._turn(party, first, number + i, Fraction(begin)) for i, party in enumerate(self.parties))
+            self._now = _Standing(number + len(turns), tuple(sorted(turns)), ())
+        return self._now
+
+    def _events(self, count: int) -> Iterator[tuple[_Turn, Event, _Standing]]:
+        """The next events, and how the turns stand after each of them (worked out only if that is the last one)."""
+        standing = self._start()
+        turns, ended, number = list(standing.turns), list(standing.ended), standing.number
+        heapify(turns)
+        for left in range(count - 1, -1, -1):
+            turn = heappop(turns)
+            ended.append(turn)
+            ready = () if self.together and turns else tuple(sorted(one.party for one in ended))
+            yielded = Event(turn.number, turn.party, turn.request, float(turn.start), float(turn.end), ready)
+            if ready:
+                for one in sorted(ended, key=lambda one: one.party):
+                    heappush(turns, self._turn(one.party, one.request + 1, number, turn.end))
+                    number += 1
+                ended.clear()
+            yield turn, yielded, standing if left else _Standing(number, tuple(sorted(turns)), tuple(ended))
+
+    def _turn(self, party: int, request: int, number: int, start: Fraction) -> _Turn:
+        seconds = self._seconds(number, party, self._batch(party, request))
+        return _Turn(start + Fraction(seconds), party, request, number, start)
+
+    def _batch(self, party: int, request: int) -> "NDArray[np.int64]":
+        return self._orders.batch(self._place[party], request)

@@ -1,0 +1,161 @@
+"""What parties and server exchange in a round, and what each of them may read. Data only, no behaviour.
+
+The letters are those of ``lightning_vfl.types``.
+"""
+
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import Tensor
+
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no one truth to compare by
+class Leg:
+    """Planned traffic, stated from shapes alone before anything is computed.
+
+    Args:
+        kind: what it is called in every table, e.g. ``"embeddings"``.
+        to: ``server`` and ``peers`` name a leg of the parties; ``parties`` is the server's answer.
+        elements: (M,) int64, numbers that a sender puts on the wire IN ALL (for ``parties``: that a party is sent); to
+            peers, those for all M - 1 of them.
+        bits: wire size of one number.
+        flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
+        gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n; ``previous``
+            travels with the leg before it and is closed with it.
+        delay_share: how many times an injected delay falls on this leg; FedVS 6.2 puts (ln² M) / B on sharing models.
+    """
+
+    kind: str
+    to: Literal["server", "peers", "parties"]
+    elements: Tensor
+    bits: int
+    flops: Tensor
+    gate: Literal["all", "rule", "previous"] | int = "rule"
+    delay_share: float = 1.0
+
+    def among(self, called: int) -> "Leg":
+        """This leg in a round with so many called parties: peers who are not called are sent nothing."""
+        parties = len(self.elements)
+        if self.to != "peers" or called == parties or parties == 1:
+            return self
+        return replace(self, elements=self.elements // (parties - 1) * max(called - 1, 0))
+
+    @cached_property
+    def bytes(self) -> Tensor:
+        """(M,) int64 whole bytes on the wire; a party's last byte of a leg is padded."""
+        return (self.elements * self.bits + 7) // 8
+
+
+@dataclass(frozen=True)
+class Message:
+    """What several senders put on the wire in one leg: one piece a sender, ragged allowed.
+
+    In a message to peers, axis 0 of a piece is the receiver. The sender's own part is among them; it is never on the
+    wire. ``receivers`` names them, where pieces for the others were not made; None: all M. ``alongside`` is what the
+    same senders send in the same leg under a kind of its own. ``round`` names the round that it belongs to, set by the
+    sender so that a receiver can refuse what is stale; None: the sender has not said.
+    """
+
+    kind: str
+    to: Literal["server", "peers"]
+    senders: tuple[int, ...]
+    pieces: tuple[Tensor, ...]
+    alongside: "Message | None" = None
+    receivers: tuple[int, ...] | None = None
+    round: RoundNames | None = None
+
+
+@dataclass(frozen=True)
+class PartyView:
+    """All that the P hosted parties may read in a round, besides their own features and weights.
+
+    Args:
+        names: names of the round's randomness.
+        roster: who takes part in the training.
+        parties: the parties hosted here.
+        called: (M,) bool.
+        rows: this rank's rows.
+        memory: what set-up left with the hosted parties (keys, shares), together so that they can be computed with in
+            one call; never in a checkpoint.
+        present: (B, P) bool, which rows a hosted party holds; None: all.
+        agreed: public settings that were settled in set-up, by name.
+        receivers: who of the peers will be heard again, None: all; a simulation need not compute the rest.
+        notes: what the run writes in its log about the parties' own side, by name; it is never sent.
+    """
+
+    names: RoundNames
+    roster: Roster
+    parties: tuple[int, ...]
+    called: Tensor
+    rows: Rows
+    memory: Any = None
+    present: Tensor | None = None
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+    receivers: tuple[int, ...] | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerView:
+    """All that the server may read in a round, besides the messages sent to it; it has no memory.
+
+    Args:
+        names: names of the round's randomness.
+        roster: who takes part in the training.
+        rows: this rank's rows.
+        roll: who is what in this round.
+        widths: embedding width of each party.
+        present: (B, M) bool, filled in only for aggregators whose uploads the server reads anyway (``visible``).
+        records: N, the number of records of the stage; 0: not known.
+        agreed: public settings that were settled in set-up, by name.
+    """
+
+    names: RoundNames
+    roster: Roster
+    rows: Rows
+    roll: Roll
+    widths: tuple[int, ...]
+    present: Tensor | None = None
+    records: int = 0
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contribution(ABC):
+    """What parties bring into a round; ``leaves`` are the tensors that gradients are wanted of."""
+
+    leaves: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Embeddings(Contribution):
+    """Finished embeddings: leaves[m] = h_m, (B, D_m)."""
+
+
+@dataclass(frozen=True)
+class LinearForms(Contribution):
+    """Embeddings not yet multiplied out: h_m = basis[m] @ leaves[m], basis (B, W_m) and weight (W_m, D)."""
+
+    basis: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What the server holds after decode.
+
+    Args:
+        value: (B, D_out).
+        columns: (D_out,) bool, False where a segment of the joint embedding is absent.
+        saved: whatever ``pullback`` needs again.
+        corrected: parties whose answers were wrong and have been corrected.
+    """
+
+    value: Tensor
+    columns: Tensor
+    saved: Any = None
+    corrected: tuple[int, ...] = ()

@@ -1,0 +1,71 @@
+import pytest
+
+from lightning_vfl.commands.recipes import expand_arguments, find_recipe, own_classes, packaged, with_full_paths
+from lightning_vfl.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    "name", ["data/digits", "data/digits.yaml", "configs/data/digits.yaml", "./configs/data/digits"]
+)
+def test_one_rule_finds_a_packaged_recipe(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe(name) == str(packaged()["data/digits"])
+
+
+def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/digits").write_text("data: Digits")
+    assert find_recipe("data/digits") == "data/digits"
+
+
+def test_a_typo_is_told_the_nearest_recipes():
+    with pytest.raises(ConfigurationError, match="did you mean data/digits"):
+        find_recipe("data/digit")
+
+
+def test_options_without_a_value_do_not_swallow_the_next():
+    arguments = ["fit", "--print_config", "--config", "data/digits", "-c=protocol/mean", "--model.top", "Linear"]
+    expanded = expand_arguments(arguments)
+    assert expanded[:3] == ["fit", "--print_config", "--config"]
+    assert expanded[3].endswith("digits.yaml")
+    assert expanded[4].endswith("mean.yaml")
+    assert expanded[6] == "lightning_vfl.networks.Linear"
+
+
+def test_short_class_paths_of_ours_are_made_full_and_others_left():
+    config = {"model": [{"class_path": "Linear"}, {"class_path": "torch.nn.Linear"}, {"name": "Linear"}]}
+    assert with_full_paths(config) == {
+        "model": [
+            {"class_path": "lightning_vfl.networks.Linear"},
+            {"class_path": "torch.nn.Linear"},
+            {"name": "Linear"},
+        ]
+    }
+    assert own_classes()["Digits"] == "lightning_vfl.datamodules.Digits"
+
+
+@pytest.mark.parametrize(
+    "named", [["--config", "data/digits"], ["--config=data/digits"], ["--data", "Digits"], ["--data=Digits"]]
+)
+def test_the_data_are_named_before_a_part_of_them_is_set(named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    part, last = ["--config", "protocol/pbm"], ["--trainer.max_epochs", "3"]
+    first = expand_arguments(["fit", *named, *part, *last])
+    assert expand_arguments(["fit", *part, *last, *named]) == first
+    assert expand_arguments(["fit", *part, *named, *last]) == first
+    assert first[0] == "fit"
+    assert first[-4:-2] == expand_arguments(part)
+
+
+def test_the_order_of_other_recipes_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.yaml").write_text("data: [")
+    for recipes in (
+        ["protocol/mean", "data/digits", "policy/zeros"],
+        ["data/digits", "protocol/pbm", "data/breast_cancer"],
+        ["protocol/pbm"],
+        ["broken.yaml", "protocol/pbm", '{"trainer": {}}'],
+    ):
+        arguments = [word for recipe in recipes for word in ("--config", recipe)]
+        assert expand_arguments(arguments) == [word for recipe in recipes for word in ("--config", find_recipe(recipe))]
