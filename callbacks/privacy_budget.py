@@ -8,7 +8,7 @@ from lightning_vfl import VerticalBatch
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import unit_of_one_release
 from lightning_vfl.protocols import RoundVFL
-from lightning_vfl.protocols.charging import joint_ids
+from lightning_vfl.protocols.accounts.charging import joint_ids
 
 
 class PrivacyBudget(Callback):

@@ -19,8 +19,8 @@ from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyEvent, worst_epsi
 from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
 from lightning_vfl.privacy.solve import largest_beta, largest_epochs, largest_levels
 from lightning_vfl.protocols import CascadeVFL
-from lightning_vfl.protocols.charging import refuse_what_links_records
-from lightning_vfl.protocols.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
+from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
+from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
 from lightning_vfl.protocols.round import RoundVFL
 
 MOST_COUNTED = 10_000  # epochs that are gone through one by one

@@ -16,6 +16,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
+from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import (
     BottomFactory,
@@ -33,7 +34,6 @@ from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
 from lightning_vfl.protocols.loading import SafelyLoaded
 from lightning_vfl.protocols.preparation import Preparation
-from lightning_vfl.protocols.privacy_books import PrivacyBooks
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
 from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock

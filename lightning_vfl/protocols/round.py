@@ -15,9 +15,9 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.privacy.events import PrivacyEvent
+from lightning_vfl.protocols.accounts.charging import joint_ids
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
-from lightning_vfl.protocols.charging import joint_ids
 from lightning_vfl.protocols.checks import refuse_several_processes
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some

@@ -17,7 +17,7 @@ from lightning_vfl.missing import Exclude
 from lightning_vfl.networks import MLP
 from lightning_vfl.privacy import PoissonBinomialEvent
 from lightning_vfl.privacy.events import UNITS
-from lightning_vfl.protocols.planned_releases import Limits, planned_releases, releases_by_epoch
+from lightning_vfl.protocols.accounts.planned_releases import Limits, planned_releases, releases_by_epoch
 from lightning_vfl.schedules.batches import Shuffled
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.waiting import Deadline, Fastest, WaitForAll

@@ -18,8 +18,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import Linear
 from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.protocols import UpdateNoise
-from lightning_vfl.protocols.invertible import Exposure, refuse_solvable
-from lightning_vfl.protocols.update_sums import UpdateSums
+from lightning_vfl.protocols.groups.invertible import Exposure, refuse_solvable
+from lightning_vfl.protocols.groups.sums import UpdateSums
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.waiting import WaitForAll

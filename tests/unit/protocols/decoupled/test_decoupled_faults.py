@@ -12,7 +12,7 @@ from lightning_vfl.datamodules import LimitedOverlap
 from lightning_vfl.simulation import Crashes
 from lightning_vfl.simulation.faults import FaultModel, Faults, RoundOutcome
 from tests.subjects import Blobs, same
-from tests.unit.protocols.decoupled_by_hand import (
+from tests.unit.protocols.decoupled.decoupled_by_hand import (
     GUESTS,
     OPTIMIZER,
     STEPS,

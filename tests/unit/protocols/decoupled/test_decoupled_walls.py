@@ -15,7 +15,7 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import Crashes
 from lightning_vfl.simulation.faults import FaultModel
 from tests.subjects import Blobs, dropping
-from tests.unit.protocols.decoupled_by_hand import GUESTS, B, decoupled, fit
+from tests.unit.protocols.decoupled.decoupled_by_hand import GUESTS, B, decoupled, fit
 
 
 class Noting(Reconstruction):

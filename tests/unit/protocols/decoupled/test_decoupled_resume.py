@@ -12,7 +12,7 @@ from lightning_vfl.callbacks import Crashes, Stragglers
 from lightning_vfl.datamodules import LimitedOverlap
 from lightning_vfl.local_objectives import BarlowTwins
 from tests.subjects import Blobs, dropping, same
-from tests.unit.protocols.decoupled_by_hand import STEPS, B, Run, decoupled, fit
+from tests.unit.protocols.decoupled.decoupled_by_hand import STEPS, B, Run, decoupled, fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 

@@ -20,7 +20,7 @@ from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.waiting import WaitForAll
 from tests.subjects import dropping, same, trainer
-from tests.unit.protocols.cascade_by_hand import (
+from tests.unit.protocols.cascade.cascade_by_hand import (
     ADAM,
     BOTTOM,
     PARTIES,

@@ -1,79 +1,37 @@
 """CascadeVFL: several active parties hold the labels, and train asynchronously with replicas of one top (CVFL)."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import Exclude, MissingPolicy, StandIn
+from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.record_table import LIMIT_BYTES
+from lightning_vfl.protocols.accounts.charging import charge_round
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.protocols.cascade_memory import CascadeMemory, Late
-from lightning_vfl.protocols.charging import charge_round
-from lightning_vfl.protocols.checks import labels_of, needed_event, refuse_scaler, refuse_several_processes
-from lightning_vfl.protocols.event_plans import EventPlan, EventPlanner, Networks
-from lightning_vfl.protocols.replicas import Replica, Replicas, refuse_above
-from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
+from lightning_vfl.protocols.cascade.checks import refuse_for_parties, refuse_parts, refuse_running_statistics
+from lightning_vfl.protocols.cascade.counts import CascadeCounts, Staleness
+from lightning_vfl.protocols.cascade.events import collect, send_message
+from lightning_vfl.protocols.cascade.memory import CascadeMemory
+from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner, Networks
+from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
+from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
+from lightning_vfl.protocols.cascade.variants import VariantName, variant_of
+from lightning_vfl.protocols.checks import needed_event, refuse_scaler, refuse_several_processes
+from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.protocols.surrogate import half_squares, surrogate
-from lightning_vfl.rounds.exchange import contribute, contribute_some
-from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.schedules.periods import Periods
-from lightning_vfl.streams import even_shares, seed_torch
-from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.streams import even_shares
+from lightning_vfl.types import RecordSource, Roster, RoundNames, VerticalBatch
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Embeddings, Message, ServerView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Variant = Literal["async", "sync", "single", "centralized"]
-
-
-@dataclass
-class Staleness:
-    """By how many steps of the collaborator messages were out of date, in one epoch."""
-
-    messages: int = 0
-    total: int = 0
-    most: int = 0
-
-    def add(self, behind: int) -> None:
-        self.messages, self.total, self.most = self.messages + 1, self.total + behind, max(self.most, behind)
-
-    def mean(self) -> float:
-        return self.total / self.messages if self.messages else 0.0
-
-
-@dataclass
-class CascadeCounts:
-    """What is counted of events.
-
-    Args:
-        variant: that of the training; "": before the first fit.
-        version: steps of the collaborator.
-        seen: active party -> the version that its replica has.
-        sent_back: active party -> whether the collaborator's last step for it was sent back.
-        begun: events.
-        periods: of the busiest active party.
-        staleness: of the epoch's messages.
-    """
-
-    variant: str = ""
-    version: int = 0
-    seen: dict[int, int] = field(default_factory=dict)
-    sent_back: dict[int, bool] = field(default_factory=dict)
-    begun: int = 0
-    periods: int = 0
-    staleness: Staleness = field(default_factory=Staleness)
 
 
 class CascadeVFL(RoundVFL):
@@ -141,7 +99,7 @@ class CascadeVFL(RoundVFL):
         bottom: BottomFactory = MLP,
         top: TopFactory = Linear,
         width: int = 64,
-        variant: Variant = "async",
+        variant: VariantName = "async",
         alone: int = 0,
         slower: dict[int, float] | None = None,
         q: float = 1.0,
@@ -152,8 +110,6 @@ class CascadeVFL(RoundVFL):
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
-        if variant not in get_args(Variant):
-            raise ConfigurationError(f"variant '{variant}' is unknown; use {', '.join(get_args(Variant))}")
         if not q >= 1:
             raise ConfigurationError(f"q {q} would hold slow parties back; use 1 or more")
         if not decay >= 0:
@@ -168,9 +124,8 @@ class CascadeVFL(RoundVFL):
                 "active names one party with all labels; in CascadeVFL the data say who holds which: leave active out, "
                 "and give the data a LabelPartition"
             )
-        self._refuse_aggregator(aggregator, self.missing)
-        self.variant: Variant = variant
-        self.alone = alone
+        refuse_parts(aggregator, self.missing)
+        self.variant = variant_of(variant, alone)
         self.slower = dict(slower or {})
         self.q = q
         self.decay = decay
@@ -190,27 +145,6 @@ class CascadeVFL(RoundVFL):
         counts: CascadeCounts = self.books.own
         return counts
 
-    @staticmethod
-    def _refuse_aggregator(aggregator: Aggregator, policy: MissingPolicy) -> None:
-        name, missing = type(aggregator).__name__, type(policy).__name__
-        if aggregator.form is not Embeddings:
-            raise ConfigurationError(
-                f"{name} computes on shares of records and models, and gives no party an embedding's gradient to carry "
-                "on; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
-            )
-        somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
-        if not aggregator.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
-            raise ConfigurationError(
-                f"{name}'s sums are made for one active party, and here they take turns; use layout: sum"
-            )
-        if policy.padding is not None:
-            raise ConfigurationError(f"{missing} pads behind a norm, and CascadeVFL has none; use Exclude")
-        if policy.stand_in is not None and not aggregator.in_the_clear:
-            raise ConfigurationError(
-                f"missing: {missing} stands in for single embeddings, which {name} does not send as they are; "
-                "use Exclude or Skip"
-            )
-
     # ---- before training
 
     def configure_model(self) -> None:
@@ -219,22 +153,9 @@ class CascadeVFL(RoundVFL):
             raise ConfigurationError(
                 f"CascadeVFL has no rule for the bottom that parties {list(self.roster.shared[0])} share; use SplitVFL"
             )
-        if self.variant != "centralized" and any(layer.running_mean is not None for layer in _norms(self.top)):
-            raise ConfigurationError(
-                "the top's batch norm would learn its running statistics with the active parties and never with the "
-                "collaborator; use LayerNorm in the top, or no norm"
-            )
-        legs = self.aggregator.legs(1, self.embedding_widths, (), self.roster)
-        if legs[0].to != "server":
-            raise ConfigurationError(
-                f"the shares of {type(self.aggregator).__name__} hide embeddings from who joins them, but here that is "
-                "a party, and holds shares as well; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
-            )
-        if not self.aggregator.visible and self.roster.parties < 3:
-            raise ConfigurationError(
-                "of a sum of two parties an active party, which knows its own part, would read the other's embedding; "
-                "use at least 3 parties"
-            )
+        if self.variant.distributed:
+            refuse_running_statistics(self.top)
+        refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
         """The ends of everybody's periods; whole batches only, with and without ``drop_last``."""
@@ -252,8 +173,8 @@ class CascadeVFL(RoundVFL):
         everywhere = None if self.aggregator.everybody_called else records.present
 
         def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
-            if self.variant == "centralized":
-                return self._seconds_in_one_place(len(ids))
+            if not self.variant.distributed:
+                return self.clock.serving(self._flops_in_one_place() * len(ids))
             held = None if everywhere is None else everywhere.index_select(0, torch.from_numpy(ids)).any(0)
             plan = self._plans[number] = self.planner.plan(number, party, len(ids), held)
             return plan.round.seconds
@@ -263,7 +184,7 @@ class CascadeVFL(RoundVFL):
             batch_size,
             seed,
             seconds,
-            self.variant == "sync",
+            self.variant.together,
             self.clock.seconds,  # a second fit goes on where the first has ended
             self.counts.begun,
             self.counts.periods,
@@ -272,7 +193,7 @@ class CascadeVFL(RoundVFL):
     def _planner(self) -> EventPlanner:
         slow = self.faults.stragglers(self.roster)
         slowed = {m for m in self.active_parties if self.slower.get(m, 0.0) > 0 or bool(slow[m])}
-        self.amplified = frozenset(slowed if self.q > 1 and self.variant != "centralized" else ())
+        self.amplified = frozenset(slowed if self.q > 1 and self.variant.distributed else ())
         bottoms, top = self.costs.work()
         size = sum(p.numel() for p in self.top.parameters())
         return EventPlanner(
@@ -298,41 +219,32 @@ class CascadeVFL(RoundVFL):
             raise ConfigurationError(
                 f"none of the {len(records)} training records has a label that a party holds; share their labels out"
             )
-        if self.variant == "centralized":
-            return {0: np.flatnonzero(holders >= 0)}
         strangers = sorted(party for party in self.slower if party not in shares)
-        if strangers:
+        if strangers and self.variant.distributed:
             raise ConfigurationError(
                 f"slower names party {strangers[0]}, but labels are held by parties {sorted(shares)}; name one of these"
             )
-        if self.variant == "single":
-            if self.alone not in shares:
-                raise ConfigurationError(
-                    f"alone names party {self.alone}, but labels are held by parties {sorted(shares)}; name one of "
-                    "these"
-                )
-            return {self.alone: shares[self.alone]}
-        return shares
+        return self.variant.choose(shares)
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for the replicas."""
         refuse_several_processes(self.joint, "CascadeVFL serves one event at a time in one process; use devices: 1")
         refuse_scaler(self.trainer, "messages are taken before a loss could be scaled")
         trained = self.counts.variant
-        if self.trainer.ckpt_path is not None and trained not in ("", self.variant):
+        if self.trainer.ckpt_path is not None and trained not in ("", self.variant.name):
             raise ConfigurationError(
-                f"the checkpoint was trained with variant: {trained}, this model has {self.variant}; resume with the "
-                "same"
+                f"the checkpoint was trained with variant: {trained}, this model has {self.variant.name}; resume with "
+                "the same"
             )
         if self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]  # set in Trainer.__init__
             raise ConfigurationError(
                 "reload_dataloaders_every_n_epochs would begin all periods anew while messages are under way; leave it "
                 "at 0"
             )
-        self.counts.variant = self.variant
+        self.counts.variant = self.variant.name
         self.memory.start_over()
         super().on_fit_start()
-        if self.variant != "centralized":
+        if self.variant.distributed:
             parties = sorted(self._shares(self.datamodule.records("train")))
             size = refuse_above(self.limit_bytes, len(parties), self.bottoms, self.top)
             rank_zero_info(f"the replicas of {len(parties)} active parties take {size / 1e6:,.1f} MB")
@@ -344,7 +256,7 @@ class CascadeVFL(RoundVFL):
     def on_train_start(self) -> None:
         """Everybody begins with the networks as they are, or as they were when its period began."""
         super().on_train_start()
-        parties = () if self.variant == "centralized" else self.active_parties
+        parties = self.active_parties if self.variant.distributed else ()
         if not self.memory.begin(Replicas(parties, self.bottoms, self.top)):
             self.counts.seen = dict.fromkeys(parties, self.counts.version)
             self.counts.sent_back.clear()
@@ -355,7 +267,7 @@ class CascadeVFL(RoundVFL):
         self.counts.staleness = Staleness()
 
     def readers(self) -> tuple[int | None, ...]:
-        return () if self.variant == "centralized" else self.active_parties
+        return self.active_parties if self.variant.distributed else ()
 
     # ---- one event
 
@@ -365,7 +277,7 @@ class CascadeVFL(RoundVFL):
         counts.begun = max(counts.begun, event.number + 1)
         counts.periods = max(counts.periods, event.request + 1)
         self.clock.advance_to(event.end)
-        if self.variant == "centralized":
+        if not self.variant.distributed:
             return self._step_in_one_place(batch)
         party, rows = event.party, len(batch.record_ids)
         plan = self._plans.pop(event.number, None) or self.planner.plan(event.number, party, rows, self._held(batch))
@@ -377,76 +289,15 @@ class CascadeVFL(RoundVFL):
         begin = partial(self._begin_periods, event.refresh)
         if not plan.changes:
             if plan.round.late:  # what comes late is remembered all the same
-                self._collect(self.memory.replicas.of[party], batch, event, plan.round)
+                collect(self, self.memory.replicas.of[party], batch, event, plan.round)
             return Step(None, after_optimizer=begin)
-        values, gradients, scale, loss, notes = self._message(batch, event, names, plan)
+        message = send_message(self, batch, event, names, plan)
         learning = [p for m in plan.round.learning for p in self.bottoms.parties[m].parameters()]
-        stepped = surrogate(values, gradients, learning, self.decay, scale * self._weights[party])
+        scale = message.amplification * self._weights[party]
+        stepped = surrogate(message.values, message.gradients, learning, self.decay, scale)
         if party in self.amplified:
-            notes["train/amplification"] = scale
-        return Step(stepped, plan.round.learning, notes, logged=loss, after_optimizer=begin)
-
-    def _message(
-        self, batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
-    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, dict[str, float | Tensor]]:
-        """What the messages are about, the gradients in them, c, the batch's loss, and what is logged beside it.
-
-        The first half is the active party's, with everything as it was at START; the second is the receivers', now.
-        """
-        replica, learning = self.memory.replicas.of[event.party], plan.round.learning
-        leaves, computed = self._collect(replica, batch, event, plan.round)
-        roster = self.planner.seen_from(event.party)
-        value, exchange = self.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
-        loss = self.objective.loss(replica.top(self.join(value, exchange.aggregate.columns)), labels_of(batch))
-        wanted = [leaves[m] for m in learning] + (_trained(replica.top) if plan.steps else [])
-        gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
-        scale = self._amplification(loss.detach(), replica) if event.party in self.amplified else torch.ones_like(loss)
-
-        seed_torch(
-            self.device, self.seed, "networks", names.stage, names.round, self.global_rank
-        )  # dropout as at START
-        now = self.bottoms.some(batch.features, computed)  # the same ones: their masks are drawn one after the other
-        if batch.present is not None and not self.aggregator.in_the_clear:  # zeros stood for what nobody holds
-            for i, m in enumerate(learning):
-                gradients[i] = gradients[i] * batch.present[:, m, None]
-        values = [now[m] for m in learning] + (_trained(self.top) if plan.steps else [])
-        return values, gradients, scale.detach(), loss.detach(), {**aggregator_notes(exchange)}
-
-    def _amplification(self, loss: Tensor, replica: Replica) -> Tensor:
-        """The factor c = max(1, q F^(q-1)), with the parameters that the embeddings came from."""
-        objective = loss + self.decay * half_squares(list(replica.bottoms.parameters()))
-        return (self.q * objective.clamp(min=0.0) ** (self.q - 1)).clamp(min=1.0)
-
-    def _collect(
-        self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """The embeddings (B, D_m) that the active party joins, as leaves to take gradients of, and who computed any."""
-        computed = tuple(range(self.roster.parties))
-        if self.aggregator.in_the_clear:  # embeddings that nobody reads are not computed
-            computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
-        with torch.no_grad():
-            if len(computed) < self.roster.parties:
-                h = contribute_some(replica.bottoms, batch.features, computed, self.embedding_widths).leaves
-            else:
-                hidden = None if self.aggregator.in_the_clear else batch.present
-                h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
-        if self.missing.stand_in is not None:
-            h = self._stand_in(self.missing.stand_in, h, batch, event, plan)
-        return tuple(x.detach().requires_grad_() for x in h), computed
-
-    def _stand_in(
-        self, stand_in: StandIn, h: tuple[Tensor, ...], batch: VerticalBatch, event: Event, plan: RoundPlan
-    ) -> tuple[Tensor, ...]:
-        """The policy's stand-ins for those who were not in time; what was late is remembered from when it comes."""
-        self.memory.receive(event.party, event.start)
-        for party, after in plan.late.items():
-            self.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
-        roll, names = plan.roll, RoundNames(self.seed, "fit", event.number)
-        view = ServerView(names, self.roster, joint_rows(batch), roll, self.embedding_widths)
-        arrived = tuple(h[m] for m in roll.included_parties)
-        filled = stand_in.fill(Message("embeddings", "server", roll.included_parties, arrived), view)
-        pieces = dict(zip(filled.senders, filled.pieces, strict=True))
-        return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
+            message.notes["train/amplification"] = message.amplification
+        return Step(stepped, plan.round.learning, message.notes, logged=message.loss, after_optimizer=begin)
 
     def _step_in_one_place(self, batch: VerticalBatch) -> Step:
         """A mini-batch where there is nobody to send anything to."""
@@ -454,9 +305,9 @@ class CascadeVFL(RoundVFL):
         loss = self.rank_loss(self.output_in_the_clear(batch), batch)
         return Step(loss + self.decay * half_squares(list(self.bottoms.parameters())), logged=loss)
 
-    def _seconds_in_one_place(self, rows: int) -> float:
+    def _flops_in_one_place(self) -> float:
         bottoms, top = self.costs.work()
-        return self.clock.serving(sum(map(sum, (*bottoms, top))) * rows)
+        return sum(map(sum, (*bottoms, top)))
 
     def _begin_periods(self, parties: tuple[int, ...]) -> None:
         """After the step, whoever begins a period takes note of everybody's parameters."""
@@ -496,7 +347,7 @@ class CascadeVFL(RoundVFL):
         self.counts.staleness = Staleness()
 
     def protection(self, uploads: int) -> str | None:
-        if self.aggregator.visible or self.variant == "centralized":
+        if self.aggregator.visible or not self.variant.distributed:
             return super().protection(uploads)
         others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
         return f"of the other parties' sum, as who joins it knows its own part: {others.protection(uploads)}"
@@ -504,11 +355,3 @@ class CascadeVFL(RoundVFL):
     def requests_made(self) -> int:
         """Two for each event that has begun."""
         return 2 * (self.counts.begun + len(self.active_parties))
-
-
-def _trained(network: nn.Module) -> list[Tensor]:
-    return [p for p in network.parameters() if p.requires_grad]
-
-
-def _norms(network: nn.Module) -> Iterator[nn.modules.batchnorm._NormBase]:
-    return (layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._NormBase))

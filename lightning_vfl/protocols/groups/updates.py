@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_vfl.protocols.update_sums import Summed
+from lightning_vfl.protocols.groups.sums import Summed
 from lightning_vfl.wire import PartyView
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from lightning_vfl.protocols import cascade as protocol
 from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, WaitForAll
 from tests.subjects import dropping, same
-from tests.unit.protocols.cascade_by_hand import (
+from tests.unit.protocols.cascade.cascade_by_hand import (
     ACTIVE,
     ADAM,
     DEADLINE,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.memory import Memory
-from lightning_vfl.protocols.replicas import Replicas
+from lightning_vfl.protocols.cascade.replicas import Replicas
 
 
 class Late(NamedTuple):

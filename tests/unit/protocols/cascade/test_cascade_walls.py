@@ -25,7 +25,7 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import Crashes
 from lightning_vfl.waiting import Deadline, Fastest
 from tests.subjects import trainer
-from tests.unit.protocols.cascade_by_hand import BOTTOM, TOP, WIDTH, B, FourParties, N, cascade, fit, shared
+from tests.unit.protocols.cascade.cascade_by_hand import BOTTOM, TOP, WIDTH, B, FourParties, N, cascade, fit, shared
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from lightning_vfl.datamodules import LimitedOverlap
 from lightning_vfl.simulation import Crashes
 from tests.subjects import Blobs
-from tests.unit.protocols.decoupled_by_hand import (
+from tests.unit.protocols.decoupled.decoupled_by_hand import (
     GUESTS,
     STEPS,
     Alike,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.single_records import refuse_shared_statistics
+from lightning_vfl.protocols.accounts.single_records import refuse_shared_statistics
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import VerticalBatch
 

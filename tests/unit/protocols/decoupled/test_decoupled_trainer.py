@@ -13,7 +13,7 @@ from lightning_vfl.datamodules import LimitedOverlap
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import BarlowTwins
 from tests.subjects import Blobs, trainer
-from tests.unit.protocols.decoupled_by_hand import GUEST, HOST, STEPS, TOP, B, N, decoupled, fit, weights_of
+from tests.unit.protocols.decoupled.decoupled_by_hand import GUEST, HOST, STEPS, TOP, B, N, decoupled, fit, weights_of
 
 QUIET = {"limit_val_batches": 0}
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lightning_vfl.protocols.surrogate import half_squares, surrogate
+from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
 
 shapes = st.lists(st.lists(st.integers(1, 4), min_size=0, max_size=3), min_size=1, max_size=4)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.replay import ReplayBuffers
+from lightning_vfl.protocols.decoupled.replay import ReplayBuffers
 from tests.examples import examples
 
 N, WIDTHS, HOSTS = 6, (2, 1), 3

@@ -19,7 +19,7 @@ from lightning_vfl.privacy import PrivacyLedger
 from lightning_vfl.simulation import Exponential, VirtualClock
 from lightning_vfl.waiting import Deadline
 from tests.subjects import dropping, same, trainer
-from tests.unit.protocols.cascade_by_hand import ADAM, Run, cascade, fit, shared
+from tests.unit.protocols.cascade.cascade_by_hand import ADAM, Run, cascade, fit, shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 

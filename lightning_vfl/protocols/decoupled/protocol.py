@@ -21,7 +21,7 @@ from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
 from lightning_vfl.protocols.checks import refuse_several_processes
-from lightning_vfl.protocols.replay import HostMemory, Register, ReplayBuffers
+from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter

@@ -19,7 +19,7 @@ from lightning_vfl.privacy.events import PoissonBinomialEvent
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.waiting import WaitForAll
-from tests.unit.protocols.cascade_by_hand import (
+from tests.unit.protocols.cascade.cascade_by_hand import (
     PARTIES,
     WIDTH,
     B,

@@ -12,7 +12,17 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import Crashes, VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from tests.subjects import Blobs, trainer
-from tests.unit.protocols.decoupled_by_hand import GUESTS, STEPS, B, ByHand, N, by_hand, decoupled, fit, weights_of
+from tests.unit.protocols.decoupled.decoupled_by_hand import (
+    GUESTS,
+    STEPS,
+    B,
+    ByHand,
+    N,
+    by_hand,
+    decoupled,
+    fit,
+    weights_of,
+)
 
 QUIET = {"limit_val_batches": 0}
 WIDTH, HOST_WIDTH, HOSTS = 4, 5, 3
