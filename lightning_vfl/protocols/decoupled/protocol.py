@@ -1,60 +1,40 @@
 """DecoupledVFL: guests, hosts and the owner learn one after the other, and no gradient leaves anybody (DVFL)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.plain import Concat
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import LocalObjective, Reconstruction
-from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
 from lightning_vfl.protocols.checks import refuse_several_processes
+from lightning_vfl.protocols.decoupled.checks import (
+    refuse_early_stopping,
+    refuse_other_settings,
+    refuse_settings,
+    refuse_short,
+)
+from lightning_vfl.protocols.decoupled.collection import collect, mean_and_scale
+from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
+from lightning_vfl.protocols.decoupled.learners import Learners, Team
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
-from lightning_vfl.streams import seed_of, seed_torch
 from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
 from lightning_vfl.wire import Leg
 
 Phase = Literal["representation", "replay", "owner"]
 _KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # in one training
-_ROWS = 1024  # of the final collection, at a time
-
-
-@dataclass
-class DecoupledCounts:
-    """What is counted of guests and hosts.
-
-    Args:
-        settings: what a fit that goes on has to have in common with the one that it continues.
-        iterations: of guests and hosts.
-        communications: rounds in which guests were to send.
-        collected: whether the hosts' encodings have been collected.
-        host_meter: bytes that the hosts send.
-        own_seconds: (M + H,) the time that each guest and host has computed and sent.
-        begun: the virtual moment at which the training began.
-    """
-
-    settings: dict[str, int | str] = field(default_factory=dict)
-    iterations: int = 0
-    communications: int = 0
-    collected: bool = False
-    host_meter: CommunicationMeter = field(default_factory=lambda: CommunicationMeter(0))
-    own_seconds: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    begun: float = 0.0
 
 
 class DecoupledVFL(VFLModule):
@@ -142,21 +122,8 @@ class DecoupledVFL(VFLModule):
         **settings: Any,
     ) -> None:
         super().__init__(Concat(widths), bottom, top, width, **settings)
-        for name, value in (("host_width", host_width), ("hosts", hosts), ("host_every", host_every)):
-            if value < 1:
-                raise ConfigurationError(f"{name} {value} leaves the owner nothing to learn from; use 1 or more")
-        if not 1 <= communicate_every <= guest_epochs:
-            raise ConfigurationError(
-                f"communicate_every {communicate_every} of guest_epochs {guest_epochs}: the guests would never send; "
-                "use at least 1 and at most guest_epochs"
-            )
-        if register not in get_args(Register) or table_dtype not in get_args(TableDtype):
-            raise ConfigurationError(
-                f"register {register!r} with table_dtype {table_dtype!r} is not known; use 'record' or 'message', and "
-                "'float32' or 'float16'"
-            )
-        if replay_epochs < 0:
-            raise ConfigurationError(f"replay_epochs {replay_epochs} is no number of epochs; use 0 or more")
+        sizes = {"host_width": host_width, "hosts": hosts, "host_every": host_every}
+        refuse_settings(sizes, guest_epochs, replay_epochs, communicate_every, register, table_dtype)
         if self.protected_evaluation:
             raise ConfigurationError("DecoupledVFL has no protected evaluation; use evaluate: plain")
         self._host = host
@@ -229,19 +196,13 @@ class DecoupledVFL(VFLModule):
         self.roster = replace(self.roster, hosts=self.host_count)
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         joined = sum(self.embedding_widths)
-        guests = list(self.bottoms.parties)
+        guests, inputs = list(self.bottoms.parties), [(joined,)] * self.host_count
         hosts = build_hosts(self._host, joined, self.host_width, self.host_count)
-        self.bottoms = PartyBank(guests, batch_from=2, tied=True)
-        self.hosts = PartyBank(hosts, batch_from=2, tied=True)
-        beside = [
-            self.guest_objective.partner(guest, shape, width)
-            for guest, shape, width in zip(guests, shapes, self.embedding_widths, strict=True)
-        ]
-        self.guest_partners = PartyBank(beside, batch_from=2, tied=True)
-        beside = [self.host_objective.partner(host, (joined,), self.host_width) for host in hosts]
-        self.host_partners = PartyBank(beside, batch_from=2, tied=True)
-        self._guest_teams = _teams(self.bottoms, self.guest_partners, shapes)
-        self._host_teams = _teams(self.hosts, self.host_partners, [(joined,)] * self.host_count)
+        self._guests = Learners("guests", guests, self.guest_objective, shapes, self.embedding_widths)
+        self.bottoms = self._guests.bank
+        self._hosts = Learners("hosts", hosts, self.host_objective, inputs, [self.host_width] * self.host_count)
+        self.hosts = self._hosts.bank
+        self.guest_partners, self.host_partners = self._guests.partners, self._hosts.partners
         self.encoding_mean: Tensor
         self.encoding_scale: Tensor
         self.register_buffer("encoding_mean", torch.zeros(self.top_width()))
@@ -258,20 +219,11 @@ class DecoupledVFL(VFLModule):
             self.joint,
             "DecoupledVFL keeps the hosts' buffers in one process; use devices: 1, or SplitVFL for several",
         )
-        first, last = self.guest_epochs + self.replay_epochs, self.trainer.max_epochs
-        if last is not None and 0 <= last <= first and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
-            raise ConfigurationError(
-                f"max_epochs {last} ends before the owner's phase begins, which is after {first} epochs (guest_epochs "
-                f"+ replay_epochs); use trainer.max_epochs {first + 1} or more"
-            )
+        refuse_short(self.trainer, self.guest_epochs + self.replay_epochs)
         self._encodings = None
         settings = {name: getattr(self, name) for name in _KEPT_SETTINGS}
-        for name, there in self.counts.settings.items() if self.trainer.ckpt_path is not None else ():
-            if there != settings[name]:
-                raise ConfigurationError(
-                    f"the checkpoint was trained with {name} {there}, this model has {settings[name]}; resume with the "
-                    "same"
-                )
+        if self.trainer.ckpt_path is not None:
+            refuse_other_settings(self.counts.settings, settings)
         self.counts.settings = settings
         super().on_fit_start()
         if self.register_kind == "message" and self.datamodule.records("train").present is not None:
@@ -279,10 +231,8 @@ class DecoupledVFL(VFLModule):
                 "register: message puts rows of one guest's records in the place of another's, which means nothing "
                 "where guests have records of their own; use register: record"
             )
-        guests, hosts = self._works()
-        rates = self.clock.speeds(self.roster.parties)
-        self._guest_seconds = guests / rates
-        self._host_seconds = hosts / self.clock.server_speed
+        self._guest_seconds = self._guests.flops() / self.clock.speeds(self.roster.parties)
+        self._host_seconds = float(self._hosts.flops()[0]) / self.clock.server_speed
         self._owner_seconds = (
             sum(work_of(self.top, (self.top_width(),), input_gradient=False)) / self.clock.server_speed
         )
@@ -317,23 +267,8 @@ class DecoupledVFL(VFLModule):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        if stage == "fit" and any(type(callback) is EarlyStopping for callback in self.trainer.callbacks):  # type: ignore[attr-defined]  # set in Trainer.__init__
-            raise ConfigurationError(
-                "EarlyStopping would count the epochs in which the owner learns nothing; wrap it: class_path "
-                "DuringPhase, init_args: {phase: owner, callback: {class_path: EarlyStopping, ...}}"
-            )
-
-    def _works(self) -> tuple[Tensor, float]:
-        """FLOPs for one record: (M,) of an iteration of every guest, and of one host."""
-        shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
-        guests = [
-            _iteration(self.bottoms.parties[m], self.guest_partners.parties[m], shape, width)
-            * self.guest_objective.passes
-            for m, (shape, width) in enumerate(zip(shapes, self.embedding_widths, strict=True))
-        ]
-        joined = (sum(self.embedding_widths),)
-        host = _iteration(self.hosts.parties[0], self.host_partners.parties[0], joined, self.host_width)
-        return torch.tensor(guests, dtype=torch.float64), host * self.host_objective.passes
+        if stage == "fit":
+            refuse_early_stopping(self.trainer)
 
     @property
     def memory(self) -> HostMemory:
@@ -362,7 +297,7 @@ class DecoupledVFL(VFLModule):
         ids, losses, notes = batch.record_ids, [], {}
         withheld: list[nn.Module] = []
         if self.phase == "representation":
-            learning, embeddings = self._guests_step(batch, names, alive)
+            learning, embeddings = self._guest_losses(batch, names, alive)
             rows = len(ids)
             spent[: self.roster.parties] = rows * self._guest_seconds * outcome.slowdown * alive
             self.books.mini_batches += int(alive.sum())
@@ -371,31 +306,28 @@ class DecoupledVFL(VFLModule):
             if alive.any():
                 losses.append(learning if alive.all() else learning[alive.to(learning.device)])
                 notes["train/guest_loss"] = losses[-1].detach().mean()
-            withheld += _members((~alive).nonzero().flatten().tolist(), self.bottoms, self.guest_partners)
+            withheld += self._guests.networks_of(~alive)
         if number % self.host_every == 0:
             joined = ids if ids.dim() == 1 else ids[:, -1]
             learn = outcome.hosts & self.replay.known(joined)[0].any(1).cpu()
             if learn.any():
-                losses.append(self._hosts_step(joined, names, learn))
+                losses.append(self._host_losses(joined, names, learn))
                 notes["train/host_loss"] = losses[-1].detach().mean()
                 spent[self.roster.parties :] = len(ids) * self._host_seconds * learn
-                withheld += _members((~learn).nonzero().flatten().tolist(), self.hosts, self.host_partners)
+                withheld += self._hosts.networks_of(~learn)
         counts.own_seconds += spent
         self.clock.advance_to(counts.begun + float(counts.own_seconds.max()))
         return Step(torch.cat(losses).sum() if losses else None, notes=notes, withheld=withheld)
 
-    def _guests_step(self, batch: VerticalBatch, names: RoundNames, alive: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _guest_losses(self, batch: VerticalBatch, names: RoundNames, alive: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Losses (M,) of the guests, and their embeddings (B, D_m); zeros for guests that are down."""
         losses: dict[int, Tensor] = {}
         embeddings: dict[int, Tensor] = {}
-        generator = partial(self._generator, names, "guests")
-        for team in self._guest_teams:
-            if not alive[list(team)].any():
-                continue
-            self._seed_alone(team, names, "guests")
-            x = torch.stack([batch.features[m] for m in team])
-            networks = partial(self.bottoms.together, team), partial(self.guest_partners.together, team)
-            own, h = self.guest_objective.losses(*networks, x, None, generator)
+
+        def features(team: Team) -> Tensor:
+            return torch.stack([batch.features[m] for m in team])
+
+        for team, own, h in self._guests.losses(alive, names, self.seed, features):
             if len(team) == len(alive) and alive.all():  # mostly: nothing is taken apart
                 return own, list(h.unbind(0))
             losses.update(zip(team, own.unbind(0), strict=True))
@@ -407,6 +339,23 @@ class DecoupledVFL(VFLModule):
             torch.stack([losses.get(m, nothing) for m in parties]),
             [embeddings[m] if m in embeddings else torch.zeros(shapes[m], device=self.device) for m in parties],
         )
+
+    def _host_losses(self, ids: Tensor, names: RoundNames, learn: Tensor) -> Tensor:
+        """Losses of the hosts that learn, (H,) bool, at least one."""
+        known, everything = self.replay.known(ids)
+        x = self.replay.read(ids).to(next(self.hosts.parameters()).dtype)  # (1 or H, B, Σ D_m)
+
+        def buffered(team: Team) -> Tensor:
+            return x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
+
+        def weights(team: Team) -> Tensor | None:
+            return None if everything else known.to(x.dtype).expand(self.host_count, -1)[list(team)]
+
+        losses = []
+        for team, own, _ in self._hosts.losses(learn, names, self.seed, buffered, weights):
+            learning = learn[list(team)]
+            losses.append(own if learning.all() else own[learning.to(own.device)])
+        return torch.cat(losses)
 
     def _communicate(
         self, ids: Tensor, embeddings: list[Tensor], alive: Tensor, hosts: Tensor, delay: Tensor
@@ -424,65 +373,24 @@ class DecoupledVFL(VFLModule):
         nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
         return Leg(kind, "server", rows * self.host_count * torch.tensor(self.embedding_widths), 32, nothing)
 
-    def _hosts_step(self, ids: Tensor, names: RoundNames, learn: Tensor) -> Tensor:
-        """Losses of the hosts that learn, (H,) bool, at least one."""
-        known, everything = self.replay.known(ids)
-        x = self.replay.read(ids).to(next(self.hosts.parameters()).dtype)  # (1 or H, B, Σ D_m)
-        generator = partial(self._generator, names, "hosts")
-        losses = []
-        for team in self._host_teams:
-            learning = learn[list(team)]
-            if not learning.any():
-                continue
-            self._seed_alone(team, names, "hosts")
-            own = x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
-            weight = None if everything else known.to(x.dtype).expand(self.host_count, -1)[list(team)]
-            networks = partial(self.hosts.together, team), partial(self.host_partners.together, team)
-            loss, _ = self.host_objective.losses(*networks, own, weight, generator)
-            losses.append(loss if learning.all() else loss[learning.to(loss.device)])
-        return torch.cat(losses)
-
     def _owner_step(self, batch: VerticalBatch) -> Tensor:
         """The owner's loss on encodings that were collected."""
-        encodings, place = self._encodings or self._collect()
+        encodings, place = self._encodings or self._collect_encodings()
         self.clock.advance(len(batch.record_ids) * self._owner_seconds)
         return self.rank_loss(self.head(encodings.index_select(0, place[batch.record_ids])), batch)
 
-    def _seed_alone(self, team: tuple[int, ...], names: RoundNames, who: str) -> None:
-        """What draws in its forward pass (dropout) is never batched: let it depend on nobody else."""
-        if len(team) == 1:
-            seed_torch(self.device, self.seed, "networks", names.stage, names.round, who, team[0])
-
-    def _generator(self, names: RoundNames, who: str) -> torch.Generator:
-        seed = seed_of(self.seed, "local objective", names.stage, names.round, who)
-        return torch.Generator(self.device).manual_seed(seed)
-
     # ---- the owner's records
 
-    @torch.no_grad()
-    def _collect(self) -> tuple[Tensor, Tensor]:
-        """The hosts' encodings of all records that everybody holds; guests and hosts no longer change."""
-        data: RecordSource = self.datamodule.records("train")
-        every = torch.arange(len(data))
-        common = every if data.present is None else every[data.present.all(1).cpu()]
-        like = next(self.bottoms.parameters())
-        with evaluating(self):
-            parts = [self._encode(tuple(x.to(like) for x in data.rows(ids))) for ids in torch.split(common, _ROWS)]
-        place = torch.full((len(data),), -1)
-        place[common] = torch.arange(len(common))
-        encodings = torch.cat(parts)
-        self._encodings = encodings, place.to(self.device)
+    def _collect_encodings(self) -> tuple[Tensor, Tensor]:
+        """The owner's encodings, entered in the books once; with ``standardise``, their mean and scale are kept."""
+        encodings, place = self._encodings = collect(self, self.datamodule.records("train"))
         if self.standardise:
-            mean = encodings.mean(0, dtype=torch.float64)
-            squares = sum(((part - mean) ** 2).sum(0) for part in parts)  # float64, a part at a time
-            deviation = (torch.as_tensor(squares) / len(encodings)).sqrt()
+            mean, scale = mean_and_scale(encodings)
             self.encoding_mean.copy_(mean)
-            self.encoding_scale.copy_(
-                torch.where(deviation > 1e-6, deviation, 1.0)
-            )  # what never varies is not blown up
+            self.encoding_scale.copy_(scale)
         if not self.counts.collected:
-            self._enter_collection(len(common))
-        return self._encodings
+            self._enter_collection(len(encodings))
+        return encodings, place
 
     def _enter_collection(self, rows: int) -> None:
         """Enter the final embeddings and encodings, which no fault befalls, in the books."""
@@ -494,13 +402,13 @@ class DecoupledVFL(VFLModule):
         self.counts.host_meter.add(on)
         self.clock.advance(float(self.clock.transfer(up).max()) + float(self.clock.transfer(on).max()))
 
-    def _encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
+    def encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
         """(B, H W_h), the hosts' encodings; zeros stand for what a guest does not hold."""
         joined = self.aggregator.plain(self.bottoms(features), Roll.everyone(self.roster.parties), present)
         return torch.cat(self.hosts((joined,) * self.host_count), dim=1)
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        return self.head(self._encode(batch.features, batch.present))
+        return self.head(self.encode(batch.features, batch.present))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The owner's output for encodings (B, H W_h)."""
@@ -537,22 +445,3 @@ class DecoupledVFL(VFLModule):
                 "standardise": str(self.standardise),
             }
         )
-
-
-def _members(numbers: Sequence[int], *banks: PartyBank) -> list[nn.Module]:
-    """The networks of these members in each of the banks."""
-    return [bank.parties[number] for bank in banks for number in numbers]
-
-
-def _teams(bank: PartyBank, beside: PartyBank, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Who is run in one call: equal networks with equal partners and equal records; everybody else alone."""
-    teams = [
-        group for group in bank.groups if group in beside.groups and len({shapes[member] for member in group}) == 1
-    ]
-    grouped = {member for team in teams for member in team}
-    return [*teams, *((member,) for member in range(len(bank)) if member not in grouped)]
-
-
-def _iteration(encoder: nn.Module, beside: nn.Module, shape: tuple[int, ...], width: int) -> float:
-    """FLOPs of an iteration with one record, forward and backward."""
-    return float(sum(work_of(encoder, shape, input_gradient=False)) + sum(work_of(beside, (width,), True)))

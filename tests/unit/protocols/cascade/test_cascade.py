@@ -14,7 +14,7 @@ from lightning_vfl.aggregators import Aggregator, Concat, LocalGaussian, MaskedS
 from lightning_vfl.datamodules import ContiguousColumns, LabelPartition
 from lightning_vfl.networks import MLP
 from lightning_vfl.privacy.calibration import Sigma
-from lightning_vfl.protocols import cascade as protocol
+from lightning_vfl.protocols.cascade import protocol
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome

@@ -11,7 +11,7 @@ from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import TraceRecorder, TraceReplay
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
 from lightning_vfl.networks import MLP
-from lightning_vfl.protocols import cascade as protocol
+from lightning_vfl.protocols.cascade import protocol
 from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, WaitForAll
 from tests.subjects import dropping, same

@@ -211,7 +211,7 @@ REFUSED_AT_ONCE = {
     "never sends": ({"guest_epochs": 3, "communicate_every": 4}, "communicate_every 4 of guest_epochs 3"),
     "sends in no epoch": ({"communicate_every": 0}, "the guests would never send"),
     "no epochs of guests": ({"guest_epochs": 0}, "the guests would never send"),
-    "replay": ({"replay_epochs": -1}, "replay_epochs -1"),
+    "replay": ({"replay_epochs": -1}, "replay_epochs must be 0 or more; got -1"),
     "hosts": ({"hosts": 0}, "hosts 0 leaves the owner nothing"),
     "host_width": ({"host_width": 0}, "host_width 0"),
     "host_every": ({"host_every": 0}, "host_every 0"),
