@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lightning_vfl.local_objectives import LocalObjective
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
+from lightning_vfl.protocols.decoupled.replay import ReplayBuffers
 from lightning_vfl.streams import seed_of, seed_torch
 from lightning_vfl.types import RoundNames
 
@@ -86,6 +87,52 @@ class Learners:
             for encoder, beside, shape, width in members
         ]
         return torch.tensor([flops * self.objective.passes for flops in single], dtype=torch.float64)
+
+
+def guest_losses(
+    guests: Learners, features: tuple[Tensor, ...], alive: Tensor, names: RoundNames, seed: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Losses (M,) of the guests, and their embeddings (B, D_m); zeros for guests that are not ``alive``, (M,) bool."""
+    losses: dict[int, Tensor] = {}
+    embeddings: dict[int, Tensor] = {}
+
+    def stacked(team: Team) -> Tensor:
+        return torch.stack([features[m] for m in team])
+
+    for team, own, h in guests.losses(alive, names, seed, stacked):
+        if len(team) == len(alive) and alive.all():  # mostly: nothing is taken apart
+            return own, list(h.unbind(0))
+        losses.update(zip(team, own.unbind(0), strict=True))
+        embeddings.update(zip(team, h.unbind(0), strict=True))
+    rows, device = features[0].shape[0], features[0].device
+    nothing = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=device)
+    return (
+        torch.stack([losses.get(m, nothing) for m in range(len(alive))]),
+        [
+            embeddings[m] if m in embeddings else torch.zeros(rows, w, device=device)
+            for m, w in enumerate(guests.widths)
+        ],
+    )
+
+
+def host_losses(
+    hosts: Learners, replay: ReplayBuffers, ids: Tensor, learn: Tensor, names: RoundNames, seed: int
+) -> Tensor:
+    """Losses of the hosts that learn, (H,) bool, at least one, from what their buffers have of records (B,)."""
+    known, everything = replay.known(ids)
+    x = replay.read(ids).to(next(hosts.bank.parameters()).dtype)  # (1 or H, B, Σ D_m)
+
+    def buffered(team: Team) -> Tensor:
+        return x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
+
+    def weights(team: Team) -> Tensor | None:
+        return None if everything else known.to(x.dtype).expand(len(hosts.bank), -1)[list(team)]
+
+    losses = []
+    for team, own, _ in hosts.losses(learn, names, seed, buffered, weights):
+        learning = learn[list(team)]
+        losses.append(own if learning.all() else own[learning.to(own.device)])
+    return torch.cat(losses)
 
 
 def _generator(device: torch.device, seed: int) -> torch.Generator:

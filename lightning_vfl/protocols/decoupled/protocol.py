@@ -23,15 +23,14 @@ from lightning_vfl.protocols.decoupled.checks import (
     refuse_settings,
     refuse_short,
 )
-from lightning_vfl.protocols.decoupled.collection import collect, mean_and_scale
+from lightning_vfl.protocols.decoupled.collection import collect, embeddings_leg, enter_collection, mean_and_scale
 from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
-from lightning_vfl.protocols.decoupled.learners import Learners, Team
+from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
-from lightning_vfl.wire import Leg
 
 Phase = Literal["representation", "replay", "owner"]
 _KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # in one training
@@ -297,7 +296,7 @@ class DecoupledVFL(VFLModule):
         ids, losses, notes = batch.record_ids, [], {}
         withheld: list[nn.Module] = []
         if self.phase == "representation":
-            learning, embeddings = self._guest_losses(batch, names, alive)
+            learning, embeddings = guest_losses(self._guests, batch.features, alive, names, self.seed)
             rows = len(ids)
             spent[: self.roster.parties] = rows * self._guest_seconds * outcome.slowdown * alive
             self.books.mini_batches += int(alive.sum())
@@ -311,51 +310,13 @@ class DecoupledVFL(VFLModule):
             joined = ids if ids.dim() == 1 else ids[:, -1]
             learn = outcome.hosts & self.replay.known(joined)[0].any(1).cpu()
             if learn.any():
-                losses.append(self._host_losses(joined, names, learn))
+                losses.append(host_losses(self._hosts, self.replay, joined, learn, names, self.seed))
                 notes["train/host_loss"] = losses[-1].detach().mean()
                 spent[self.roster.parties :] = len(ids) * self._host_seconds * learn
                 withheld += self._hosts.networks_of(~learn)
         counts.own_seconds += spent
         self.clock.advance_to(counts.begun + float(counts.own_seconds.max()))
         return Step(torch.cat(losses).sum() if losses else None, notes=notes, withheld=withheld)
-
-    def _guest_losses(self, batch: VerticalBatch, names: RoundNames, alive: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Losses (M,) of the guests, and their embeddings (B, D_m); zeros for guests that are down."""
-        losses: dict[int, Tensor] = {}
-        embeddings: dict[int, Tensor] = {}
-
-        def features(team: Team) -> Tensor:
-            return torch.stack([batch.features[m] for m in team])
-
-        for team, own, h in self._guests.losses(alive, names, self.seed, features):
-            if len(team) == len(alive) and alive.all():  # mostly: nothing is taken apart
-                return own, list(h.unbind(0))
-            losses.update(zip(team, own.unbind(0), strict=True))
-            embeddings.update(zip(team, h.unbind(0), strict=True))
-        parties = range(self.roster.parties)
-        nothing = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=self.device)
-        shapes = [(len(batch.record_ids), width) for width in self.embedding_widths]
-        return (
-            torch.stack([losses.get(m, nothing) for m in parties]),
-            [embeddings[m] if m in embeddings else torch.zeros(shapes[m], device=self.device) for m in parties],
-        )
-
-    def _host_losses(self, ids: Tensor, names: RoundNames, learn: Tensor) -> Tensor:
-        """Losses of the hosts that learn, (H,) bool, at least one."""
-        known, everything = self.replay.known(ids)
-        x = self.replay.read(ids).to(next(self.hosts.parameters()).dtype)  # (1 or H, B, Σ D_m)
-
-        def buffered(team: Team) -> Tensor:
-            return x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
-
-        def weights(team: Team) -> Tensor | None:
-            return None if everything else known.to(x.dtype).expand(self.host_count, -1)[list(team)]
-
-        losses = []
-        for team, own, _ in self._hosts.losses(learn, names, self.seed, buffered, weights):
-            learning = learn[list(team)]
-            losses.append(own if learning.all() else own[learning.to(own.device)])
-        return torch.cat(losses)
 
     def _communicate(
         self, ids: Tensor, embeddings: list[Tensor], alive: Tensor, hosts: Tensor, delay: Tensor
@@ -364,14 +325,9 @@ class DecoupledVFL(VFLModule):
         links = self.faults.at(self.counts.communications, self.roster).links
         self.counts.communications += 1
         self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
-        leg = self._leg("embeddings", len(ids))
+        leg = embeddings_leg("embeddings", len(ids), self.host_count, self.embedding_widths)
         self.books.meter.add(leg, alive)
         return (self.clock.transfer(leg) + delay) * alive
-
-    def _leg(self, kind: str, rows: int) -> Leg:
-        """Embeddings of so many records, to every host."""
-        nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
-        return Leg(kind, "server", rows * self.host_count * torch.tensor(self.embedding_widths), 32, nothing)
 
     def _owner_step(self, batch: VerticalBatch) -> Tensor:
         """The owner's loss on encodings that were collected."""
@@ -389,18 +345,8 @@ class DecoupledVFL(VFLModule):
             self.encoding_mean.copy_(mean)
             self.encoding_scale.copy_(scale)
         if not self.counts.collected:
-            self._enter_collection(len(encodings))
+            enter_collection(self, len(encodings))
         return encodings, place
-
-    def _enter_collection(self, rows: int) -> None:
-        """Enter the final embeddings and encodings, which no fault befalls, in the books."""
-        self.counts.collected = True
-        nothing = torch.zeros(self.host_count, dtype=torch.float64)
-        up = self._leg("final embeddings", rows)
-        on = Leg("final encodings", "server", torch.full((self.host_count,), rows * self.host_width), 32, nothing)
-        self.books.meter.add(up)
-        self.counts.host_meter.add(on)
-        self.clock.advance(float(self.clock.transfer(up).max()) + float(self.clock.transfer(on).max()))
 
     def encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
         """(B, H W_h), the hosts' encodings; zeros stand for what a guest does not hold."""
