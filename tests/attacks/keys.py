@@ -162,7 +162,7 @@ class Parties:
         members, names = self.called[victim], round_masks(NAMES, ROWS)
         publics = {m: self.views[victim].memory.vault.public(m, 0) for m in members}
         left = upload.copy()
-        own_mask(self.secret(victim, SELF), names, victim).add_to(left.reshape(-1), 0, -1)
+        own_mask(self.secret(victim, SELF), names).add_to(left.reshape(-1), 0, -1)
         for other in members:
             if other == victim:
                 continue
@@ -179,7 +179,7 @@ class Parties:
         members, names = self.called[victim], round_masks(NAMES, ROWS)
         publics = {m: self.views[victim].memory.vault.public(m, 0) for m in members}
         left = upload.copy()
-        own_mask(self.secret(victim, SELF), names, victim).add_to(left.reshape(-1), 0, -1)
+        own_mask(self.secret(victim, SELF), names).add_to(left.reshape(-1), 0, -1)
         masks = RoundMasks(victim, RoundSecrets(self.secret(victim, MASKS), bytes(32)), publics, 32).masks
         left -= masks.mask_of(members, names, 0, left.shape)
         return clear(left)

@@ -1,7 +1,7 @@
 """vFedSec's Secure Layer on integers: keys of pairs, masks that cancel in a sum, sealed record ids."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,7 @@ from lightning_vfl.aggregators.secure.period_keys import (
 )
 from lightning_vfl.aggregators.secure.recovery import LIMBS, MASKS, SELF, WORD, Recovery, Vault, reconstruct, unmask
 from lightning_vfl.aggregators.secure.segments import Segments, segments
-from lightning_vfl.crypto import Identities, MaskNames, PairKeys, PairMasks, Sealed, Use, key_period
+from lightning_vfl.crypto import Identities, MaskNames, PairKeys, PairMasks, Sealed, key_period
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
@@ -32,8 +32,6 @@ from lightning_vfl.types import Roster, RoundNames, Rows
 from lightning_vfl.wire import Leg, Message, PartyView, ServerView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     UInts = NDArray[np.unsignedinteger[Any]]
@@ -56,7 +54,6 @@ class SecureLayer:
         recovery: let parties vanish between masking and upload; None: then the round is lost.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
         identities: long-lived signing keys of the parties, with which they sign their public keys; None: nobody does.
-        ledger: is told every stretch of keystream that is used; None: nobody is.
 
     References:
         Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), sections 3.2 to 3.4.
@@ -69,7 +66,6 @@ class SecureLayer:
     recovery: Recovery | None = None
     insecure_seeded_secrets: bool = False
     identities: Identities | None = None
-    ledger: "Callable[[Use], object] | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.layout not in ("sum", "segments"):
@@ -184,7 +180,7 @@ class SecureLayer:
             if self.exchange.file(memory, message, view):
                 for party in view.parties:
                     keys = PairKeys(party, memory.pairs[party], memory.publics, memory.session)
-                    memory.masks[party] = PairMasks(keys, self.bits, self.ledger)
+                    memory.masks[party] = PairMasks(keys, self.bits)
             return memory
         if message.kind == ROUND_KEYS:
             for sender, piece in zip(message.senders, message.pieces, strict=True):
@@ -283,7 +279,7 @@ class SecureLayer:
         round = view.names.round
         vault: Vault = view.memory.vault
         refuse_lacking(vault.publics, members, ROUND_KEYS)
-        masks = vault.masks(party, members, round, self.bits, self.ledger)
+        masks = vault.masks(party, members, round, self.bits)
         masks.add_to(values, round_masks(view.names, view.rows), round)
         return vault.public(party, round)
 

@@ -32,11 +32,7 @@ from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.types import RoundNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
-
-    from lightning_vfl.crypto import Use
 
 FIELD = PrimeField()  # 2^31 - 1
 WORD = np.uint32  # of ring elements
@@ -286,7 +282,7 @@ class Vault:
             )
         return self.shares[holder, owner][round - self.rounds.start, 0 if kind == MASKS else 1]
 
-    def masks(self, party: int, called: Sequence[int], round: int, bits: int, ledger: Any) -> "RoundMasks":
+    def masks(self, party: int, called: Sequence[int], round: int, bits: int) -> "RoundMasks":
         """A hosted party's masks of a round, in which these parties are called; to be had once.
 
         Raises:
@@ -309,7 +305,7 @@ class Vault:
                 )
         self.masked[party, round] = tuple(called)
         publics = {m: self.public(m, round) for m in called}
-        return RoundMasks(party, self.secrets[party, round], publics, bits, ledger)
+        return RoundMasks(party, self.secrets[party, round], publics, bits)
 
 
 class RoundMasks:
@@ -320,7 +316,6 @@ class RoundMasks:
         secrets: of this party, for this round.
         publics: round keys of the called parties.
         bits: of the ring.
-        ledger: is told every stretch of keystream that is used.
     """
 
     def __init__(
@@ -329,26 +324,23 @@ class RoundMasks:
         secrets: RoundSecrets,
         publics: Mapping[int, bytes],
         bits: int,
-        ledger: "Callable[[Use], object] | None" = None,
     ) -> None:
         session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
-        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits, ledger)
-        self.seed, self.ledger = secrets.seeds[1], ledger
+        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits)
+        self.seed = secrets.seeds[1]
         self.members = tuple(sorted(publics))
 
     def add_to(self, values: "NDArray[Any]", names: MaskNames, round: int) -> None:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
-        own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
+        own_mask(self.seed, names).add_to(values.reshape(-1), round)
         if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
             values &= WORD(2**self.masks.bits - 1)
 
 
-def own_mask(
-    seed: bytes, names: MaskNames, party: int, ledger: "Callable[[Use], object] | None" = None
-) -> PairKeystream:
+def own_mask(seed: bytes, names: MaskNames) -> PairKeystream:
     """The keystream of a party's mask of its own, under a key for these names alone."""
-    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD, party, ledger)
+    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD)
 
 
 def unmask(
@@ -373,7 +365,7 @@ def unmask(
     """
     flat = total.reshape(-1)
     for party in sorted(survivors):
-        own_mask(survivors[party], names, party).add_to(flat, round, -1)
+        own_mask(survivors[party], names).add_to(flat, round, -1)
     secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
     everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
     for party, own in secrets.items():  # what the survivors added for it, it would have taken away

@@ -1,7 +1,6 @@
 """vFedSec through the Trainer: books, keys and keystreams of whole runs, evaluation, faults, recovery, refusals."""
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -16,13 +15,14 @@ from lightning_vfl.aggregators import MaskedSum, Sum
 from lightning_vfl.aggregators.secure import layer as secure_layer
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.callbacks import PartyDropout, RunSummary, Stragglers, TraceRecorder
-from lightning_vfl.crypto import Identities, Sealed, reused
+from lightning_vfl.crypto import Identities, Sealed
 from lightning_vfl.datamodules import ContiguousColumns, Groups, Partitioner
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, PadAfterNorm, Skip, Stale, Zeros
 from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
+from tests.keystream_uses import reused
 from tests.subjects import Blobs, same, split, trainer
 from tests.unit.protocols.test_faulty_rounds import Scripted
 
@@ -59,12 +59,6 @@ def fit(folder, module, script=None, source=None, **settings):
     t = trainer(folder, **{"max_epochs": 1, **settings})
     t.fit(module, datamodule=source or data())
     return t
-
-
-def with_ledger(module):
-    uses = []
-    module.aggregator._layer = replace(module.aggregator._layer, ledger=uses.append)
-    return uses
 
 
 class Learners(Callback):
@@ -364,12 +358,12 @@ RUNS = {
 
 
 @pytest.mark.parametrize(("run", "seeded"), [*((name, False) for name in RUNS), ("groups", True), ("recovery", True)])
-def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_path, nonces, run, seeded):
+def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_path, nonces, uses, run, seeded):
     """Sanity check, fit with absences, validation after each epoch, test, validate, predict: all of it together."""
     settings = dict(RUNS[run])
     cut = Groups(ContiguousColumns(3), members=[1, 2, 1]) if settings.pop("groups", False) else None
     module = vfedsec(insecure_seeded_secrets=seeded, **settings)
-    uses, source = with_ledger(module), data(cut)
+    source = data(cut)
     script = {6: {"announced": [1, 1, 0, 1]}, 12: {"sends": [1, 0, 1, 1]}, 14: {"sends": [1, 1, 1, 0]}}
     t = fit(tmp_path, module, script, source, max_epochs=2)
     t.test(module, datamodule=source, verbose=False)
@@ -384,15 +378,13 @@ def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_pat
 
 @LATE
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, settings):
+def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, settings):
     """Killed after any step: the rounds after the checkpoint are masked again, and never with the same words."""
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
     whole = vfedsec(**settings, evaluate="plain")
-    uses = with_ledger(whole)
     t = fit(tmp_path, whole, {4: {"announced": [1, 0, 1, 1]}}, callbacks=[saver], enable_checkpointing=True)
     for step in range(1, STEPS):
         again = vfedsec(**settings, evaluate="plain")
-        again.aggregator._layer = replace(again.aggregator._layer, ledger=uses.append)
         before = len(uses)
         u = trainer(tmp_path, max_epochs=1)
         again.faults.add(Scripted({4: {"announced": [1, 0, 1, 1]}}))
@@ -406,9 +398,8 @@ def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, settin
 
 
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, settings):
+def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, uses, settings):
     module = vfedsec(**settings)
-    uses = with_ledger(module)
     for _ in range(2):
         t = fit(tmp_path, module, num_sanity_val_steps=0)
         t.test(module, datamodule=data(), verbose=False)
@@ -418,10 +409,9 @@ def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, settin
 
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
 @pytest.mark.parametrize("active", [None, 0])
-def test_forward_may_be_called_again(tmp_path, settings, active):
+def test_forward_may_be_called_again(tmp_path, uses, settings, active):
     """Two calls are two rounds: they give the same predictions, under masks that are used once."""
     module, source = vfedsec(**settings, active=active), data()
-    uses = with_ledger(module)
     t = fit(tmp_path, module, source=source)
     predicted = torch.cat([p.values for p in t.predict(module, datamodule=source)])
     features = source.records("predict").rows(torch.arange(len(predicted)))

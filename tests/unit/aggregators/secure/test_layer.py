@@ -17,11 +17,12 @@ from lightning_vfl.aggregators.secure import layer as secure_layer
 from lightning_vfl.aggregators.secure.layer import IDS, ROUND_KEYS, SHARES, SecureLayer
 from lightning_vfl.aggregators.secure.period_keys import KEYS, Keys
 from lightning_vfl.aggregators.secure.recovery import Recovery
-from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed, reused
+from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed
 from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import PartyView
 from tests.examples import examples
+from tests.keystream_uses import reused
 
 IDS_OF_BATCH = [40, 7, 1000, 3, 12]
 
@@ -80,11 +81,16 @@ def of_small_words(layer, roster, monkeypatch, drawn):
     """Masks in a small ring, whose keystream words are chosen: ``drawn[pair]`` stands for a pair's word."""
     view = view_of(layer, roster)
     opened(layer, view)
-    names = {}
+    names, make = {}, PairKeystream.__init__
+
+    def noting(self, key, *word):
+        make(self, key, *word)
+        self.key = key
 
     def add_to(self, values, round, sign=1):
-        values += np.array(sign * drawn[names.setdefault(self._key_name, len(names))], np.int64).astype(values.dtype)
+        values += np.array(sign * drawn[names.setdefault(self.key, len(names))], np.int64).astype(values.dtype)
 
+    monkeypatch.setattr(PairKeystream, "__init__", noting)
     monkeypatch.setattr(PairKeystream, "add_to", add_to)
     return view
 
@@ -93,8 +99,7 @@ def of_small_words(layer, roster, monkeypatch, drawn):
 @pytest.mark.parametrize("hidden", [(0, 0, 0), (1, 0, 1), (1, 1, 1)])
 def test_all_uploads_of_a_given_sum_are_equally_likely(monkeypatch, bits, hidden):
     """Lemma 4.1 by enumeration over all words of the three pairs, through the layer."""
-    uses, size = [], 2**bits
-    layer, drawn = SecureLayer(bits=bits, ledger=uses.append), {}
+    size, layer, drawn = 2**bits, SecureLayer(bits=bits), {}
     view = of_small_words(layer, Roster.singles(3), monkeypatch, drawn)
     seen, alone = Counter(), [Counter() for _ in range(3)]
     for words in itertools.product(range(size), repeat=3):
@@ -130,11 +135,10 @@ def test_masks_cancel_over_the_whole_set_and_no_other(layout):
                 assert bool((total == 0).any()) == (size == len(members))
 
 
-def test_streams_of_purposes_stages_segments_ranks_and_rounds_never_meet():
+def test_streams_of_purposes_stages_segments_ranks_and_rounds_never_meet(uses):
     """All of a party's masks under one set of keys: no two words are alike beyond chance, no block is used twice."""
-    uses = []
     roster = Roster(((0,), (1, 2), (3,)), active=0)
-    layer = SecureLayer("segments", rekey_every=100, ledger=uses.append)
+    layer = SecureLayer("segments", rekey_every=100)
     memory, seen = Keys(), []
     for stage in ("sanity check", "validation", "fit"):
         for number in range(3):

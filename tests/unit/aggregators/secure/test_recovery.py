@@ -31,13 +31,14 @@ from lightning_vfl.aggregators.secure.recovery import (
     to_limbs,
     unmask,
 )
-from lightning_vfl.crypto import KeyPair, PairKeys, PairMasks, reused
+from lightning_vfl.crypto import KeyPair, PairKeys, PairMasks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
+from tests.keystream_uses import reused
 
 D, B, LEVELS = 2, 3, 2**20
 STEP = Fraction(8, LEVELS)
@@ -273,7 +274,7 @@ def test_a_late_upload_of_a_party_that_was_declared_absent_stays_masked():
     assert (late != LEVELS // 2).mean() > 0.999  # what a zero would be
     for shift in (0, 8, 16, 24):
         assert chisquare(np.bincount((late.ravel() >> shift) & 255, minlength=256)).pvalue > 1e-6
-    own_mask(vault.secrets[2, 0].seeds[1], names, 2).add_to(
+    own_mask(vault.secrets[2, 0].seeds[1], names).add_to(
         late.reshape(-1), 0, -1
     )  # and b, which nobody reveals, would do it
     assert (late == LEVELS // 2).all()
@@ -301,7 +302,7 @@ def test_an_included_upload_keeps_its_masks_with_the_others():
     names = round_masks(view.names, view.rows)
     for party in range(3):
         upload = sent.pieces[party].numpy().copy()
-        own_mask(view.memory.vault.secrets[party, 0].seeds[1], names, party).add_to(upload.reshape(-1), 0, -1)
+        own_mask(view.memory.vault.secrets[party, 0].seeds[1], names).add_to(upload.reshape(-1), 0, -1)
         clear = (integers_of(3)[party].numpy() + LEVELS // 2).astype(np.uint32)
         assert not (upload[0] == clear).any()
 
@@ -410,11 +411,9 @@ def test_bytes_of_a_round_have_a_closed_form():
     assert all(int(piece.max()).bit_length() <= revealed.bits for piece in answered.pieces)
 
 
-def test_no_block_is_used_twice_over_rounds_periods_and_losses():
-    uses = []
+def test_no_block_is_used_twice_over_rounds_periods_and_losses(uses):
     roster = Roster.singles(4)
     aggregator = MaskedSum(levels=LEVELS, recovery={}, rekey_every=3)
-    aggregator._layer = replace(aggregator._layer, ledger=uses.append)
     aggregator, memory = aggregator.among(roster), None
     for number in range(7):
         exchange = round_of(
