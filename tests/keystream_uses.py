@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from lightning_vfl.aggregators.secure import layer
-from lightning_vfl.aggregators.secure.recovery import RoundMasks
+from lightning_vfl.aggregators.secure.recovery import RoundMasks, unmask
 from lightning_vfl.crypto import PairKeystream, PairMasks
-from lightning_vfl.crypto.pair_masks import BLOCK, ROUNDS
+from lightning_vfl.crypto.keystream import BLOCK
+from lightning_vfl.crypto.pair_masks import ROUNDS
 
 
 class Use(NamedTuple):
@@ -95,7 +95,7 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
             start = round * ROUNDS
             uses.append(Use(masking[-1], names[id(self)], start, start + (values.nbytes + BLOCK - 1) // BLOCK))
 
-    make, add, undo = PairKeystream.__init__, PairKeystream.add_to, layer.unmask
+    make, add, undo = PairKeystream.__init__, PairKeystream.add_to, unmask
     pairs = as_party(lambda masks: masks.keys.party, PairMasks.add_to)
     own = as_party(lambda masks: masks.masks.keys.party, RoundMasks.add_to)
     with (
@@ -103,6 +103,6 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
         patch.object(PairKeystream, "add_to", added),
         patch.object(PairMasks, "add_to", pairs),
         patch.object(RoundMasks, "add_to", own),
-        patch.object(layer, "unmask", undoing),
+        patch("lightning_vfl.aggregators.secure.ring_sums.unmask", undoing),
     ):
         yield uses

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.clear import shared_bottoms_of, wire_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.networks.bank import PartyBank
@@ -39,6 +40,7 @@ from lightning_vfl.protocols.build import (
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.single_records import refuse_shared_statistics
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, plan_round
 from lightning_vfl.schedules.batches import Aligned, InOrder, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
@@ -196,9 +198,10 @@ class VFLModule(LightningModule, ABC):
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
         """The order of batches in training; default: a new permutation every epoch (of coded rows, if there are)."""
-        blocks = self.aggregator.arrangement(len(records), self.roster.parties, self.seed, "fit")
-        if blocks is None:
+        setup = self.aggregator.setup
+        if setup is None:
             return Shuffled(len(records), batch_size, seed, drop_last)
+        blocks = setup.arrangement(len(records), self.roster.parties, self.seed, "fit")
         return Aligned(blocks, batch_size, seed, drop_last)
 
     # ---- networks
@@ -218,8 +221,9 @@ class VFLModule(LightningModule, ABC):
             )
         self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)
         self.hparams["party_groups"] = several(self.hparams["party_groups"])
-        self.aggregator.check(len(shapes))
         self.aggregator = self.aggregator.among(self.roster)
+        self.wire = wire_of(self.aggregator)
+        self.sides = Sides.of(self.wire)
         self.objective = self._objective or objective_for(classes)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
@@ -322,12 +326,12 @@ class VFLModule(LightningModule, ABC):
 
     def forward(self, features: tuple[Tensor, ...]) -> Tensor:
         """Predictions for features of all parties, each (B, *S_m); run as evaluation is, see ``evaluate``."""
-        if self.protected_evaluation and self.aggregator.sets_up:
+        if self.protected_evaluation and self.aggregator.setup is not None:
             raise ConfigurationError(
                 f"{type(self.aggregator).__name__} is set up for the records of a stage, and these belong to none; use "
                 "trainer.predict with a datamodule, or evaluate: plain"
             )
-        if self.protected_evaluation and self.aggregator.accounts:
+        if self.protected_evaluation and self.aggregator.accounting is not None:
             raise ConfigurationError(
                 "nobody knows whether these features are of training records, answers about which cost privacy that "
                 "nobody counts here; use trainer.predict with a VerticalDataModule, or evaluate: plain"
@@ -430,7 +434,7 @@ class VFLModule(LightningModule, ABC):
 
     def protection(self, uploads: int) -> str | None:
         """What was hidden of a record after so many uploads, in words for the summary; None: nothing is claimed."""
-        return self.aggregator.protection(uploads)
+        return self.wire.protection(uploads)
 
     def requests_made(self) -> int:
         """How many requests each party has had in training so far; two a round."""
@@ -470,7 +474,7 @@ class VFLModule(LightningModule, ABC):
             self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
         if trainer.is_last_batch and self.privacy.accountant is not None:
             spent = torch.tensor(self.privacy.epsilon(), dtype=torch.float64)
-            name = "privacy/epsilon" if self.aggregator.accounts else "privacy/update_epsilon"
+            name = "privacy/update_epsilon" if self.aggregator.accounting is None else "privacy/epsilon"
             self.log(name, spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
     def _exact_standing(self) -> dict[str, Tensor]:
@@ -510,8 +514,8 @@ class VFLModule(LightningModule, ABC):
         coded = rows if coded is None else coded
         key = rows, coded, self.sending_groups()
         if key not in self._costs:
-            legs = self.aggregator.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
-            downlink = self.aggregator.downlink(rows, self.embedding_widths, self.roster)
+            legs = self.wire.legs(coded, self.embedding_widths, self.basis_widths(), self.roster)
+            downlink = self.wire.downlink(rows, self.embedding_widths, self.roster)
             legs, updates = (*legs, *self.more_legs(rows)), self.update_legs()
             self._costs[key] = RoundCosts.of(legs, downlink, rows, *self.networks_work(), self.clock, updates)
         return self._costs[key]
@@ -544,7 +548,7 @@ class VFLModule(LightningModule, ABC):
         elements, nothing = torch.zeros(len(sizes), dtype=torch.int64), torch.zeros(len(sizes), dtype=torch.float64)
         for party in (m for group in self.sending_groups() for m in group):
             elements[party] = sizes[party]
-        up = Leg("model updates", "server", elements, self.aggregator.update_bits, nothing)
+        up = Leg("model updates", "server", elements, shared_bottoms_of(self.aggregator).bits, nothing)
         return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS, nothing)
 
     def coded_rows(self, batch: VerticalBatch) -> int:
@@ -578,8 +582,10 @@ class VFLModule(LightningModule, ABC):
             the seconds that it takes.
         """
         last, self.opened[names.stage] = self.opened.get(names.stage, -1), names.round
-        taken = 0.0
-        for leg in self.aggregator.opening_legs(rows, roster or self.roster, called, names.round, last):
+        taken, opening = 0.0, self.aggregator.opening
+        if opening is None:
+            return taken
+        for leg in opening.legs(rows, roster or self.roster, called, names.round, last):
             known = self._openings.get((leg, names.stage))
             if known is None:  # few different ones in a run
                 named = leg if names.stage == "fit" else replace(leg, kind=f"{names.stage} {leg.kind}")
@@ -592,7 +598,7 @@ class VFLModule(LightningModule, ABC):
     def enter_corrected(self, parties: Sequence[int]) -> None:
         """Enter parties whose wrong answers were corrected in this round, and name each once."""
         if (
-            self.aggregator.corrects and self._trainer is not None and self._joint
+            self.wire.traits.corrects and self._trainer is not None and self._joint
         ):  # a wrong answer may concern the rows of one process only
             wrong = torch.zeros(self.roster.parties, device=self.device)
             wrong[list(parties)] = 1.0
@@ -643,7 +649,7 @@ class VFLModule(LightningModule, ABC):
         self._resumed_memory = {}
 
     def _open_privacy(self) -> None:
-        if not (self.aggregator.accounts or self.accounts_updates):
+        if self.aggregator.accounting is None and not self.accounts_updates:
             return
         data = getattr(self._trainer, "datamodule", None)
         if data is None:
@@ -694,7 +700,7 @@ class VFLModule(LightningModule, ABC):
     @property
     def _accounting(self) -> str:
         """The name of the part that accounts, for errors."""
-        return type(self.aggregator).__name__ if self.aggregator.accounts else "update_noise"
+        return "update_noise" if self.aggregator.accounting is None else type(self.aggregator).__name__
 
     def spend_privacy(self, plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
         """Charge the records of the joint batch with what the server can read of a round, whatever comes of it.
@@ -702,12 +708,13 @@ class VFLModule(LightningModule, ABC):
         ``reader``: the party that joins the embeddings instead of a server; what it has drawn itself hides nothing from
         it.
         """
-        if self.privacy.accountant is None:
+        accounting = self.aggregator.accounting
+        if self.privacy.accountant is None or accounting is None:
             return
         roster = self.roster if reader is None else replace(self.roster, active=reader)
-        released = self.aggregator.released(plan.roll, plan.sent[0], roster)
+        released = accounting.released(plan.roll, plan.sent[0], roster)
         parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
-        event = self.aggregator.event(parties, self.embedding_widths, roster)
+        event = accounting.event(parties, self.embedding_widths, roster)
         if event is not None:
             self.privacy.spend(self.rounds["fit"] - 1, event, self.joint_ids(batch))
             if self._joint:  # nobody uploads before the charge is on the disk
@@ -722,8 +729,8 @@ class VFLModule(LightningModule, ABC):
         """Let the parties set up a stage before its first round, and enter what that sends."""
         aggregator, data = self.aggregator, getattr(self._trainer, "datamodule", None)
         if data is not None:
-            aggregator.refuse_partly_held(data.records(split).present, self.roster)
-        if not aggregator.sets_up:
+            self.wire.refuse_partly_held(data.records(split).present, self.roster)
+        if aggregator.setup is None:
             return
         if data is None:
             raise ConfigurationError(
@@ -807,7 +814,7 @@ class VFLModule(LightningModule, ABC):
         """Answers about training records would cost privacy; those of validation and test records are not protected."""
         several = loaders if isinstance(loaders, list | tuple) else [loaders]
         schedules = [getattr(loader, "schedule", None) for loader in several]
-        if self.aggregator.accounts and not all(isinstance(order, InOrder) for order in schedules):
+        if self.aggregator.accounting is not None and not all(isinstance(order, InOrder) for order in schedules):
             raise ConfigurationError(
                 "nobody knows whether these are training records, answers about which cost privacy that nobody counts "
                 "here; evaluate a VerticalDataModule, or use evaluate: plain"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.mlp import MLP, Linear
@@ -184,13 +185,15 @@ class CascadeVFL(RoundVFL):
                 "on; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
             )
         somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
-        if not aggregator.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
+        if not wire_of(aggregator).traits.visible and aggregator.out_width(1, somebody) != aggregator.out_width(
+            1, nobody
+        ):
             raise ConfigurationError(
                 f"{name}'s sums are made for one active party, and here they take turns; use layout: sum"
             )
         if policy.pads:
             raise ConfigurationError(f"{policy.__name__} pads behind a norm, and CascadeVFL has none; use Exclude")
-        if policy.fills and not aggregator.in_the_clear:
+        if policy.fills and aggregator.wire is not None:
             raise ConfigurationError(
                 f"missing: {policy.__name__} stands in for single embeddings, which {name} does not send as they are; "
                 "use Exclude or Skip"
@@ -209,13 +212,13 @@ class CascadeVFL(RoundVFL):
                 "the top's batch norm would learn its running statistics with the active parties and never with the "
                 "collaborator; use LayerNorm in the top, or no norm"
             )
-        legs = self.aggregator.legs(1, self.embedding_widths, (), self.roster)
+        legs = self.wire.legs(1, self.embedding_widths, (), self.roster)
         if legs[0].to != "server":
             raise ConfigurationError(
                 f"the shares of {type(self.aggregator).__name__} hide embeddings from who joins them, but here that is "
                 "a party, and holds shares as well; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
             )
-        if not self.aggregator.visible and self.roster.parties < 3:
+        if not self.wire.traits.visible and self.roster.parties < 3:
             raise ConfigurationError(
                 "of a sum of two parties an active party, which knows its own part, would read the other's embedding; "
                 "use at least 3 parties"
@@ -234,7 +237,7 @@ class CascadeVFL(RoundVFL):
         self._plans.clear()
         self.active_parties = tuple(sorted(shares))
         self.planner = self._planner()
-        everywhere = None if self.aggregator.everybody_called else records.present
+        everywhere = None if self.wire.traits.everybody_called else records.present
 
         def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
             if self.variant == "centralized":
@@ -411,7 +414,7 @@ class CascadeVFL(RoundVFL):
             self.device, self.seed, "networks", names.stage, names.round, self.global_rank
         )  # dropout as at START
         now = self.bottoms.some(batch.features, computed)  # the same ones: their masks are drawn one after the other
-        if batch.present is not None and not self.aggregator.in_the_clear:  # zeros stood for what nobody holds
+        if batch.present is not None and self.aggregator.wire is not None:  # zeros stood for what nobody holds
             for i, m in enumerate(plan.learning):
                 gradients[i] = gradients[i] * batch.present[:, m, None]
         values = [now[m] for m in plan.learning] + (_trained(self.top) if plan.steps else [])
@@ -428,13 +431,13 @@ class CascadeVFL(RoundVFL):
         """The embeddings (B, D_m) that the active party joins, as leaves to take gradients of, and who computed any."""
         roll, fills = plan.round.roll, self.missing.fills
         computed = tuple(range(self.roster.parties))
-        if self.aggregator.in_the_clear:  # what nobody would look at is not computed
+        if self.aggregator.wire is None:  # what nobody would look at is not computed
             computed = tuple(sorted({*roll.included_parties, *(plan.late if self.missing.remembers else ())}))
         with torch.no_grad():
             if len(computed) < self.roster.parties:
                 h = contribute_some(replica.bottoms, batch.features, computed, self.embedding_widths).leaves
             else:
-                hidden = None if self.aggregator.in_the_clear else batch.present
+                hidden = None if self.aggregator.wire is None else batch.present
                 h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
         if fills:
             h = self._stood_in(h, batch, event, plan)
@@ -494,7 +497,7 @@ class CascadeVFL(RoundVFL):
         if not plan.there:
             return
         party, round, costs = event.party, plan.round, self.planner.costs(event.party, rows)
-        opened = self.aggregator.opens
+        opened = self.aggregator.opening is not None
         if round.roll.called.any():
             self.enter_opening(rows, names, round.roll.called, self.planner.seen_from(party))
         if not opened:
@@ -528,10 +531,10 @@ class CascadeVFL(RoundVFL):
             self.staleness = Staleness()
 
     def protection(self, uploads: int) -> str | None:
-        if self.aggregator.visible or self.variant == "centralized":
+        if self.wire.traits.visible or self.variant == "centralized":
             return super().protection(uploads)
         others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
-        return f"of the other parties' sum, as who joins it knows its own part: {others.protection(uploads)}"
+        return f"of the other parties' sum, as who joins it knows its own part: {wire_of(others).protection(uploads)}"
 
     def requests_made(self) -> int:
         """Two for each event that has begun."""

@@ -64,13 +64,13 @@ class RoundVFL(VFLModule, ABC):
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for what is remembered."""
-        needed = self.aggregator.min_responses(self.roster.parties)
+        needed = self.wire.needed(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
-        first = self.aggregator.legs(1, self.embedding_widths, self.basis_widths(), self.roster)[0]
-        quiet = self.aggregator.loses_quietly
+        first = self.wire.legs(1, self.embedding_widths, self.basis_widths(), self.roster)[0]
+        quiet = self.wire.traits.loses_quietly
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
-        if (self.missing.needs_visible or self.missing.fills) and not self.aggregator.visible:
+        if (self.missing.needs_visible or self.missing.fills) and not self.wire.traits.visible:
             raise ConfigurationError(
                 f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
                 "use Exclude, PadAfterNorm or Skip"
@@ -84,7 +84,7 @@ class RoundVFL(VFLModule, ABC):
             warnings.warn("Ignore leaves nobody out: no fault model names a straggler", stacklevel=1)
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         called = self.waiting.calls(everybody, slow)
-        if not self.aggregator.takes_part(called, called, self.roster).any():
+        if not self.wire.takes_part(called, called, self.roster).any():
             raise ConfigurationError(
                 f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, from whom {aggregator} can make "
                 "nothing; use WaitForAll, or fewer stragglers"
@@ -133,7 +133,7 @@ class RoundVFL(VFLModule, ABC):
             forward,
             backward,
             self.faults.stragglers(self.roster),
-            self.aggregator.min_responses(self.roster.parties),
+            self.wire.needed(self.roster.parties),
             takes_part,
             self.roster,
         )
@@ -141,9 +141,9 @@ class RoundVFL(VFLModule, ABC):
     def brought(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """What the parties bring into a round: of an aggregate in the clear, only those that count compute."""
         aggregator = self.aggregator
-        if aggregator.in_the_clear and not (roll.complete or self._joint_training):
+        if aggregator.wire is None and not (roll.complete or self._joint_training):
             return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
-        hidden = None if aggregator.in_the_clear else batch.present
+        hidden = None if aggregator.wire is None else batch.present
         return contribute(aggregator.form, bottoms, batch.features, hidden)
 
     def exchanged(
@@ -161,7 +161,7 @@ class RoundVFL(VFLModule, ABC):
         """
         aggregator, rows, roster = self.aggregator, self.rows_of(batch), roster or self.roster
         if getattr(self._trainer, "datamodule", None) is None:  # ``prepare`` has looked at its records
-            aggregator.refuse_partly_held(batch.present, roster)
+            self.wire.refuse_partly_held(batch.present, roster)
             refuse_overlap(roster, batch.present)
         prepared, stage = self.preparation, of(names.stage)
         records, agreed = prepared.count(stage), prepared.agreed
@@ -169,9 +169,9 @@ class RoundVFL(VFLModule, ABC):
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
         parties = replace(parties, memory=prepared.opened(aggregator, stage, parties))
         self._notes = parties.notes
-        seen = batch.present if aggregator.visible else None
+        seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
-        exchange = Exchange(aggregator, contribution, parties, server, policy)
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides)
         value = exchange.run()
         self.enter_corrected(exchange.aggregate.corrected)
         return value, exchange
@@ -185,6 +185,9 @@ class RoundVFL(VFLModule, ABC):
 
         Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
         """
+        accounting = self.aggregator.accounting
+        if accounting is None:
+            return ()
         if self._possible is None:
             impatient = self.waiting.patience is not None  # a slow link is enough to be late
             missing = self.faults.models or self.waiting.leaves_out or self.left_out or impatient
@@ -195,7 +198,7 @@ class RoundVFL(VFLModule, ABC):
                 order = sorted(read, key=lambda m: m != self.active)  # who it is does not matter, else
                 subsets = [tuple(sorted(order[:n])) for n in range(len(read)) if missing and self._usable(order[:n])]
                 for subset in (*subsets, tuple(read)):
-                    events[self.aggregator.event(subset, self.embedding_widths, roster)] = None
+                    events[accounting.event(subset, self.embedding_widths, roster)] = None
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 
@@ -207,11 +210,11 @@ class RoundVFL(VFLModule, ABC):
         """Whether an aggregate can be of exactly these."""
         there = torch.zeros(self.roster.parties, dtype=torch.bool)
         there[parties] = True
-        return bool(parties) and torch.equal(self.aggregator.takes_part(there, there, self.roster), there)
+        return bool(parties) and torch.equal(self.wire.takes_part(there, there, self.roster), there)
 
     def _held(self, batch: VerticalBatch) -> Tensor | None:
         """(M,) bool, the parties that hold at least one row of the joint batch; None: all do, or nobody may tell."""
-        if self.aggregator.everybody_called:
+        if self.wire.traits.everybody_called:
             return None
         if batch.joint is None:
             return None if batch.present is None else batch.present.any(0).cpu()
@@ -239,7 +242,7 @@ class RoundVFL(VFLModule, ABC):
         if not self.left_out:
             return Roll.everyone(self.roster.parties)
         called = torch.tensor([party not in self.left_out for party in range(self.roster.parties)])
-        return Roll.of(self.aggregator.takes_part(called, called, self.roster))
+        return Roll.of(self.wire.takes_part(called, called, self.roster))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output for an aggregate; a policy that pads has zeros where columns are absent."""
@@ -254,7 +257,7 @@ class RoundVFL(VFLModule, ABC):
     def _enter_evaluation(self, rows: int, stage: str, roll: Roll) -> None:
         """Evaluation stands in the books under kinds of its own."""
         if (rows, stage) not in self._evaluation_legs:
-            legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
+            legs = self.wire.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
             self._evaluation_legs[rows, stage] = tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
         for leg in self._evaluation_legs[rows, stage]:
             self.meter.add(leg, roll.called)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.joint_norm import JointNorm
@@ -23,10 +24,11 @@ from lightning_vfl.protocols.invertible import Exposure, refuse_readable, refuse
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.update_noise import UpdateNoise
 from lightning_vfl.protocols.update_sums import Summed, UpdateSums
+from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Leg, PartyView
+from lightning_vfl.wire import Leg
 
 
 class SplitVFL(RoundVFL):
@@ -70,7 +72,7 @@ class SplitVFL(RoundVFL):
     """
 
     _plan: RoundPlan | None = None
-    _view: PartyView | None = None  # of the round that is going on, for what the parties of groups send after it
+    _exchange: Exchange | None = None  # of the current round, whose groups send model updates after it
 
     def __init__(
         self,
@@ -191,14 +193,14 @@ class SplitVFL(RoundVFL):
             self.withhold_everything()
             return
         self.bottoms.withhold(self._plan.withheld)
-        view = self._view
-        if view is not None:
+        exchange = self._exchange
+        if exchange is not None:
             learning = [group for group in self.roster.shared if self._plan.learners[list(group)].any()]
             complete = {group: summed for group in learning if (summed := self._added(group)) is not None}
             self._charge_updates(list(complete.values()))
             for group, summed in complete.items():
-                self._join(group, summed, optimizer, view)
-        self._view = None
+                self._join(group, summed, optimizer, exchange)
+        self._exchange = None
 
     def _added(self, group: tuple[int, ...]) -> Summed | None:
         """Take the gradients of a group's parties and add them to their sums; gives the sums that are complete."""
@@ -220,7 +222,7 @@ class SplitVFL(RoundVFL):
             ids = torch.tensor([record for record, count in groups.items() if count == number])
             self.privacy.spend(self.rounds["fit"] - 1, self.update_noise.event(number), ids)  # on the disk first
 
-    def _join(self, group: tuple[int, ...], summed: Summed, optimizer: Optimizer, view: PartyView) -> None:
+    def _join(self, group: tuple[int, ...], summed: Summed, optimizer: Optimizer, round: Exchange) -> None:
         """Give the group's shared bottom the sum of its parties' updates as its gradient.
 
         With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
@@ -232,10 +234,12 @@ class SplitVFL(RoundVFL):
         rate = plain_sgd_rate(optimizer, leading[0])
         scale, noise = 1.0 if rate is None else -rate, self.update_noise
         updates = {
-            m: scale * (own if noise is None else noise.noisy(own, view.names, m))
+            m: scale * (own if noise is None else noise.noisy(own, round.parties.names, m))
             for m, own in summed.gradients.items()
         }
-        total = self.aggregator.join_updates(updates, view) / scale
+        shared = shared_bottoms_of(self.aggregator)
+        joined = shared.join(shared.tell(updates, round.parties), round.server)
+        total = joined.to(updates[group[0]]) / scale
         if self._joint and noise is not None and noise.draws == "system":  # each process has drawn noise of its own
             total = self.trainer.strategy.broadcast(total)
         for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
@@ -269,7 +273,7 @@ class SplitVFL(RoundVFL):
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
             self.faults.at(2 * number, self.roster),
             self.faults.at(2 * number + 1, self.roster),
-            partial(self.aggregator.takes_part, roster=self.roster),
+            partial(self.wire.takes_part, roster=self.roster),
         )
         if alike:
             self._faultless[key] = plan
@@ -288,7 +292,7 @@ class SplitVFL(RoundVFL):
     def _through_round(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
         contribution = self.brought(self.bottoms, batch, roll)
         value, exchange = self.exchanged(batch, contribution, names, roll, self.missing)
-        self._view = exchange.parties if self.roster.shared else None
+        self._exchange = exchange if self.roster.shared else None
         if self._joint_training and not roll.complete:  # every process's every parameter has to take part
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
         return self.head(value, exchange.aggregate.columns)

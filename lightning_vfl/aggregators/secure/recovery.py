@@ -29,7 +29,7 @@ from lightning_vfl.crypto import (
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField
-from lightning_vfl.types import RoundNames
+from lightning_vfl.types import RoundNames, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +40,7 @@ LIMB_BITS = 30
 LIMBS = -(-8 * SIZE // LIMB_BITS)  # field elements of a secret of 32 bytes
 
 MASKS, SELF = "mask seed", "self-mask seed"
+ROUND_KEYS, SHARES, REVEALED = "round keys", "seed shares", "revealed shares"  # kinds of messages
 
 
 @dataclass(frozen=True)
@@ -341,6 +342,11 @@ class RoundMasks:
 def own_mask(seed: bytes, names: MaskNames) -> PairKeystream:
     """The keystream of a party's mask of its own, under a key for these names alone."""
     return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD)
+
+
+def round_masks(names: RoundNames, rows: Rows) -> MaskNames:
+    """The names of the masks whose keys serve one round alone."""
+    return MaskNames("embeddings", names.stage, 0, rows.start, names.round)
 
 
 def unmask(

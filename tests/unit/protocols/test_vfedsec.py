@@ -12,8 +12,9 @@ from torch import nn
 
 from lightning_vfl import AsyncVFL, SplitVFL
 from lightning_vfl.aggregators import MaskedSum, Sum
-from lightning_vfl.aggregators.secure import layer as secure_layer
-from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure import opening
+from lightning_vfl.aggregators.secure.masked_wire import MaskedParty
+from lightning_vfl.aggregators.secure.opening import LayerOpening
 from lightning_vfl.callbacks import PartyDropout, RunSummary, Stragglers, TraceRecorder
 from lightning_vfl.crypto import Identities, Sealed
 from lightning_vfl.datamodules import ContiguousColumns, Groups, Partitioner
@@ -79,10 +80,10 @@ class Wire:
     """Bytes of the messages that parties really send each other, by stage, kind and sender."""
 
     def __init__(self, monkeypatch):
-        self.bytes, self.publics, open_ = Counter(), [], SecureLayer.open
+        self.bytes, self.publics, open_ = Counter(), [], LayerOpening.open
 
-        def listening(layer, memory, view):
-            for message in open_(layer, memory, view):
+        def listening(opening, memory, view):
+            for message in open_(opening, memory, view):
                 for sender, piece in zip(message.senders, message.pieces, strict=True):
                     for receiver in range(view.roster.parties):
                         if receiver != sender and piece[receiver].any():
@@ -91,7 +92,7 @@ class Wire:
                         self.publics.append((view.names.stage, view.names.round, sender, piece[0].numpy().tobytes()))
                 yield message
 
-        monkeypatch.setattr(SecureLayer, "open", listening)
+        monkeypatch.setattr(LayerOpening, "open", listening)
 
     def of(self, stage, kind):
         return [self.bytes[stage, kind, sender] for sender in range(M)]
@@ -254,16 +255,16 @@ def test_absences_spare_uploads_answers_and_ids(tmp_path):
 
 def test_what_the_server_is_sent_fits_the_books(tmp_path, monkeypatch):
     """Masked embeddings as they are: unsigned words of 32 bits, of every party and segment."""
-    sent, encode = Counter(), MaskedSum.encode
+    sent, masked = Counter(), MaskedParty._masked
 
     def listening(self, contribution, view):
-        message, kept = encode(self, contribution, view)
+        message = masked(self, contribution, view)
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             assert piece.dtype == torch.uint32
             sent[view.names.stage, sender] += piece.nbytes
-        return message, kept
+        return message
 
-    monkeypatch.setattr(MaskedSum, "encode", listening)
+    monkeypatch.setattr(MaskedParty, "_masked", listening)
     module = vfedsec("segments")
     fit(tmp_path, module)
     for stage, name in (("fit", ""), ("sanity check", "sanity check "), ("validation", "validation ")):
@@ -289,18 +290,16 @@ def test_public_keys_differ_between_periods_in_fit_validation_and_test(tmp_path,
 
 
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_no_key_serves_more_rounds_than_were_asked_for(tmp_path, settings):
+def test_no_key_serves_more_rounds_than_were_asked_for(tmp_path, monkeypatch, settings):
     """K = 5 of a sanity check, a validation or a training, whatever shares the keys."""
-    module, rounds, open_ = vfedsec(**settings), {}, SecureLayer.open
-    layer = module.aggregator._layer
+    module, rounds, open_ = vfedsec(**settings), {}, LayerOpening.open
 
-    class Noting(SecureLayer):
-        def open(self, memory, view):
-            yield from open_(self, memory, view)
-            for public in {pair.public for pair in memory.pairs.values()}:
-                rounds.setdefault(public, set()).add((view.names.stage, view.names.round))
+    def noting(self, memory, view):
+        yield from open_(self, memory, view)
+        for public in {pair.public for pair in memory.pairs.values()}:
+            rounds.setdefault(public, set()).add((view.names.stage, view.names.round))
 
-    module.aggregator._layer = Noting(**vars(layer))
+    monkeypatch.setattr(LayerOpening, "open", noting)
     fit(tmp_path, module, max_epochs=3)
     assert len(rounds) >= M * (4 + 2)
     assert max(len(served) for served in rounds.values()) <= 5
@@ -343,7 +342,7 @@ class Recorded(Sealed):
 
 @pytest.fixture
 def nonces(monkeypatch):
-    monkeypatch.setattr(secure_layer, "Sealed", Recorded)
+    monkeypatch.setattr(opening, "Sealed", Recorded)
     monkeypatch.setattr(Recorded, "used", [])
     return Recorded.used
 
