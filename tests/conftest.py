@@ -56,3 +56,12 @@ def move_once():
         return self if there else move(self, *args, **kwargs)
 
     _ResultMetric.to = to
+
+
+@pytest.fixture
+def uses():
+    """The blocks of keystream that the parties of this test have masked with so far."""
+    from tests.keystream_uses import recorded
+
+    with recorded() as made:
+        yield made

@@ -1,20 +1,15 @@
-"""vFedSec: embeddings are quantised and masked, the masks cancel in the sum, and the server learns nothing else."""
+"""vFedSec: embeddings are quantised and masked; the masks cancel in the sum, which is all that the server learns."""
 
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from lightning_vfl.aggregators.secure.codec import Shift, fitting_levels, uniform_words
+from lightning_vfl.aggregators.secure.codec import Shift, shift_for
+from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
-from lightning_vfl.aggregators.secure.recovery import WORD, Recovery
+from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.crypto import Identities
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster
-from lightning_vfl.wire import PartyView
 
 RING_BITS = 32  # vFedSec section 3.5: uint32
 
@@ -91,7 +86,7 @@ class MaskedSum(IntegerSum):
         identities: str | None = None,
     ) -> None:
         if execution not in ("masked", "equivalent"):
-            raise ConfigurationError(f"execution '{execution}' is unknown; use masked or equivalent")
+            raise ConfigurationError(f"execution must be 'masked' or 'equivalent'; got '{execution}'")
         Shift(clip, 2 if levels == "auto" else levels)
         self.layout = layout
         self.clip = clip
@@ -107,45 +102,9 @@ class MaskedSum(IntegerSum):
         super().__init__(layer, execution == "equivalent")
 
     def codec(self, roster: Roster) -> Shift:
-        return _codec(self.clip, self.levels, max(len(members) for members in self._layer.segments(roster).members))
-
-    # ---- groups of several parties
+        n = max(len(members) for members in self._layer.segments(roster).members)
+        return shift_for(self.clip, self.levels, n, RING_BITS)
 
     @property
-    def update_bits(self) -> int:
-        return RING_BITS
-
-    def join_updates(self, updates: Mapping[int, Tensor], view: PartyView) -> Tensor:
-        """The sum of a group's updates, each quantised and masked as embeddings are (vFedSec, equation 4)."""
-        codec, members = self.codec(view.roster), tuple(sorted(updates))
-        group = next(number for number, others in enumerate(view.roster.groups) if members[0] in others)
-        stacked = torch.stack([updates[m].detach() for m in members])
-        drawn = uniform_words(
-            tuple(stacked.shape), view.names.seed, "rounding", "updates", view.names.stage, view.names.round, group
-        )
-        rounded, share = codec.to_int(stacked, drawn)
-        self._note(view, "clipped_update_share", share)
-        integers = rounded.numpy()
-        if self.equivalent:
-            total = integers.sum(0)
-        else:
-            words = integers.view(WORD)
-            for values, party in zip(words, members, strict=True):
-                self._layer.mask(values, party, members, "updates", group, view)
-            total = self._layer.ring_sum(list(words))
-        like = updates[members[0]]
-        return torch.from_numpy(codec.to_real(total, len(members))).to(like.device, like.dtype)
-
-
-@lru_cache(maxsize=64)
-def _codec(clip: float, levels: int | Literal["auto"], n: int) -> Shift:
-    """For sums of n."""
-    fitting = fitting_levels(n, RING_BITS)
-    if levels == "auto":
-        return Shift(clip, fitting)
-    if n * levels > 2**RING_BITS:
-        raise ConfigurationError(
-            f"the sum of {n} parties' integers below levels = {levels} does not fit the ring of 2^{RING_BITS}; use "
-            f"levels: {fitting}, or auto"
-        )
-    return Shift(clip, levels)
+    def shared_bottoms(self) -> MaskedUpdates:
+        return MaskedUpdates(self._layer, self.clip, self.levels, self._equivalent)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.types import RoundNames
-from lightning_vfl.wire import Message
+from lightning_vfl.wire import Message, PartyView
 
 T = TypeVar("T")
+GRADIENTS, UPDATES = "gradients", "model updates"  # kinds of messages that several aggregators send
 
 
 def check_message(
@@ -138,6 +139,49 @@ def refuse_infinite(message: Message) -> None:
     for sender, piece in zip(message.senders, message.pieces, strict=True):
         if not isfinite(float(piece.detach().sum())) and not torch.isfinite(piece).all():  # the sum alone takes a tenth
             raise MalformedMessage(f"'{message.kind}' of party {sender} holds NaN or infinite numbers")
+
+
+def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], view: PartyView) -> dict[int, Tensor]:
+    """The gradients that the server has sent to hosted parties, by party.
+
+    Args:
+        answer: the server's message.
+        shapes: for each hosted party, the shape of its gradient.
+        view: of the hosted parties.
+
+    Raises:
+        MalformedMessage: for a message of another kind, destination or round, and for a piece of another shape.
+    """
+    if answer.kind != GRADIENTS or answer.to != "parties" or answer.round not in (None, view.names):
+        raise MalformedMessage(
+            f"the server sent '{answer.kind}' to {answer.to} where '{GRADIENTS}' to parties are due in "
+            f"{_round(view.names)}; the server and all parties must run the same recipe"
+        )
+    receivers = () if answer.receivers is None else answer.receivers
+    if len(receivers) != len(answer.pieces) or len({*receivers}) != len(receivers):
+        raise MalformedMessage(
+            f"the server sent {len(answer.pieces)} '{GRADIENTS}' to {_parties(receivers)}; each party gets one"
+        )
+    pieces = {m: piece for m, piece in zip(receivers, answer.pieces, strict=True) if m in shapes}
+    for party, piece in pieces.items():
+        if piece.shape != shapes[party] or not piece.is_floating_point():
+            raise MalformedMessage(
+                f"'{GRADIENTS}' for party {party} are {piece.dtype} of shape {tuple(piece.shape)} where floating-point "
+                f"numbers of shape {shapes[party]} are due"
+            )
+    return pieces
+
+
+def gradients_in(answer: Message, leaves: Sequence[Tensor], view: PartyView) -> tuple[Tensor, ...]:
+    """The server's gradient for each hosted party's embedding, in its dtype; zeros if the party was sent none.
+
+    Raises:
+        MalformedMessage: as ``gradients_by_party``.
+    """
+    shapes = {m: tuple(h.shape) for m, h in zip(view.parties, leaves, strict=True)}
+    pieces = gradients_by_party(answer, shapes, view)
+    hosted = zip(view.parties, leaves, strict=True)
+    return tuple(pieces[m].to(h.dtype) if m in pieces else torch.zeros_like(h) for m, h in hosted)
 
 
 def refuse_lacking(held: Collection[Any], wanted: Iterable[int], kind: str) -> None:

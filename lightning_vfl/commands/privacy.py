@@ -58,15 +58,16 @@ def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> 
     own, recipe = parse(arguments)
     done = build(["fit", *recipe])
     module, data, trainer = done.model, done.datamodule, done.trainer
-    if not module.aggregator.accounts or not isinstance(module, RoundVFL):
+    accounting = module.aggregator.accounting
+    if accounting is None or not isinstance(module, RoundVFL):
         raise ConfigurationError(
             f"{type(module.aggregator).__name__} claims no privacy that could be counted; use PoissonBinomial or "
             "LocalGaussian"
         )
     plan = planned(module, data, trainer)
     _print(plan, own.delta)
-    if module.aggregator.simulated is not None:
-        print(module.aggregator.simulated)
+    if accounting.simulated is not None:
+        print(accounting.simulated)
     if own.solve is not None:
         print(_solved(plan, own))
 

@@ -26,10 +26,11 @@ from lightning_vfl.protocols.groups.sums import UpdateSums
 from lightning_vfl.protocols.groups.updates import Group, send_updates
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Leg, PartyView
+from lightning_vfl.wire import Leg
 
 
 class SplitVFL(RoundVFL):
@@ -178,11 +179,11 @@ class SplitVFL(RoundVFL):
             loss,
             plan.learning,
             aggregator_notes(exchange),
-            before_optimizer=partial(self._send_updates, learning, records, exchange.parties) if learning else None,
+            before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
         )
 
-    def _send_updates(self, groups: list[Group], records: Tensor, view: PartyView, optimizer: Optimizer) -> None:
-        send_updates(self, groups, records, optimizer, view)
+    def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
+        send_updates(self, groups, records, optimizer, exchange)
 
     def on_train_end(self) -> None:
         """Say what of the groups' updates was not sent."""
@@ -212,7 +213,7 @@ class SplitVFL(RoundVFL):
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
             self.faults.at(2 * number, self.roster),
             self.faults.at(2 * number + 1, self.roster),
-            partial(self.aggregator.takes_part, roster=self.roster),
+            partial(self.wire.takes_part, roster=self.roster),
         )
         if alike:
             self._faultless[key] = plan

@@ -200,8 +200,8 @@ class TrainedModule(EvaluatedModule, ABC):
         """Let the parties set up a stage before its first round, and enter what that sends."""
         aggregator = self.aggregator
         if self.datamodule is not None:
-            aggregator.refuse_partly_held(self.datamodule.records(split).present, self.roster)
-        if not aggregator.sets_up:
+            self.wire.refuse_partly_held(self.datamodule.records(split).present, self.roster)
+        if aggregator.setup is None:
             return
         who = f"{type(aggregator).__name__} is set up before the first round and has to know the records"
         source = needed_data(self.datamodule, who).records(split)

@@ -1,4 +1,4 @@
-"""What aggregators on Lagrange shares have in common: how many blocks fit, who has to answer, where masks come from."""
+"""Common to aggregators on Lagrange shares: how many blocks fit, how many parties have to answer, and masks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Coding:
 
     def __post_init__(self) -> None:
         if not isinstance(self.field, Modular):
-            raise ConfigurationError(f"field {self.field!r} is no field; use PrimeField(p) or PrimeProduct()")
+            raise ConfigurationError(f"field must be PrimeField(p) or PrimeProduct(); got {self.field!r}")
         settings = {"privacy": self.privacy, "wrong": self.wrong}
         settings |= {} if self.blocks == "auto" else {"blocks": self.blocks}
         settings |= {} if self.stragglers is None else {"stragglers": self.stragglers}
@@ -50,7 +50,7 @@ class Coding:
             least = 1 if name == "blocks" else 0
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 auto = ", or auto" if name == "blocks" else ""
-                raise ConfigurationError(f"{name} {value!r} cannot be; use a whole number from {least} on{auto}")
+                raise ConfigurationError(f"{name} must be a whole number, {least} or more{auto}; got {value!r}")
         if self.blocks != "auto" and self.stragglers is not None:
             raise ConfigurationError(
                 f"stragglers: {self.stragglers} chooses blocks, which are given as {self.blocks}; leave one of them out"
@@ -130,10 +130,19 @@ def _code(field: Modular, blocks: int, privacy: int, parties: int) -> LagrangeCo
     return LagrangeCode(field, blocks, privacy, parties)
 
 
-def known_execution(execution: str) -> None:
-    """Refuse another word."""
+def refuse_unknown(execution: str) -> None:
+    """Refuse a word that is no execution."""
     if execution not in ("coded", "equivalent"):
-        raise ConfigurationError(f"execution '{execution}' is unknown; use coded or equivalent")
+        raise ConfigurationError(f"execution must be 'coded' or 'equivalent'; got '{execution}'")
+
+
+def refuse_partly_held(present: Tensor | None, name: str) -> None:
+    """Refuse records (N, M) that not every party holds, for the aggregator of this name."""
+    if present is not None:
+        raise ConfigurationError(
+            f"{name} needs every party to hold every record; use overlap: inner, or an aggregator that joins partly "
+            "held records (Concat, Sum, Mean, Max)"
+        )
 
 
 def received_by(holders: Sequence[int], message: Message) -> Tensor:

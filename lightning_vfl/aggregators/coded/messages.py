@@ -10,7 +10,7 @@ from lightning_vfl.field import Modular
 from lightning_vfl.wire import Message, PartyView, ServerView
 
 if TYPE_CHECKING:
-    from lightning_vfl.aggregators.lagrange_coded import Shares
+    from lightning_vfl.aggregators.coded.data_shares import Shares
 
 DATA, MODELS, ZEROS, PRODUCTS = "data shares", "model shares", "zero shares", "products"
 EMBEDDINGS, SUMS = "embedding shares", "sums"

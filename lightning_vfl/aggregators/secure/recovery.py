@@ -29,14 +29,10 @@ from lightning_vfl.crypto import (
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField
-from lightning_vfl.types import RoundNames
+from lightning_vfl.types import RoundNames, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
-
-    from lightning_vfl.crypto import Use
 
 FIELD = PrimeField()  # 2^31 - 1
 WORD = np.uint32  # of ring elements
@@ -44,6 +40,7 @@ LIMB_BITS = 30
 LIMBS = -(-8 * SIZE // LIMB_BITS)  # field elements of a secret of 32 bytes
 
 MASKS, SELF = "mask seed", "self-mask seed"
+ROUND_KEYS, SHARES, REVEALED = "round keys", "seed shares", "revealed shares"  # kinds of messages
 
 
 @dataclass(frozen=True)
@@ -286,7 +283,7 @@ class Vault:
             )
         return self.shares[holder, owner][round - self.rounds.start, 0 if kind == MASKS else 1]
 
-    def masks(self, party: int, called: Sequence[int], round: int, bits: int, ledger: Any) -> "RoundMasks":
+    def masks(self, party: int, called: Sequence[int], round: int, bits: int) -> "RoundMasks":
         """A hosted party's masks of a round, in which these parties are called; to be had once.
 
         Raises:
@@ -309,7 +306,7 @@ class Vault:
                 )
         self.masked[party, round] = tuple(called)
         publics = {m: self.public(m, round) for m in called}
-        return RoundMasks(party, self.secrets[party, round], publics, bits, ledger)
+        return RoundMasks(party, self.secrets[party, round], publics, bits)
 
 
 class RoundMasks:
@@ -320,7 +317,6 @@ class RoundMasks:
         secrets: of this party, for this round.
         publics: round keys of the called parties.
         bits: of the ring.
-        ledger: is told every stretch of keystream that is used.
     """
 
     def __init__(
@@ -329,26 +325,28 @@ class RoundMasks:
         secrets: RoundSecrets,
         publics: Mapping[int, bytes],
         bits: int,
-        ledger: "Callable[[Use], object] | None" = None,
     ) -> None:
         session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
-        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits, ledger)
-        self.seed, self.ledger = secrets.seeds[1], ledger
+        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits)
+        self.seed = secrets.seeds[1]
         self.members = tuple(sorted(publics))
 
     def add_to(self, values: "NDArray[Any]", names: MaskNames, round: int) -> None:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
-        own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
+        own_mask(self.seed, names).add_to(values.reshape(-1), round)
         if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
             values &= WORD(2**self.masks.bits - 1)
 
 
-def own_mask(
-    seed: bytes, names: MaskNames, party: int, ledger: "Callable[[Use], object] | None" = None
-) -> PairKeystream:
+def own_mask(seed: bytes, names: MaskNames) -> PairKeystream:
     """The keystream of a party's mask of its own, under a key for these names alone."""
-    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD, party, ledger)
+    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD)
+
+
+def round_masks(names: RoundNames, rows: Rows) -> MaskNames:
+    """The names of the masks whose keys serve one round alone."""
+    return MaskNames("embeddings", names.stage, 0, rows.start, names.round)
 
 
 def unmask(
@@ -373,7 +371,7 @@ def unmask(
     """
     flat = total.reshape(-1)
     for party in sorted(survivors):
-        own_mask(survivors[party], names, party).add_to(flat, round, -1)
+        own_mask(survivors[party], names).add_to(flat, round, -1)
     secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
     everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
     for party, own in secrets.items():  # what the survivors added for it, it would have taken away

@@ -24,12 +24,12 @@ def open_privacy(module: "TrainedModule", data: Any) -> None:
         ConfigurationError: without a datamodule; for bottoms and data in which one record tells of others; for a ledger
             that is missing or does not fit.
     """
-    if not (module.aggregator.accounts or module.accounts_updates):
+    if module.aggregator.accounting is None and not module.accounts_updates:
         return
     if data is None:
         raise ConfigurationError(
-            f"{accounting(module)} accounts for the privacy of each record and needs to know the records; give the "
-            "trainer a VerticalDataModule instead of a loader"
+            f"{accounting_part(module)} accounts for the privacy of each record and needs to know the records; give "
+            "the trainer a VerticalDataModule instead of a loader"
         )
     refuse_what_links_records(module, data)
     trainer, privacy, failure = module.trainer, module.privacy, None
@@ -52,12 +52,12 @@ def refuse_what_links_records(module: "TrainedModule", data: Any) -> None:
     Raises:
         ConfigurationError: naming the layer or the statistics, and what to use instead.
     """
-    refuse_shared_statistics(accounting(module), module.bottoms.parties, module.hparams["party_shapes"], data)
+    refuse_shared_statistics(accounting_part(module), module.bottoms.parties, module.hparams["party_shapes"], data)
 
 
-def accounting(module: "TrainedModule") -> str:
+def accounting_part(module: "TrainedModule") -> str:
     """The name of the part that accounts, for errors."""
-    return type(module.aggregator).__name__ if module.aggregator.accounts else "update_noise"
+    return "update_noise" if module.aggregator.accounting is None else type(module.aggregator).__name__
 
 
 def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
@@ -71,12 +71,13 @@ def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch,
         batch: this process's part of the joint batch.
         reader: the party that joins the embeddings instead of a server. What it has drawn itself hides nothing from it.
     """
-    if module.privacy.accountant is None:
+    accounting = module.aggregator.accounting
+    if module.privacy.accountant is None or accounting is None:
         return
     roster = module.roster if reader is None else replace(module.roster, active=reader)
-    released = module.aggregator.released(plan.roll, plan.sent[0], roster)
+    released = accounting.released(plan.roll, plan.sent[0], roster)
     parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
-    event = module.aggregator.event(parties, module.embedding_widths, roster)
+    event = accounting.event(parties, module.embedding_widths, roster)
     if event is not None:
         module.privacy.spend(module.books.rounds["fit"] - 1, event, joint_ids(batch))
         if module.trainer.world_size > 1:

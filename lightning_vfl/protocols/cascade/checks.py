@@ -3,6 +3,7 @@
 from torch import nn
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.types import Roster
@@ -22,13 +23,13 @@ def refuse_parts(aggregator: Aggregator, policy: MissingPolicy) -> None:
             "on; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
         )
     somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
-    if not aggregator.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
+    if not wire_of(aggregator).traits.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
         raise ConfigurationError(
             f"{name}'s sums are made for one active party, and here they take turns; use layout: sum"
         )
     if policy.padding is not None:
         raise ConfigurationError(f"{missing} pads behind a norm, and CascadeVFL has none; use Exclude")
-    if policy.stand_in is not None and not aggregator.in_the_clear:
+    if policy.stand_in is not None and aggregator.wire is not None:
         raise ConfigurationError(
             f"missing: {missing} stands in for single embeddings, which {name} does not send as they are; "
             "use Exclude or Skip"
@@ -65,7 +66,7 @@ def refuse_for_parties(aggregator: Aggregator, first: Leg, parties: int) -> None
             f"the shares of {type(aggregator).__name__} hide embeddings from who joins them, but here that is "
             "a party, and holds shares as well; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
         )
-    if not aggregator.visible and parties < 3:
+    if not wire_of(aggregator).traits.visible and parties < 3:
         raise ConfigurationError(
             "of a sum of two parties an active party, which knows its own part, would read the other's embedding; "
             "use at least 3 parties"

@@ -63,7 +63,7 @@ def send_message(
     # dropout as at START; and the same bottoms run, because their masks are drawn one after the other
     seed_torch(module.device, module.seed, "networks", names.stage, names.round, module.global_rank)
     now = module.bottoms.some(batch.features, computed)
-    if batch.present is not None and not module.aggregator.in_the_clear:  # zeros stood for rows that are not held
+    if batch.present is not None and module.aggregator.wire is not None:  # zeros stood for rows that are not held
         for i, m in enumerate(learning):
             gradients[i] = gradients[i] * batch.present[:, m, None]
     values = [now[m] for m in learning] + (_trained(module.top) if plan.steps else [])
@@ -74,7 +74,7 @@ def collect(
     module: "CascadeVFL", replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The embeddings (B, D_m) that the active party joins, as leaves to take gradients of, and who computed any."""
-    parties, in_the_clear = module.roster.parties, module.aggregator.in_the_clear
+    parties, in_the_clear = module.roster.parties, module.aggregator.wire is None
     computed = tuple(range(parties))
     if in_the_clear:  # embeddings that nobody reads are not computed
         computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.clock import VirtualClock, injected
@@ -89,6 +90,7 @@ class EventPlanner:
             clock,
             faults,
         )
+        self.wire = wire_of(aggregator)
         self.rounds, self.slower, self.amplifies, self.keeps_late = rounds, slower, amplifies, keeps_late
         self._costs: dict[tuple[int, int], RoundCosts] = {}
         self._ids: dict[tuple[int, int], Leg] = {}
@@ -157,8 +159,8 @@ class EventPlanner:
         roster = self.seen_from(party)
 
         def usable(called: Tensor, arrived: Tensor) -> Tensor:
-            there = self.aggregator.takes_part(called, arrived, roster)
-            if self.aggregator.visible or int(there.sum()) - int(there[party]) >= 2:
+            there = self.wire.takes_part(called, arrived, roster)
+            if self.wire.traits.visible or int(there.sum()) - int(there[party]) >= 2:
                 return there
             return torch.zeros_like(there)
 
@@ -174,8 +176,8 @@ class EventPlanner:
 
     def _costs_of(self, party: int, rows: int) -> RoundCosts:
         networks, roster = self.networks, self.seen_from(party)
-        legs = [_without(leg, party) for leg in self.aggregator.legs(rows, networks.widths, (), roster)]
-        downlink = _without(self.aggregator.downlink(rows, networks.widths, roster), party)
+        legs = [_without(leg, party) for leg in self.wire.legs(rows, networks.widths, (), roster)]
+        downlink = _without(self.wire.downlink(rows, networks.widths, roster), party)
         if party in self.amplifies:  # Algorithm 1, lines 8 to 10; the factor travels with the gradients
             one = _without(_leg("regularisers", "server", torch.ones(roster.parties, dtype=torch.int64)), party)
             legs.append(replace(one, gate="previous"))
@@ -210,7 +212,9 @@ class EventPlanner:
     def _opening_seconds(self, number: int, party: int, rows: int) -> float:
         """What passes before anybody computes: the choice of records, and what the aggregator begins with."""
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
-        own = self.aggregator.opening_legs(rows, self.seen_from(party), everybody, number, number - 1)
+        opening = self.aggregator.opening
+        roster = self.seen_from(party)
+        own = () if opening is None else opening.legs(rows, roster, everybody, number, number - 1)
         legs = own if any(leg.kind == IDS for leg in own) else (self.ids(party, rows), *own)
         waits = [
             (self.clock.computing(leg.flops) + self.clock.transfer(leg)).where(leg.elements > 0, 0.0) for leg in legs

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.mlp import MLP, Linear
@@ -170,7 +171,7 @@ class CascadeVFL(RoundVFL):
         self._plans.clear()
         self.active_parties = tuple(sorted(shares))
         self.planner = self._planner()
-        everywhere = None if self.aggregator.everybody_called else records.present
+        everywhere = None if self.wire.traits.everybody_called else records.present
 
         def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
             if not self.variant.distributed:
@@ -327,7 +328,7 @@ class CascadeVFL(RoundVFL):
         meter, round = self.books.meter, plan.round
         if round.roll.called.any():
             self.enter_opening(rows, names, round.roll.called, self.planner.seen_from(party))
-        if not self.aggregator.opens:
+        if self.aggregator.opening is None:
             meter.add(self.planner.ids(party, rows))
         self.books.enter_traffic(round, self.planner.costs(party, rows))
         if round.skipped:
@@ -347,10 +348,10 @@ class CascadeVFL(RoundVFL):
         self.counts.staleness = Staleness()
 
     def protection(self, uploads: int) -> str | None:
-        if self.aggregator.visible or not self.variant.distributed:
+        if self.wire.traits.visible or not self.variant.distributed:
             return super().protection(uploads)
         others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
-        return f"of the other parties' sum, as who joins it knows its own part: {others.protection(uploads)}"
+        return f"of the other parties' sum, as who joins it knows its own part: {wire_of(others).protection(uploads)}"
 
     def requests_made(self) -> int:
         """Two for each event that has begun."""

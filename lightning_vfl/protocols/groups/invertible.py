@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import inf, isinf
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster
 
@@ -103,14 +104,14 @@ def refuse_readable(aggregator: Aggregator, roster: Roster, allowed: bool) -> No
             an aggregator that claims an ε, which does not cover exact updates.
     """
     group, name = roster.shared[0], type(aggregator).__name__
-    if aggregator.accounts:
+    if aggregator.accounting is not None:
         raise ConfigurationError(
             f"parties {list(group)} share a bottom, and the ε of {name} does not cover their model updates; use groups "
             "of one"
         )
     if allowed:
         return
-    if aggregator.visible:
+    if wire_of(aggregator).traits.visible:
         raise ConfigurationError(
             f"the server reads every embedding of group {group} under {name} and knows its shared bottom, so it could "
             "compute its records; use MaskedSum, or accept it with allow_invertible_updates: true"

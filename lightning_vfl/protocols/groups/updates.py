@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.protocols.groups.sums import Summed
-from lightning_vfl.wire import PartyView
+from lightning_vfl.rounds.exchange import Exchange
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
@@ -18,7 +19,7 @@ Group = tuple[int, ...]
 
 
 def send_updates(
-    module: "SplitVFL", groups: Sequence[Group], records: Tensor, optimizer: Optimizer, view: PartyView
+    module: "SplitVFL", groups: Sequence[Group], records: Tensor, optimizer: Optimizer, exchange: Exchange
 ) -> None:
     """Move the gradients of these groups' parties to what is sent, and give each bottom whose sum is complete its sum.
 
@@ -27,12 +28,12 @@ def send_updates(
         groups: those that learn from the round.
         records: positions of the batch's records, where updates are charged to them; else empty.
         optimizer: it steps next.
-        view: of the round's parties.
+        exchange: the messages of the round.
     """
     complete = {group: sent for group in groups if (sent := _add(module, group, records)) is not None}
     _charge(module, list(complete.values()))  # on the disk before anything is sent
     for group, sent in complete.items():
-        _join(module, group, sent, optimizer, view)
+        _join(module, group, sent, optimizer, exchange)
 
 
 def _add(module: "SplitVFL", group: Group, records: Tensor) -> Summed | None:
@@ -57,7 +58,7 @@ def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
         module.privacy.spend(module.books.rounds["fit"] - 1, module.update_noise.event(number), ids)
 
 
-def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, view: PartyView) -> None:
+def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, exchange: Exchange) -> None:
     """Give the group's shared bottom the sum of its parties' updates as its gradient.
 
     With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
@@ -69,9 +70,12 @@ def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer
     rate = _plain_sgd_rate(optimizer, leading[0])
     scale, noise = 1.0 if rate is None else -rate, module.update_noise
     updates = {
-        m: scale * (own if noise is None else noise.noisy(own, view.names, m)) for m, own in summed.gradients.items()
+        m: scale * (own if noise is None else noise.noisy(own, exchange.parties.names, m))
+        for m, own in summed.gradients.items()
     }
-    total = module.aggregator.join_updates(updates, view) / scale
+    shared = shared_bottoms_of(module.aggregator)
+    joined = shared.join(shared.tell(updates, exchange.parties), exchange.server)
+    total = joined.to(updates[group[0]]) / scale
     if module.joint and noise is not None and noise.draws == "system":  # each process has drawn noise of its own
         total = module.trainer.strategy.broadcast(total)
     for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):

@@ -79,7 +79,9 @@ def test_equivalent_gives_the_bits_of_coded(seed):
     assert torch.equal(exchange(coded, h).run(), exchange(equivalent, h).run())
     roster = Roster.singles(parties)
     for a, b in zip(
-        coded.legs(rows, (2,) * parties, (), roster), equivalent.legs(rows, (2,) * parties, (), roster), strict=True
+        coded.wire.legs(rows, (2,) * parties, (), roster),
+        equivalent.wire.legs(rows, (2,) * parties, (), roster),
+        strict=True,
     ):
         assert torch.equal(a.bytes, b.bytes)
         assert torch.equal(a.flops, b.flops)
@@ -135,7 +137,7 @@ def test_parties_in_the_mean_learn_a_share_of_the_gradient_and_the_others_nothin
 )
 def test_too_few_parties_are_refused_with_what_fits(settings, parties, message):
     with pytest.raises(ConfigurationError, match=message):
-        LagrangeShared(**settings).check(parties)
+        LagrangeShared(**settings).among(Roster.singles(parties))
 
 
 @pytest.mark.parametrize("value", [8191.99998, 8192.0, 20_000.5, 3e7])

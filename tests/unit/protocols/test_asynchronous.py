@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from lightning_vfl import AsyncVFL
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
+from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
@@ -173,7 +174,9 @@ def test_equal_delays_take_as_long_as_synchronous_rounds_without_waiting(tmp_pat
 
 
 class Hidden(Mean):
-    visible = False
+    @property
+    def wire(self):
+        return InTheClear(self)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
+from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
 from lightning_vfl.simulation import PartyDropout, VirtualClock
@@ -223,7 +225,15 @@ def test_waiting_for_ever_is_refused_before_training(tmp_path):
 class Hidden(Mean):
     """A mean whose uploads the server cannot read one by one."""
 
-    visible = False
+    @property
+    def wire(self):
+        return HiddenWire(self)
+
+
+class HiddenWire(InTheClear):
+    @property
+    def traits(self):
+        return replace(super().traits, visible=False)
 
 
 def test_stale_is_refused_where_uploads_are_hidden(tmp_path):

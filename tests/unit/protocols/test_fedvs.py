@@ -12,6 +12,7 @@ from torch import nn
 
 from lightning_vfl import SplitVFL, simulation
 from lightning_vfl.aggregators import LagrangeCoded, LagrangeShared, Mean
+from lightning_vfl.aggregators.coded.products import ProductParty
 from lightning_vfl.callbacks import Crashes, PartyDropout, Stragglers
 from lightning_vfl.datamodules import ContiguousColumns, Unchanged
 from lightning_vfl.errors import ConfigurationError
@@ -322,17 +323,17 @@ def test_a_share_of_the_parties_away_is_a_mean_over_the_others(tmp_path):
 
 def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_path, monkeypatch):
     """Party 2 lies in every round; the books remember it, also those of a run that goes on."""
-    modules, respond = [], LagrangeCoded.respond
+    modules, multiply = [], ProductParty._multiply
 
-    def lying(self, kept, received, included, view):
-        message = respond(self, kept, received, included, view)
-        message.pieces[view.parties.index(2)].add_(1).remainder_(self.field.modulus)
+    def lying(self, received, included, view):
+        message = multiply(self, received, included, view)
+        message.pieces[view.parties.index(2)].add_(1).remainder_(self.coding.field.modulus)
         return message
 
     for liar in (False, True):
         module = fedvs(options={"wrong": 1})
         if liar:
-            monkeypatch.setattr(LagrangeCoded, "respond", lying)
+            monkeypatch.setattr(ProductParty, "_multiply", lying)
             with pytest.warns(UserWarning, match="party 2 was wrong and has been corrected") as said:
                 t = fit(tmp_path, module)
             assert len([w for w in said if "corrected" in str(w.message)]) == 1
@@ -482,7 +483,8 @@ def test_a_resumed_run_keeps_the_scale_of_the_beginning(tmp_path):
             bottom.weight.mul_(4)
     t.save_checkpoint(tmp_path / "grown.ckpt")
     records = ExpandedRecords(source.records("train"), module.bottoms, torch.device("cpu"))
-    fresh = module.aggregator.agree(records, [b.weight.detach() for b in module.bottoms.parties], module.roster)
+    weights, setup = enumerate(b.weight.detach() for b in module.bottoms.parties), module.aggregator.setup
+    fresh = setup.settle([setup.propose(records, m, w, module.roster) for m, w in weights])
     assert fresh["l_w"] < agreed["l_w"]
     again = fedvs()
     trainer(tmp_path).fit(again, datamodule=data(), ckpt_path=tmp_path / "grown.ckpt")
@@ -719,10 +721,10 @@ def test_coded_and_equivalent_have_the_same_bits_on_a_gpu(tmp_path, evaluate):
 
 def test_the_summary_says_what_was_hidden():
     assert (
-        LagrangeCoded().protection(1)
+        LagrangeCoded().wire.protection(1)
         == "T = 1 colluding parties learn nothing of others' data; the server learns the means only"
     )
-    assert "not re-randomised" in LagrangeCoded(rerandomise=False).protection(1)
-    assert "nothing was hidden" in LagrangeCoded(execution="equivalent").protection(1)
-    assert "from the seed" in LagrangeShared(insecure_seeded_secrets=True).protection(1)
-    assert "none against parties" in LagrangeShared(privacy=0).protection(1)
+    assert "not re-randomised" in LagrangeCoded(rerandomise=False).wire.protection(1)
+    assert "nothing was hidden" in LagrangeCoded(execution="equivalent").wire.protection(1)
+    assert "from the seed" in LagrangeShared(insecure_seeded_secrets=True).wire.protection(1)
+    assert "none against parties" in LagrangeShared(privacy=0).wire.protection(1)

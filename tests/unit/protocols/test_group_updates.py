@@ -1,6 +1,7 @@
 """Updates of groups: sums over rounds, noise, what is charged for it, what is refused, and whose gradients are sent."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Sum
+from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.callbacks import RunSummary
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import Linear
@@ -20,7 +22,7 @@ from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.protocols.groups.invertible import Exposure, refuse_solvable
 from lightning_vfl.protocols.groups.sums import UpdateSums
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, Sides
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.waiting import WaitForAll
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
@@ -217,13 +219,13 @@ def test_groups_that_send_in_different_rounds_are_charged_apart(tmp_path):
 
 def test_noise_is_on_the_sum_that_the_server_is_given(tmp_path, monkeypatch):
     """With plain SGD what is sent is -η times the noisy gradient; every member adds noise of its own."""
-    heard, join = [], MaskedSum.join_updates
+    heard, tell = [], MaskedUpdates.tell
 
     def listening(self, updates, view):
         heard.append((view.names, {m: own.clone() for m, own in updates.items()}))
-        return join(self, updates, view)
+        return tell(self, updates, view)
 
-    monkeypatch.setattr(MaskedSum, "join_updates", listening)
+    monkeypatch.setattr(MaskedUpdates, "tell", listening)
     grads = []
 
     class Gradients(Callback):
@@ -344,14 +346,19 @@ def test_sums_of_enough_records_are_accepted(tmp_path, capsys, monkeypatch):
 # ---- gradients of records that a party does not hold
 
 
-class Poisoned(MaskedSum):
+class Poisoned:
     """A server that answers with numbers that no update survives, in the rows that a party does not hold."""
 
-    held: torch.Tensor
+    def __init__(self, side, held):
+        self.side, self.held = side, held
 
-    def pullback(self, grad, aggregate, contribution, view):
-        answers = super().pullback(grad, aggregate, contribution, view)
-        return tuple(torch.where(self.held[:, m, None], a, torch.nan) for m, a in enumerate(answers))
+    def decode(self, messages, view):
+        return self.side.decode(messages, view)
+
+    def answer(self, grad, aggregate, view):
+        sent = self.side.answer(grad, aggregate, view)
+        rows = zip(sent.receivers, sent.pieces, strict=True)
+        return replace(sent, pieces=tuple(torch.where(self.held[:, m, None], a, torch.nan) for m, a in rows))
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
@@ -360,13 +367,14 @@ def test_a_party_is_sent_zeros_in_the_place_of_gradients_of_records_that_it_does
     present = torch.zeros(9, 4, dtype=torch.bool)
     present[:, 0] = True
     present[torch.arange(9), 1 + torch.arange(9) % 3] = True
-    for server in (MaskedSum, Poisoned):
-        aggregator = server(layout, execution="equivalent").among(roster)
-        aggregator.held = present
+    aggregator = MaskedSum(layout, execution="equivalent").among(roster)
+    honest = Sides.of(aggregator.wire)
+    for sides in (honest, honest._replace(server=Poisoned(honest.server, present))):
         h = tuple(torch.randn(9, 4, generator=torch.Generator().manual_seed(m)).requires_grad_() for m in range(4))
         names, roll = RoundNames(0, "fit", 0), Roll.everyone(4)
         parties = PartyView(names, roster, (0, 1, 2, 3), roll.called, rows, None, present)
-        exchange = Exchange(aggregator, Embeddings(h), parties, ServerView(names, roster, rows, roll, (4,) * 4))
+        server = ServerView(names, roster, rows, roll, (4,) * 4)
+        exchange = Exchange(aggregator, Embeddings(h), parties, server, sides=sides)
         value = exchange.run()
         grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(9))
         answers = torch.autograd.grad(value, h, grad)

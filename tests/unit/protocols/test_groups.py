@@ -10,6 +10,7 @@ from torch import nn
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum, Sum
+from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.errors import ConfigurationError
@@ -266,16 +267,21 @@ def test_parties_alone_send_no_updates(tmp_path):
 
 def test_updates_are_masked_whatever_the_server_could_read(tmp_path, monkeypatch):
     """With plain SGD the steps are sent, else the gradients; the sum that the server applies is theirs."""
-    join = MaskedSum.join_updates
+    tell, join = MaskedUpdates.tell, MaskedUpdates.join
     for optimizer, scale in (("SGD", -0.05), ("Adam", 1.0)):
         module, heard = grouped(masked_sum(), optimizer), []
 
-        def listening(self, updates, view, heard=heard):
-            total = join(self, updates, view)
-            heard.append((updates, total))
-            return total
+        def telling(self, updates, view, heard=heard):
+            heard.append([updates])
+            return tell(self, updates, view)
 
-        monkeypatch.setattr(MaskedSum, "join_updates", listening)
+        def joining(self, message, view, heard=heard):
+            assert all(piece.dtype == torch.uint32 for piece in message.pieces)
+            heard[-1].append(join(self, message, view))
+            return heard[-1][1]
+
+        monkeypatch.setattr(MaskedUpdates, "tell", telling)
+        monkeypatch.setattr(MaskedUpdates, "join", joining)
         grads = []
 
         class Gradients(Callback):
@@ -288,7 +294,7 @@ def test_updates_are_masked_whatever_the_server_could_read(tmp_path, monkeypatch
                 )
 
         fit(tmp_path, module, max_epochs=1, callbacks=[Gradients()])
-        monkeypatch.setattr(MaskedSum, "join_updates", join)
+        monkeypatch.undo()
         assert [tuple(sorted(updates)) for updates, _ in heard] == [(1, 2), (3, 4, 5)] * STEPS
         for number, own in enumerate(grads):
             for updates, total in heard[2 * number : 2 * number + 2]:

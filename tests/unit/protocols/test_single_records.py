@@ -172,4 +172,4 @@ def test_predictions_for_features_of_nobody_knows_whom_are_refused_only_where_th
             ConfigurationError, match=r"use trainer\.predict with a VerticalDataModule, or evaluate: plain"
         ):
             module(features)
-    assert split().aggregator.accounts is False
+    assert split().aggregator.accounting is None
