@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from lightning_vfl.commands.recipes import find_recipe
+from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
 
 Settings = Mapping[str, Any]  # dotted option of the command line -> value
@@ -86,10 +86,7 @@ def find_study(name: str) -> Path:
     Raises:
         ConfigurationError: if there is neither.
     """
-    try:
-        return Path(find_recipe(name))
-    except ConfigurationError as error:
-        raise ConfigurationError(str(error).removeprefix("--config ")) from None
+    return Path(find_recipe(name))
 
 
 def read_study(path: Path) -> Study:

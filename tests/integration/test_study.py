@@ -18,7 +18,7 @@ import yaml
 from filelock import FileLock
 
 from lightning_vfl.cli import check, main
-from lightning_vfl.commands.recipes import packaged
+from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import grid, read_study
 from lightning_vfl.study.spec import find_study

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_vfl.commands.recipes import packaged
+from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import grid, read_study
 from lightning_vfl.study.spec import Target, find_study
