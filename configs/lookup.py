@@ -41,6 +41,8 @@ def find_recipe(name: str) -> str:
     short = name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".yaml")
     if short in recipes:
         return str(recipes[short])
-    near = difflib.get_close_matches(short, recipes, n=3, cutoff=0.5) or [r for r in recipes if short in r.split("/")]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"packaged recipes are {', '.join(recipes)}"
+    near = [r for r in recipes if short.strip("/") in r.split("/")]
+    near = near or difflib.get_close_matches(short, recipes, n=3, cutoff=0.5)
+    folders = ", ".join(dict.fromkeys(r.split("/")[0] for r in recipes))
+    hint = f"did you mean {' or '.join(near)}?" if near else f"give a file, or a recipe from one of: {folders}"
     raise ConfigurationError(f"{name}: no such file, and no packaged recipe of that name; {hint}")
