@@ -5,13 +5,12 @@ recipes that ship with the package, where a leading ``configs/`` and the ending 
 ``--config data/digits``.
 """
 
-import difflib
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, nearest
 
 
 def packaged() -> dict[str, Traversable]:
@@ -41,8 +40,8 @@ def find_recipe(name: str) -> str:
     short = name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".yaml")
     if short in recipes:
         return str(recipes[short])
-    near = [r for r in recipes if short.strip("/") in r.split("/")]
-    near = near or difflib.get_close_matches(short, recipes, n=3, cutoff=0.5)
-    folders = ", ".join(dict.fromkeys(r.split("/")[0] for r in recipes))
-    hint = f"did you mean {' or '.join(near)}?" if near else f"give a file, or a recipe from one of: {folders}"
+    inside = [recipe for recipe in recipes if short.strip("/") in recipe.split("/")]
+    folders = ", ".join(dict.fromkeys(recipe.split("/")[0] for recipe in recipes))
+    other = f"give a file, or a recipe from one of: {folders}"
+    hint = f"did you mean {' or '.join(inside)}?" if inside else nearest(short, recipes, other, most=3)
     raise ConfigurationError(f"{name}: no such file, and no packaged recipe of that name; {hint}")

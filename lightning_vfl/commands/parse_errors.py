@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_vfl.commands.suggestions import nearest, unknown_class, unknown_setting
+from lightning_vfl.commands.suggestions import unknown_class, unknown_setting
 from lightning_vfl.commands.table import COMMANDS
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, nearest
 
 
 class UsageError(ConfigurationError):
@@ -92,7 +92,7 @@ def _unknown_option(found: re.Match[str], error: ParserError) -> str:
     given = found[1].strip()
     if not given.startswith("-"):
         return f"unexpected argument {given}; see --help"
-    return f"unknown option {given}; {nearest(re.split(r'[= ]', given)[0], error.options)}"
+    return f"unknown option {given}; {nearest(re.split(r'[= ]', given)[0], error.options, 'see --help')}"
 
 
 def _none_of_words(found: re.Match[str], error: ParserError) -> str | None:

@@ -21,9 +21,10 @@ from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import table as tables
 from lightning_vfl.study.grid import Run, grid
+from lightning_vfl.study.read import find_study, read_study
 from lightning_vfl.study.report import report
 from lightning_vfl.study.runner import Means, carry_out
-from lightning_vfl.study.spec import Study, find_study, read_study
+from lightning_vfl.study.spec import Study
 
 _ABOUT = (
     "Run a grid of recipes, overrides and seeds in parallel; write one table, a summary and figures. After an "

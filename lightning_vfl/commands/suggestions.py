@@ -1,11 +1,10 @@
 """What a user may have meant by a word that the command line does not know."""
 
-import difflib
 import inspect
-from collections.abc import Iterable
 from importlib import import_module
 
 from lightning_vfl.commands.recipes import own_classes
+from lightning_vfl.errors import nearest
 
 _NO_PLACE = {  # settings of other protocols that users try, and why this protocol does not have them
     "AsyncVFL": (("waiting", "missing"), "AsyncVFL waits for nobody; leave the policy recipe out"),
@@ -14,17 +13,6 @@ _NO_PLACE = {  # settings of other protocols that users try, and why this protoc
         "its hosts join the latest embeddings, and nobody waits; leave the policy or the aggregator out",
     ),
 }
-
-
-def nearest(word: str, known: Iterable[str], otherwise: str = "see --help") -> str:
-    """The known words most like this word, as the end of an error message.
-
-    Examples:
-        >>> nearest("fitt", ["fit", "test"]), nearest("x", ["fit", "test"])
-        ('did you mean fit?', 'see --help')
-    """
-    near = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def unknown_class(name: str) -> str:
@@ -43,7 +31,7 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     if setting.split(".")[0] in foreign:
         hint = reason
     else:
-        hint = nearest(setting, settings, f"it has {', '.join(settings)}")
+        hint = nearest(setting, settings)
     return f"'{setting}' is not a setting of {name}; {hint}"
 
 

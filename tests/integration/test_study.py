@@ -21,7 +21,7 @@ from lightning_vfl.cli import check, main
 from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import grid, read_study
-from lightning_vfl.study.spec import find_study
+from lightning_vfl.study.read import find_study
 
 STUDY = """
 recipes:
