@@ -67,7 +67,7 @@ def planned(models: Sequence[FaultModel], data: RandomFloats) -> Iterator[None]:
     module = build(SplitVFL, data, models, waiting=WaitForAll(timeout=10.0))
     batch = VerticalBatch((), None, torch.arange(BATCH))
     for number in count():
-        module.enter(module.plan_round(batch, number), module.round_costs(BATCH))
+        module.books.enter(module.plan_round(batch, number), module.costs.of_round(BATCH))
         yield
 
 

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.protocols.books import is_due
+from lightning_vfl.protocols.logs import is_due
 
 from .injector import protocol
 
@@ -34,12 +34,12 @@ class RunHistory(Callback):
         return [{"step": step, **spent, "metric": name, "value": value} for (step, name), (value, spent) in ordered]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._given_up = protocol(self, pl_module).given_up
+        self._given_up = protocol(self, pl_module).books.given_up
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        given_up: Any = pl_module.given_up
+        given_up = protocol(self, pl_module).books.given_up
         learnt, self._given_up = given_up == self._given_up, given_up  # else the loss is still that of an earlier round
         if learnt and is_due(trainer.global_step, trainer.log_every_n_steps):  # type: ignore[attr-defined]  # set in Trainer.__init__
             self._add(trainer, pl_module, lambda name: name == "train/loss")

@@ -8,6 +8,7 @@ from lightning_vfl import VerticalBatch
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import unit_of_one_release
 from lightning_vfl.protocols import RoundVFL
+from lightning_vfl.protocols.charging import joint_ids
 
 
 class PrivacyBudget(Callback):
@@ -75,7 +76,7 @@ class PrivacyBudget(Callback):
         accountant = module.privacy.accountant
         if accountant is None:
             return 0.0
-        ids = module.joint_ids(batch)
+        ids = joint_ids(batch)
         events = module.possible_events()
         return max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)
 

@@ -52,10 +52,13 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     for name, value in sorted(trainer.callback_metrics.items()):
         if name.startswith(prefixes):
             yield name, f"{float(value):.4f}"
-    rounds, given_up = module.rounds.get("fit", 0), module.given_up
+    rounds, given_up = module.books.rounds.get("fit", 0), module.books.given_up
     yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
-    if module.corrected:
-        yield "wrong answers corrected", ", ".join(f"{n:,} of party {m}" for m, n in sorted(module.corrected.items()))
+    if module.books.corrected:
+        yield (
+            "wrong answers corrected",
+            ", ".join(f"{n:,} of party {m}" for m, n in sorted(module.books.corrected.items())),
+        )
     standing = module.standing()
     yield "passes over the data", f"{standing['progress/passes']:.2f}"
     yield "virtual time", f"{standing['clock/virtual_seconds']:,.3f} s"
@@ -64,12 +67,12 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
         ("peer", "sent to peers per party"),
         ("down", "received per party"),
     ):
-        for kind in module.meter.kinds(direction):
-            yield f"{words}: {kind}", per_party(module.meter.total(direction, kind))
-    if (hosts := module.host_meter) is not None:
+        for kind in module.books.meter.kinds(direction):
+            yield f"{words}: {kind}", per_party(module.books.meter.total(direction, kind))
+    if (hosts := getattr(module.books.own, "host_meter", None)) is not None:
         for kind in hosts.kinds("up"):
             yield f"sent per host: {kind}", per_party(hosts.total("up", kind))
-    uploads = -(-rounds // max(module.epoch_batches, 1))  # a record is uploaded once in an epoch
+    uploads = -(-rounds // max(module.books.epoch_batches, 1))  # a record is uploaded once in an epoch
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
     remark = "" if module.aggregator.simulated is None else f", {module.aggregator.simulated}"

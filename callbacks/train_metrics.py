@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.protocols.books import is_due
+from lightning_vfl.protocols.logs import is_due
 from lightning_vfl.types import RoundNames, VerticalBatch
 
 from .injector import protocol
@@ -80,7 +80,7 @@ class TrainMetrics(Callback):
 @torch.no_grad()
 def measure(trainer: Trainer, module: VFLModule) -> dict[str, Tensor]:
     """The metrics of validation for all training records, by name, with the weights as they are."""
-    metrics = module.val_metrics.clone(prefix="train/")
+    metrics = module.val.metrics.clone(prefix="train/")
     metrics.reset()
     loader: Any = trainer.train_dataloader
     names = RoundNames(module.seed, "validation", 0)

@@ -1,65 +1,70 @@
-"""What stands in for the embeddings that are missing when the server goes on."""
+"""What happens about the embeddings that are missing when the server goes on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableDtype
+from lightning_vfl.networks.memory import LatestEmbeddings
+from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.wire import Message, ServerView
 
 __all__ = ["Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
 
 
+class StandIn(ABC):
+    """What the server puts in the place of missing uploads; it has to see the upload of a single party for that."""
+
+    @abstractmethod
+    def fill(self, message: Message, view: ServerView) -> Message:
+        """The message that is decoded instead of the one that has arrived; ``view.roll.filled`` are the missing."""
+
+
+class Padding(ABC):
+    """How absent columns of the joint embedding are treated behind a norm over it."""
+
+    @abstractmethod
+    def pad(self, z: Tensor, columns: Tensor) -> Tensor:
+        """What the top is given.
+
+        Args:
+            z: (B, D_out), behind the norm.
+            columns: (D_out,) bool, False: absent; on any device.
+        """
+
+
 class MissingPolicy(ABC):
     """What the server does about parties that should have sent and have not.
 
-    Whoever stands in, a missing party learns nothing in the round: no gradient, no optimiser step.
+    A missing party's parameters and optimiser state do not change in the round, whatever stands in for it.
 
-    Class data:
-        fills: the missing count in the aggregate (in its divisor, as candidates of its maximum).
-        discards: a round with anybody missing is given up: nobody learns, time and bytes are spent.
-        needs_visible: the policy reads single embeddings, so the aggregator has to show them.
-        remembers: the policy keeps state from round to round, as large as the data.
-        pads: absent columns are kept out of the norm over the joint embedding and are zeros behind it.
+    Attributes:
+        stand_in: what is put in the place of missing uploads; None: nothing.
+        memory: the latest embeddings, where the policy keeps them from round to round; None: it keeps nothing.
+        padding: what is done behind a norm over the joint embedding; None: nothing.
     """
 
-    fills: ClassVar[bool] = False
-    discards: ClassVar[bool] = False
-    needs_visible: ClassVar[bool] = False
-    remembers: ClassVar[bool] = False
-    pads: ClassVar[bool] = False
-
-    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
-        """Make room before training; default: nothing to remember."""
-        return
+    stand_in: StandIn | None = None
+    memory: LatestEmbeddings | None = None
+    padding: Padding | None = None
 
     @abstractmethod
-    def before(self, message: Message, view: ServerView) -> Message:
-        """What is decoded instead of what has arrived; ``view.roll.filled`` are the missing."""
+    def plan(self, held: Tensor, included: Tensor) -> Tensor | None:
+        """The missing parties that count in the aggregate all the same: in its divisor, as candidates of its maximum.
 
-    def after(self, z: Tensor, columns: Tensor) -> Tensor:
-        """What the top is given: z (B, D_out) behind the norm, columns (D_out,) bool, False: absent; default: z."""
-        return z
+        Args:
+            held: (M,) bool, the parties that hold at least one record of the batch.
+            included: (M,) bool, those whose uploads are in.
 
-    def arrived_late(self, ids: Tensor, party: int, h: Tensor) -> None:
-        """An embedding (B, D_m) has come after its round was closed; default: nobody remembers it."""
-        return
-
-    def state(self) -> dict[str, Any]:
-        """State for a checkpoint that a run goes on from."""
-        return {}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there, after ``prepare``."""
-        return
+        Returns:
+            (M,) bool; None: the round is given up. Nobody learns from it, its time and bytes are spent.
+        """
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+        hidden = ("stand_in", "memory", "padding")
+        settings = (f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_") and k not in hidden)
+        return f"{type(self).__name__}({', '.join(settings)})"
 
 
 class Exclude(MissingPolicy):
@@ -68,8 +73,8 @@ class Exclude(MissingPolicy):
     In a concatenation the segment of a missing party is zero.
     """
 
-    def before(self, message: Message, view: ServerView) -> Message:
-        return message
+    def plan(self, held: Tensor, included: Tensor) -> Tensor:
+        return torch.zeros_like(held)
 
 
 class Zeros(MissingPolicy):
@@ -78,19 +83,25 @@ class Zeros(MissingPolicy):
     DVFL's SplitNN-zeros (section 5.1).
     """
 
-    fills: ClassVar[bool] = True
+    def __init__(self) -> None:
+        self.stand_in = _Nothing()
 
-    def before(self, message: Message, view: ServerView) -> Message:
+    def plan(self, held: Tensor, included: Tensor) -> Tensor:
+        return held & ~included
+
+
+class _Nothing(StandIn):
+    """The message as it has arrived: decoding puts zeros where a party that counts has sent nothing."""
+
+    def fill(self, message: Message, view: ServerView) -> Message:
         return message
 
 
 class Skip(MissingPolicy):
-    """The round is discarded: DVFL's SplitNN-skip (section 5.1), vFedSec's discard (section 5.1)."""
+    """A round with a missing party is given up: DVFL's SplitNN-skip (section 5.1), vFedSec's discard (section 5.1)."""
 
-    discards: ClassVar[bool] = True
-
-    def before(self, message: Message, view: ServerView) -> Message:
-        return message
+    def plan(self, held: Tensor, included: Tensor) -> Tensor | None:
+        return None if bool((held & ~included).any()) else torch.zeros_like(held)
 
 
 class PadAfterNorm(MissingPolicy):
@@ -108,12 +119,15 @@ class PadAfterNorm(MissingPolicy):
         this is ``Exclude``.
     """
 
-    pads: ClassVar[bool] = True
+    def __init__(self) -> None:
+        self.padding = _ZerosBehind()
 
-    def before(self, message: Message, view: ServerView) -> Message:
-        return message
+    def plan(self, held: Tensor, included: Tensor) -> Tensor:
+        return torch.zeros_like(held)
 
-    def after(self, z: Tensor, columns: Tensor) -> Tensor:
+
+class _ZerosBehind(Padding):
+    def pad(self, z: Tensor, columns: Tensor) -> Tensor:
         if bool(columns.all()):
             return z
         return torch.where(columns.to(z.device), z, z.new_zeros(()))
@@ -132,45 +146,34 @@ class Stale(MissingPolicy):
         ConfigurationError: before training, if the table would be larger.
     """
 
-    fills: ClassVar[bool] = True
-    needs_visible: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
+    memory: LatestEmbeddings
 
     def __init__(self, table_dtype: TableDtype = "float32", limit_bytes: float = LIMIT_BYTES) -> None:
         self.table_dtype = table_dtype
         self.limit_bytes = limit_bytes
-        self._table: RecordTable | None = None
+        self.memory = LatestEmbeddings(table_dtype, limit_bytes)
+        self.stand_in = _Latest(self.memory)
 
-    @property
-    def table(self) -> RecordTable:
-        """What is remembered, after ``prepare``."""
-        if self._table is None:
-            raise RuntimeError("Stale has no table before prepare")
-        return self._table
+    def plan(self, held: Tensor, included: Tensor) -> Tensor:
+        return held & ~included
 
-    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
-        self._table = RecordTable(records, widths, self.table_dtype, self.limit_bytes).to(device)
 
-    def before(self, message: Message, view: ServerView) -> Message:
-        ids = view.rows.ids
+class _Latest(StandIn):
+    def __init__(self, memory: LatestEmbeddings) -> None:
+        self.memory = memory
+
+    def fill(self, message: Message, view: ServerView) -> Message:
+        """Keep what has arrived, and read what is missing."""
+        ids, table = view.rows.ids, self.memory.table
         missing = view.roll.filled.nonzero().flatten().tolist()
         if len(message.senders) == len(view.widths):
-            self.table.write_all(ids, message.pieces)
+            table.write_all(ids, message.pieces)
         else:
             for party, piece in zip(message.senders, message.pieces, strict=True):
-                self.table.write(ids, party, piece)
+                table.write(ids, party, piece)
         if not missing:
             return message
         like = message.pieces[0].dtype if message.pieces else torch.get_default_dtype()
-        latest = [piece.to(like) for piece in self.table.read(ids)]
+        latest = [piece.to(like) for piece in table.read(ids)]
         pieces = (*message.pieces, *(latest[party] for party in missing))
         return replace(message, senders=(*message.senders, *missing), pieces=pieces)
-
-    def arrived_late(self, ids: Tensor, party: int, h: Tensor) -> None:
-        self.table.write(ids, party, h)
-
-    def state(self) -> dict[str, Any]:
-        return {} if self._table is None else self._table.state()
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.table.load_state(state)

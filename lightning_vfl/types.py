@@ -151,6 +151,13 @@ class Rows:
     total: int
 
 
+def joint_rows(batch: VerticalBatch) -> Rows:
+    """Where this process's rows stand in the joint batch."""
+    if batch.joint is None:
+        return Rows(batch.record_ids, 0, len(batch.record_ids))
+    return Rows(batch.record_ids, batch.joint.start, batch.joint.total)
+
+
 @dataclass(frozen=True)
 class Roll:
     """Who is what in a round: four (M,) bool masks on the CPU; filled and included are disjoint.

@@ -1,5 +1,6 @@
 """When the server stops waiting for the parties' uploads: one rule closes one leg of a round."""
 
+import warnings
 from abc import ABC, abstractmethod
 from math import inf, isfinite
 from typing import ClassVar
@@ -52,8 +53,12 @@ class WaitingRule(ABC):
         """(M,) bool, whom the server calls: default, everybody who is announced present."""
         return announced
 
-    def check(self, parties: int, silent: bool) -> None:
-        """Refuse what could not work with M parties; ``silent``: messages may be lost without notice.
+    def check(self, stragglers: Tensor, silent: bool) -> None:
+        """Refuse what could not work.
+
+        Args:
+            stragglers: (M,) bool, the parties that are known to be slow.
+            silent: messages may be lost without notice.
 
         Raises:
             ConfigurationError: before training.
@@ -143,6 +148,11 @@ class Ignore(WaitingRule):
     def __init__(self, timeout: float | None = None) -> None:
         self.timeout = _timeout(timeout)
 
+    def check(self, stragglers: Tensor, silent: bool) -> None:
+        super().check(stragglers, silent)
+        if not stragglers.any():
+            warnings.warn("Ignore leaves nobody out: no fault model names a straggler", stacklevel=1)
+
     def calls(self, announced: Tensor, stragglers: Tensor) -> Tensor:
         return announced & ~stragglers
 
@@ -181,10 +191,10 @@ class Fastest(WaitingRule):
     def fewest(self, parties: int, needed: int = 1) -> int:
         return min(self.n, parties)
 
-    def check(self, parties: int, silent: bool) -> None:
-        super().check(parties, silent)
-        if self.n > parties:
-            raise ConfigurationError(f"Fastest({self.n}) waits for more than the {parties} parties; lower n")
+    def check(self, stragglers: Tensor, silent: bool) -> None:
+        super().check(stragglers, silent)
+        if self.n > len(stragglers):
+            raise ConfigurationError(f"Fastest({self.n}) waits for more than the {len(stragglers)} parties; lower n")
 
 
 class Deadline(WaitingRule):
@@ -214,7 +224,7 @@ class Deadline(WaitingRule):
     def fewest(self, parties: int, needed: int = 1) -> int:
         return parties
 
-    def check(self, parties: int, silent: bool) -> None:
+    def check(self, stragglers: Tensor, silent: bool) -> None:
         return  # it never waits for ever
 
 

@@ -22,6 +22,7 @@ from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyEvent, worst_epsi
 from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
 from lightning_vfl.privacy.solve import largest_beta, largest_epochs, largest_levels
 from lightning_vfl.protocols import CascadeVFL
+from lightning_vfl.protocols.charging import refuse_what_links_records
 from lightning_vfl.protocols.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
 from lightning_vfl.protocols.round import RoundVFL
 
@@ -73,7 +74,7 @@ def planned(module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> "Pl
         if isinstance(callback, FaultInjector):
             callback.setup(trainer, module, "fit")
     module.build_for(data)
-    module.refuse_shared_statistics(data)  # as the fit will
+    refuse_what_links_records(module, data)  # as the fit will
     return Plan(module, data, trainer)
 
 

@@ -1,11 +1,23 @@
 """Protocols: LightningModules that say who trains what, when, and from whose messages."""
 
 from lightning_vfl.protocols.asynchronous import AsyncVFL
-from lightning_vfl.protocols.base import Predictions, VFLModule
+from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
+from lightning_vfl.protocols.evaluation import Predictions
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.split import SplitVFL
+from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.update_noise import UpdateNoise
 
-__all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "Predictions", "RoundVFL", "SplitVFL", "UpdateNoise", "VFLModule"]
+__all__ = [
+    "AsyncVFL",
+    "CascadeVFL",
+    "DecoupledVFL",
+    "Predictions",
+    "RoundVFL",
+    "SplitVFL",
+    "Step",
+    "UpdateNoise",
+    "VFLModule",
+]

@@ -1,22 +1,36 @@
 """AsyncVFL: nobody waits; each party learns against the latest embeddings of the others (VAFL)."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.memory import LatestEmbeddings
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableDtype
-from lightning_vfl.protocols.base import BOOKS, VFLModule
-from lightning_vfl.protocols.books import event_of
+from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
+from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.checks import needed_event, refuse_several_processes
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, VerticalBatch
+
+
+@dataclass
+class Events:
+    """What is counted of events.
+
+    Args:
+        most_events: of the party that has had most.
+    """
+
+    most_events: int = 0
 
 
 class AsyncVFL(VFLModule):
@@ -54,9 +68,7 @@ class AsyncVFL(VFLModule):
         https://arxiv.org/abs/2007.06081, Algorithm 1.
     """
 
-    _event: Event | None = None
-    _learns = (False, False)  # the party, the server
-    _most_events = 0  # of any party
+    _event_costs: RoundCosts
 
     def __init__(
         self,
@@ -80,8 +92,16 @@ class AsyncVFL(VFLModule):
         if self.protected_evaluation:
             raise ConfigurationError("AsyncVFL has no protected evaluation; use evaluate: plain")
         self.noise = noise
-        self.table_dtype = table_dtype
-        self.limit_bytes = limit_bytes
+        self.latest = LatestEmbeddings(table_dtype, limit_bytes)
+
+    def own_books(self) -> Events:
+        return Events()
+
+    @property
+    def counts(self) -> Events:
+        """What is counted of events."""
+        counts: Events = self.books.own
+        return counts
 
     # ---- before training
 
@@ -97,7 +117,7 @@ class AsyncVFL(VFLModule):
         self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False
     ) -> FirstComeFirstServed:
         """The events in order of arrival; whole batches only, with and without ``drop_last``."""
-        self._event_costs = self.round_costs(batch_size)
+        self._event_costs = self.costs.of_round(batch_size)
         return FirstComeFirstServed(
             records,
             batch_size,
@@ -106,73 +126,45 @@ class AsyncVFL(VFLModule):
             self.faults,
             seed,
             begin=self.clock.seconds,  # a second fit goes on where the first has ended
-            first=self._most_events,
-            number=self.rounds.get("fit", 0),
+            first=self.counts.most_events,
+            number=self.books.rounds.get("fit", 0),
         )
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for the latest embeddings."""
-        if self._joint:
-            raise ConfigurationError("AsyncVFL serves one party at a time in one process; use devices: 1")
+        refuse_several_processes(self.joint, "AsyncVFL serves one party at a time in one process; use devices: 1")
         super().on_fit_start()
+        rank_zero_info(
+            f"the latest embeddings of {self._remembered:,} records take {self.latest.table.rows.nbytes / 1e6:,.1f} MB"
+        )
 
     @property
-    def remembers(self) -> bool:
-        return True
-
-    def prepare_memory(self, records: int) -> None:
-        self.latest = RecordTable(records, self.embedding_widths, self.table_dtype, self.limit_bytes).to(self.device)
-        rank_zero_info(f"the latest embeddings of {records:,} records take {self.latest.rows.nbytes / 1e6:,.1f} MB")
-
-    def memory_state(self) -> dict[str, Any]:
-        return self.latest.state() if hasattr(self, "latest") else {}
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        self.latest.load_state(state)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[BOOKS]["most_events"] = self._most_events
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self._most_events = checkpoint.get(BOOKS, {}).get("most_events", 0)
+    def memory(self) -> LatestEmbeddings:
+        return self.latest
 
     # ---- training
 
-    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """One event."""
-        names = self.next_round(seed_global=True)
-        event = self._event = event_of(batch, self)
-        self._learns = self._reached(event)
+        event = needed_event(batch, self)
+        party_learns, server_learns = self._reached(event)
         self._enter(event)
-        if not self._learns[1]:
-            self.given_up += 1
-            self.log_training(None, batch, batch_idx)
-            return self.nothing_learnt()
-        self.mini_batches += 1
-        loss = self.rank_loss(self.top(self._joined(batch, event, names)), batch)
-        self.log_training(loss, batch, batch_idx)
-        return loss
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Only the party whose turn it is has gradients; take them away where they do not arrive."""
-        party_learns, server_learns = self._learns
         if not server_learns:
-            self.withhold_everything()
-        elif not party_learns and self._event is not None:
-            self.bottoms.withhold([self._event.party])
+            return Step(None)
+        self.books.mini_batches += 1
+        loss = self.rank_loss(self.top(self._join(batch, event, names)), batch)
+        return Step(loss, None if party_learns else set(range(self.roster.parties)) - {event.party})
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         return self.output_in_the_clear(batch)
 
     def requests_made(self) -> int:
         """Two for each event of the busiest party and for its next; for each event of all, if the server was down."""
-        events = self.rounds.get("fit", 0)
+        events = self.books.rounds.get("fit", 0)
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
-        return max(2 * (self._most_events + 1), 2 * events if down else 0)
+        return max(2 * (self.counts.most_events + 1), 2 * events if down else 0)
 
-    def _joined(self, batch: VerticalBatch, event: Event, names: RoundNames) -> Tensor:
+    def _join(self, batch: VerticalBatch, event: Event, names: RoundNames) -> Tensor:
         """The aggregate of one fresh embedding and the latest ones of the others."""
         party = event.party
         fresh = self.bottoms.parties[party](batch.features[party])
@@ -181,7 +173,7 @@ class AsyncVFL(VFLModule):
                 seed_of(self.seed, "noise", names.stage, names.round, party)
             )
             fresh = fresh + self.noise * torch.randn(fresh.shape, generator=generator, device=fresh.device)
-        h = [latest.to(fresh.dtype) for latest in self.latest.read(batch.record_ids)]
+        h = [latest.to(fresh.dtype) for latest in self.latest.table.read(batch.record_ids)]
         h[party] = fresh
         self.latest.write(batch.record_ids, party, fresh)
         return self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
@@ -195,12 +187,12 @@ class AsyncVFL(VFLModule):
 
     def _enter(self, event: Event) -> None:
         """Enter what the event sends and when it ends in the books."""
-        self._most_events = max(self._most_events, event.request + 1)
+        self.counts.most_events = max(self.counts.most_events, event.request + 1)
         self.clock.advance_to(event.end)
         outcome = self.faults.at(2 * event.request, self.roster)
         alone = torch.zeros(self.roster.parties, dtype=torch.bool)
         alone[event.party] = True
         for leg in self._event_costs.legs:
-            self.meter.add(leg, alone & outcome.announced & outcome.sends)
+            self.books.meter.add(leg, alone & outcome.announced & outcome.sends)
         if event.refresh and self._event_costs.downlink is not None:
-            self.meter.add(self._event_costs.downlink, alone)
+            self.books.meter.add(self._event_costs.downlink, alone)

@@ -1,17 +1,20 @@
-"""What a protocol writes down and reads off: an epoch's loss, when to log, plain settings, a learning rate."""
+"""The books of a training: what has been counted. Each count is declared once; checkpoints follow from that."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy.accountant import PrivacyAccountant
-from lightning_vfl.privacy.events import UNITS, PrivacyEvent
-from lightning_vfl.privacy.ledger import PrivacyLedger
-from lightning_vfl.types import Event, VerticalBatch
+from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
+from lightning_vfl.simulation.clock import VirtualClock
+from lightning_vfl.simulation.meter import CommunicationMeter
+from lightning_vfl.types import Stage
+from lightning_vfl.wire import Leg
 
 
 @dataclass
@@ -23,183 +26,153 @@ class EpochLoss:
     rows: int = 0
 
     def add(self, loss: Tensor, rows: int) -> None:
+        """Count the mean loss of so many rows."""
         self.total = self.total + loss.double() * rows
         self.rows += rows
 
     def mean(self) -> Tensor:
+        """The mean over all rows so far."""
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
 
 
-@dataclass
-class PrivacyBooks:
-    """What training has cost its records in privacy.
-
-    While a fit runs, every charge is also in the ledger, a file beside the run. The figures of a resumed run are those
-    of the ledger: they have the rounds behind the checkpoint too.
+@dataclass(eq=False)
+class Books:
+    """What a training has counted. Every field is in the checkpoint, under its own name.
 
     Args:
-        delta: δ that figures are told for.
-        unit: what is protected in the figure that is logged.
-        accountant: from the first fit on, where the aggregator accounts.
-        ledger: the open ledger; None: there is none yet, or it was not found, or this process does not write it.
+        clock: the virtual time.
+        own: the counts of one protocol, a dataclass; its fields stand in the checkpoint beside these.
+        meter: bytes by party, direction and kind.
+        rounds: how many rounds have begun, by stage.
+        opened: by stage, the last round that began with at least one party.
+        mini_batches: mini-batches of single parties that training has used.
+        pass_batches: mini-batches in a party's pass over its records.
+        epoch_batches: mini-batches in an epoch, the smaller last one included.
+        given_up: rounds from which nobody learnt.
+        corrected: wrong answers that were noticed and corrected, by party.
+        epoch_loss: the running loss of the epoch.
+        left_out: the parties that training never calls.
     """
 
-    delta: float = 1e-5
-    unit: str = "party-record"
-    accountant: PrivacyAccountant | None = None
-    ledger: PrivacyLedger | None = None
-    _known: dict[str, Any] | None = None  # what a checkpoint says of its ledger
-    _near: Path | None = None  # the checkpoint that was loaded
-    _resumed: bool = False  # the counts came from a checkpoint
+    clock: VirtualClock
+    own: Any = None
+    meter: CommunicationMeter = field(default_factory=lambda: CommunicationMeter(0))
+    rounds: dict[str, int] = field(default_factory=dict)
+    opened: dict[str, int] = field(default_factory=dict)
+    mini_batches: int = 0
+    pass_batches: int = 1
+    epoch_batches: int = 1
+    given_up: int = 0
+    corrected: dict[int, int] = field(default_factory=dict)
+    epoch_loss: EpochLoss = field(default_factory=EpochLoss)
+    left_out: tuple[int, ...] = ()
 
-    def open(self, records: int, folder: Path | None, ledger: str = "auto") -> None:
-        """Account for N records; what has been spent on as many stays spent.
+    # ---- entries
 
-        The ledger of the run is found and read, and the accountant has what the ledger says; a run without one gets a
-        new ledger in ``folder`` (None: it gets none).
+    def begin(self, parties: int) -> None:
+        """Count the bytes of M parties."""
+        self.meter = CommunicationMeter(parties)
 
-        Args:
-            records: N.
-            folder: of the run.
-            ledger: ``auto``, ``lost``, or the path of a ledger to go on with; see ``VFLModule``.
+    def next_round(self, stage: Stage) -> int:
+        """The number of the round that begins now."""
+        number = self.rounds.get(stage, 0)
+        self.rounds[stage] = number + 1
+        return number
 
-        Raises:
-            ConfigurationError: if the ledger that a checkpoint names is not found, unless ``lost``; if it has charged
-                less than the checkpoint, or is of other records; if it cannot be read or written.
+    def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
+        """Enter what a planned round sends and how long it takes."""
+        self.enter_traffic(plan, costs)
+        for leg in costs.updates:
+            self.meter.add(leg, plan.learners)
+        self.clock.advance(plan.seconds)
+
+    def enter_traffic(self, plan: RoundPlan, costs: RoundCosts) -> None:
+        """Enter the uploads and answers of a planned round, and the mini-batches that it uses."""
+        called = int(plan.roll.called.sum())
+        for leg, senders in zip(costs.legs, plan.sent, strict=True):
+            self.meter.add(leg.among(called), senders)
+        if costs.downlink is not None:
+            self.meter.add(costs.downlink, plan.answered)
+        if not plan.skipped:
+            self.mini_batches += int(plan.roll.included.sum())
+
+    def enter_opening(self, legs: Sequence[Leg], stage: Stage, number: int) -> float:
+        """Enter what parties send each other at the beginning of a round; absent parties do not hold it up.
+
+        Returns:
+            The seconds that it takes.
         """
-        if self.accountant is None or self.accountant.records != records:
-            self.accountant, self.ledger, self._known, self._resumed = PrivacyAccountant(records), None, None, False
-        path = Path(ledger) if ledger not in ("auto", "lost") else self._find()
-        if path is not None:
-            self._take(*PrivacyLedger.resume(path.absolute()))
-            return
-        if self._known is not None:
-            if ledger != "lost":
-                raise ConfigurationError(
-                    f"the privacy ledger {PrivacyLedger.name(self._known['run'])} is missing, so the rounds that were "
-                    f"released after the checkpoint cannot be charged; put it back to {self._known['path']} or beside "
-                    "the checkpoint, or set privacy_ledger: lost to charge only what the checkpoint knows"
-                )
-            self.ledger, self._known, self._resumed = None, None, True
-        if folder is not None:
-            self.ledger = PrivacyLedger.begin(folder, self.accountant, whole=not self._resumed)
-            self._known = self._reference()
+        self.opened[stage] = number
+        taken = 0.0
+        for leg in legs:
+            named, seconds = _timed(leg, stage, self.clock)
+            self.meter.add(named)
+            taken += seconds
+        return taken
 
-    def spend(self, number: int, event: PrivacyEvent, record_ids: Tensor) -> None:
-        """Charge a round, in the ledger too; returns when the charge is on the disk."""
-        if self.accountant is None:
-            return
-        self.accountant.spend(event, record_ids)
-        if self.ledger is not None and len(record_ids):
-            self.ledger.charge(number, event, record_ids)
+    def enter_corrected(self, parties: Sequence[int]) -> None:
+        """Enter parties whose wrong answers were corrected in this round, and warn of each party once."""
+        for party in parties:
+            if party not in self.corrected:
+                rank_zero_warn(f"an answer of party {party} was wrong and has been corrected; more are only counted")
+            self.corrected[party] = self.corrected.get(party, 0) + 1
 
-    def epsilon(self) -> float:
-        """ε of the chosen unit; 0 where nothing is accounted for."""
-        return 0.0 if self.accountant is None else self.accountant.epsilon(self.delta, self.unit)
+    def standing(self, parties: int) -> dict[str, float]:
+        """How far the training has come, in every unit that runs are compared by.
 
-    def figures(self) -> dict[str, float]:
-        """ε by unit."""
-        return {} if self.accountant is None else {unit: self.accountant.epsilon(self.delta, unit) for unit in UNITS}
+        ``clock/virtual_seconds``; ``comm/up_bytes``, ``comm/down_bytes`` and ``comm/peer_bytes`` of all parties;
+        ``progress/passes``: mini-batches that parties have contributed, over M times those of a pass over the data.
+        """
+        sums = {f"comm/{way}_bytes": float(self.meter.total(way).sum()) for way in ("up", "down", "peer")}
+        passes = self.mini_batches / (parties * self.pass_batches)
+        return {"clock/virtual_seconds": self.clock.seconds, "progress/passes": passes, **sums}
 
-    def coverage(self) -> str | None:
-        """Which rounds the figures count, in words for the summary; None: nothing is accounted for."""
-        if self.accountant is None:
-            return None
-        if self.ledger is None:
-            lost = self._known is not None or self._resumed
-            return "none found; rounds behind the checkpoint are not charged" if lost else "none; this fit kept no file"
-        if not self.ledger.whole:
-            return f"{self.ledger.path}; it began at a checkpoint without one: rounds behind that are not charged"
-        return str(self.ledger.path)
+    # ---- checkpoints
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {} if self.accountant is None else {**self.accountant.state_dict(), "ledger": self._known}
+        """Plain values and tensors, by the names of the fields."""
+        held = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "own"}
+        if self.own is not None:
+            held |= {entry.name: getattr(self.own, entry.name) for entry in fields(self.own)}
+        return {name: _plain(value) for name, value in held.items()}
 
-    def load(self, state: dict[str, Any], near: Path | None = None) -> None:
-        """Go on from a checkpoint, with what its ledger says if that is found; ``near``: the checkpoint's file."""
-        self.accountant = PrivacyAccountant(state["records"]) if state else None
-        self.ledger, self._known, self._near, self._resumed = None, state.get("ledger"), near, bool(state)
-        if self.accountant is None:
-            return
-        self.accountant.load_state_dict(state)
-        if (path := self._find()) is not None:
-            self._take(*PrivacyLedger.read(path))
-
-    def follow(self, state: dict[str, Any]) -> None:
-        """Count what another process of the fit counts, and leave the ledger to that process."""
-        self.load({**state, "ledger": None})
-
-    def _take(self, ledger: PrivacyLedger, accountant: PrivacyAccountant) -> None:
-        """Count what the ledger has, which cannot be less than what is known."""
-        known = self.accountant
-        if known is None or (self._known is not None and ledger.run != self._known["run"]):
-            raise ConfigurationError(f"the privacy ledger {ledger.path} is of another run; give the file of this run")
-        if ledger.records != known.records:
-            raise ConfigurationError(
-                f"the privacy ledger {ledger.path} is of {ledger.records:,} records, this run has {known.records:,}; "
-                "give the ledger of a run on these records"
-            )
-        if not accountant.covers(known):
-            raise ConfigurationError(
-                f"the privacy ledger {ledger.path} has charged less than the checkpoint, so lines of it are missing; "
-                "restore the file from a copy"
-            )
-        self.accountant, self.ledger = accountant, ledger
-        self._known = self._reference()
-
-    def _find(self) -> Path | None:
-        """The ledger that is known, where it was, or else in the checkpoint's folder or one of the two above it."""
-        if self._known is None:
-            return None
-        name = PrivacyLedger.name(self._known["run"])
-        beside = [] if self._near is None else [folder / name for folder in list(self._near.absolute().parents)[:3]]
-        return next((place for place in (Path(self._known["path"]), *beside) if place.is_file()), None)
-
-    def _reference(self) -> dict[str, Any] | None:
-        """How a checkpoint names the ledger."""
-        return None if self.ledger is None else {"run": self.ledger.run, "path": str(self.ledger.path)}
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from there; a field that an older checkpoint does not have keeps its value."""
+        state = {**state.get("cascade", {}), **state.get("decoupled", {}), **state}  # as version 0.1 nested them
+        for holder in (self, self.own):
+            for entry in () if holder is None else fields(holder):
+                if entry.name in state and entry.name != "own":
+                    setattr(holder, entry.name, _restored(getattr(holder, entry.name), state[entry.name]))
 
 
-def is_due(step: int, every: int) -> bool:
-    """Whether something done every so many steps is due after this one; 0: never."""
-    return every > 0 and step % every == 0
+@lru_cache(maxsize=256)  # a run has few different legs of this kind
+def _timed(leg: Leg, stage: Stage, clock: VirtualClock) -> tuple[Leg, float]:
+    """The leg under the name of its stage, and the seconds that it takes."""
+    named = leg if stage == "fit" else replace(leg, kind=f"{stage} {leg.kind}")
+    return named, float((clock.computing(leg.flops) + clock.transfer(leg)).max())
 
 
-def event_of(batch: VerticalBatch, protocol: object) -> Event:
-    """The event that an asynchronous protocol's own schedule has put into a batch.
-
-    Raises:
-        ConfigurationError: if another schedule has made the batch.
-    """
-    if batch.event is None:
-        raise ConfigurationError(
-            f"{type(protocol).__name__} trains on the events of its own schedule; let the trainer ask a "
-            "VerticalDataModule for batches"
-        )
-    return batch.event
-
-
-def plain_sgd_rate(optimizer: Any, parameter: Tensor) -> float | None:
-    """The learning rate of this parameter, if a step is that times the gradient and nothing else; None: it is not."""
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
-    if type(optimizer) is not torch.optim.SGD:
-        return None
-    group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
-    if group["momentum"] or group["weight_decay"] or group["maximize"] or not float(group["lr"]):
-        return None
-    return float(group["lr"])
+def _plain(value: Any) -> Any:
+    """A value for a checkpoint."""
+    if isinstance(value, VirtualClock):
+        return value.seconds
+    if isinstance(value, CommunicationMeter):
+        return value.state_dict()
+    if isinstance(value, EpochLoss) and isinstance(value.total, Tensor):
+        return {**asdict(value), "total": value.total.cpu()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return list(value) if isinstance(value, tuple) else deepcopy(value)
 
 
-def drop_unplain(hparams: Any) -> None:
-    """Leave only what the safe loader accepts; a run from a recipe keeps its class paths, which are plain."""
-    for name in [name for name, value in hparams.items() if not _is_plain(value)]:
-        del hparams[name]
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(inner) for inner in value)
-    return value is None or type(value) in (bool, int, float, str)
+def _restored(current: Any, plain: Any) -> Any:
+    """The value of which this is the plain form; ``current`` has its type."""
+    if isinstance(current, VirtualClock):
+        current.seconds = plain
+        return current
+    if isinstance(current, CommunicationMeter):
+        current.load_state_dict(plain)
+        return current
+    if is_dataclass(current) and not isinstance(current, type):
+        return type(current)(**plain)
+    return tuple(plain) if isinstance(current, tuple) else deepcopy(plain)

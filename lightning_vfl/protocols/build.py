@@ -26,12 +26,66 @@ def several(groups: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
     return plain if any(len(group) != 1 for group in plain) else None
 
 
+def note_shapes(hparams: Any, data: Any) -> None:
+    """Take shapes, classes and groups from the data, unless the module was given them.
+
+    Raises:
+        ConfigurationError: if there are neither.
+    """
+    if hparams["party_shapes"] is not None:
+        return
+    if data is None:
+        raise ConfigurationError(
+            "the networks cannot be built without the shapes of the data; give the trainer a datamodule, "
+            "or the module party_shapes= and num_classes="
+        )
+    hparams["party_shapes"] = [list(shape) for shape in data.party_shapes]
+    hparams["num_classes"] = data.num_classes
+    hparams["party_groups"] = several(getattr(data, "party_groups", None))
+
+
+def plain_settings(
+    hparams: Any,
+    initial: Any,
+    seed: int,
+    party_shapes: Sequence[Sequence[int]] | None,
+    num_classes: int | None,
+    party_groups: Sequence[Sequence[int]] | None,
+) -> None:
+    """Leave only plain values in saved hyperparameters, which is what the safe loader accepts; numpy's are none.
+
+    A run from a recipe keeps its class paths, which are plain.
+    """
+    hparams["seed"] = seed
+    if party_shapes is not None:
+        hparams["party_shapes"] = [[int(side) for side in shape] for shape in party_shapes]
+        hparams["num_classes"] = None if num_classes is None else int(num_classes)
+    if party_groups is not None:
+        hparams["party_groups"] = [[int(party) for party in group] for group in party_groups]
+    for stored in (hparams, initial):
+        for name in [name for name, value in stored.items() if not _is_plain(value)]:
+            del stored[name]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(inner) for inner in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
 def roster_of(parties: int, groups: Sequence[Sequence[int]] | None, active: int | None) -> Roster:
     """Who takes part, checked.
 
     Raises:
-        ConfigurationError: for groups that are no partition of the parties, or an active party within one of several.
+        ConfigurationError: for an active party that does not exist or shares its columns, and for groups that are no
+            partition of the parties.
     """
+    if active is not None and not 0 <= active < parties:
+        raise ConfigurationError(
+            f"active names party {active}, but the parties are 0 to {parties - 1}; correct its number"
+        )
     if groups is None:
         return Roster.singles(parties, active)
     if sorted(party for group in groups for party in group) != list(range(parties)):

@@ -1,31 +1,34 @@
 """CascadeVFL: several active parties hold the labels, and train asynchronously with replicas of one top (CVFL)."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.missing import Exclude, MissingPolicy, StandIn
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.record_table import LIMIT_BYTES
-from lightning_vfl.protocols.base import BOOKS
-from lightning_vfl.protocols.books import event_of
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.cascade_memory import CascadeMemory, Late
+from lightning_vfl.protocols.charging import charge_round
+from lightning_vfl.protocols.checks import labels_of, needed_event, refuse_scaler, refuse_several_processes
 from lightning_vfl.protocols.event_plans import EventPlan, EventPlanner, Networks
 from lightning_vfl.protocols.replicas import Replica, Replicas, refuse_above
-from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
+from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.surrogate import half_squares, surrogate
 from lightning_vfl.rounds.exchange import contribute, contribute_some
+from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares, seed_torch
-from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch
+from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Embeddings, Message, ServerView
 
@@ -50,13 +53,27 @@ class Staleness:
         return self.total / self.messages if self.messages else 0.0
 
 
-class _Late(NamedTuple):
-    """An embedding (B, D_m) that was not in time, and the virtual moment at which it comes."""
+@dataclass
+class CascadeCounts:
+    """What is counted of events.
 
-    moment: float
-    party: int
-    ids: Tensor
-    h: Tensor
+    Args:
+        variant: that of the training; "": before the first fit.
+        version: steps of the collaborator.
+        seen: active party -> the version that its replica has.
+        sent_back: active party -> whether the collaborator's last step for it was sent back.
+        begun: events.
+        periods: of the busiest active party.
+        staleness: of the epoch's messages.
+    """
+
+    variant: str = ""
+    version: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+    sent_back: dict[int, bool] = field(default_factory=dict)
+    begun: int = 0
+    periods: int = 0
+    staleness: Staleness = field(default_factory=Staleness)
 
 
 class CascadeVFL(RoundVFL):
@@ -151,33 +168,31 @@ class CascadeVFL(RoundVFL):
                 "active names one party with all labels; in CascadeVFL the data say who holds which: leave active out, "
                 "and give the data a LabelPartition"
             )
-        self._refuse_aggregator(aggregator, type(self.missing))
+        self._refuse_aggregator(aggregator, self.missing)
         self.variant: Variant = variant
         self.alone = alone
         self.slower = dict(slower or {})
         self.q = q
         self.decay = decay
         self.limit_bytes = limit_bytes
-        self.staleness = Staleness()
-        self.version = 0  # steps of the collaborator
-        self.seen: dict[int, int] = {}  # active party -> the version that its replica has
-        self._sent_back: dict[int, bool] = {}  # whether the last step was
-        self._begun = 0  # events
-        self._periods = 0  # of the busiest active party
         self._weights: dict[int, float] = {}
         self._plans: dict[int, EventPlan] = {}
-        self._late: dict[int, list[_Late]] = {}  # on the way to each active party
-        self._event: Event | None = None
-        self._learnt = False
-        self._resumed_replicas: dict[int, dict[str, Any]] = {}
-        self.replicas: Replicas | None = None  # before a fit
-        self._resumed_variant: Variant | None = None
+        self._memory = CascadeMemory(self.missing)
         self.active_parties: tuple[int, ...] = ()
         self.amplified: frozenset[int] = frozenset()
 
+    def own_books(self) -> CascadeCounts:
+        return CascadeCounts()
+
+    @property
+    def counts(self) -> CascadeCounts:
+        """What is counted of events."""
+        counts: CascadeCounts = self.books.own
+        return counts
+
     @staticmethod
-    def _refuse_aggregator(aggregator: Aggregator, policy: type[MissingPolicy]) -> None:
-        name = type(aggregator).__name__
+    def _refuse_aggregator(aggregator: Aggregator, policy: MissingPolicy) -> None:
+        name, missing = type(aggregator).__name__, type(policy).__name__
         if aggregator.form is not Embeddings:
             raise ConfigurationError(
                 f"{name} computes on shares of records and models, and gives no party an embedding's gradient to carry "
@@ -188,11 +203,11 @@ class CascadeVFL(RoundVFL):
             raise ConfigurationError(
                 f"{name}'s sums are made for one active party, and here they take turns; use layout: sum"
             )
-        if policy.pads:
-            raise ConfigurationError(f"{policy.__name__} pads behind a norm, and CascadeVFL has none; use Exclude")
-        if policy.fills and not aggregator.in_the_clear:
+        if policy.padding is not None:
+            raise ConfigurationError(f"{missing} pads behind a norm, and CascadeVFL has none; use Exclude")
+        if policy.stand_in is not None and not aggregator.in_the_clear:
             raise ConfigurationError(
-                f"missing: {policy.__name__} stands in for single embeddings, which {name} does not send as they are; "
+                f"missing: {missing} stands in for single embeddings, which {name} does not send as they are; "
                 "use Exclude or Skip"
             )
 
@@ -241,7 +256,7 @@ class CascadeVFL(RoundVFL):
                 return self._seconds_in_one_place(len(ids))
             held = None if everywhere is None else everywhere.index_select(0, torch.from_numpy(ids)).any(0)
             plan = self._plans[number] = self.planner.plan(number, party, len(ids), held)
-            return plan.seconds
+            return plan.round.seconds
 
         return Periods(
             shares,
@@ -250,15 +265,15 @@ class CascadeVFL(RoundVFL):
             seconds,
             self.variant == "sync",
             self.clock.seconds,  # a second fit goes on where the first has ended
-            self._begun,
-            self._periods,
+            self.counts.begun,
+            self.counts.periods,
         )
 
     def _planner(self) -> EventPlanner:
         slow = self.faults.stragglers(self.roster)
         slowed = {m for m in self.active_parties if self.slower.get(m, 0.0) > 0 or bool(slow[m])}
         self.amplified = frozenset(slowed if self.q > 1 and self.variant != "centralized" else ())
-        bottoms, top = self.networks_work()
+        bottoms, top = self.costs.work()
         size = sum(p.numel() for p in self.top.parameters())
         return EventPlanner(
             self.aggregator,
@@ -266,10 +281,10 @@ class CascadeVFL(RoundVFL):
             Networks(bottoms, top, size, self.embedding_widths),
             self.clock,
             self.faults,
-            self.planned,
+            self.plan,
             self.slower,
             self.amplified,
-            self.missing.remembers,
+            self.missing.memory is not None,
         )
 
     def _shares(self, records: RecordSource) -> "dict[int, NDArray[np.int64]]":
@@ -301,109 +316,89 @@ class CascadeVFL(RoundVFL):
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for the replicas."""
-        if self._joint:
-            raise ConfigurationError("CascadeVFL serves one event at a time in one process; use devices: 1")
-        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
-            raise ConfigurationError("messages are taken before a loss could be scaled; use precision bf16-mixed")
-        if self.trainer.ckpt_path is not None and self._resumed_variant not in (None, self.variant):
+        refuse_several_processes(self.joint, "CascadeVFL serves one event at a time in one process; use devices: 1")
+        refuse_scaler(self.trainer, "messages are taken before a loss could be scaled")
+        trained = self.counts.variant
+        if self.trainer.ckpt_path is not None and trained not in ("", self.variant):
             raise ConfigurationError(
-                f"the checkpoint was trained with variant: {self._resumed_variant}, this model has {self.variant}; "
-                "resume with the same"
+                f"the checkpoint was trained with variant: {trained}, this model has {self.variant}; resume with the "
+                "same"
             )
         if self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]  # set in Trainer.__init__
             raise ConfigurationError(
                 "reload_dataloaders_every_n_epochs would begin all periods anew while messages are under way; leave it "
                 "at 0"
             )
-        self._late.clear()
-        self._resumed_replicas = {}
+        self.counts.variant = self.variant
+        self.memory.start_over()
         super().on_fit_start()
         if self.variant != "centralized":
-            parties = sorted(self._shares(self.trainer.datamodule.records("train")))  # type: ignore[attr-defined]  # super has seen it
+            parties = sorted(self._shares(self.datamodule.records("train")))
             size = refuse_above(self.limit_bytes, len(parties), self.bottoms, self.top)
             rank_zero_info(f"the replicas of {len(parties)} active parties take {size / 1e6:,.1f} MB")
 
     @property
-    def remembers(self) -> bool:
-        return True
-
-    def memory_state(self) -> dict[str, Any]:
-        if self.replicas is None:
-            return {}
-        late = {party: [list(message) for message in messages] for party, messages in self._late.items() if messages}
-        return {"missing": super().memory_state(), "late": late, "replicas": self.replicas.state()}
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        if state["missing"]:
-            super().load_memory(state["missing"])
-        self._late = {party: [_Late(*message) for message in messages] for party, messages in state["late"].items()}
-        self._resumed_replicas = state["replicas"]
+    def memory(self) -> CascadeMemory:
+        return self._memory
 
     def on_train_start(self) -> None:
         """Everybody begins with the networks as they are, or as they were when its period began."""
         super().on_train_start()
         parties = () if self.variant == "centralized" else self.active_parties
-        self.replicas = Replicas(parties, self.bottoms, self.top)
-        if self._resumed_replicas:
-            self.replicas.load_state(self._resumed_replicas)
-            self._resumed_replicas = {}
-        else:
-            self.seen = dict.fromkeys(parties, self.version)
-            self._sent_back.clear()
+        if not self.memory.begin(Replicas(parties, self.bottoms, self.top)):
+            self.counts.seen = dict.fromkeys(parties, self.counts.version)
+            self.counts.sent_back.clear()
 
     def on_train_end(self) -> None:
         """A later fit counts its first epoch anew."""
         super().on_train_end()
-        self.staleness = Staleness()
+        self.counts.staleness = Staleness()
 
     def readers(self) -> tuple[int | None, ...]:
         return () if self.variant == "centralized" else self.active_parties
 
-    def _replicas(self) -> Replicas:
-        if self.replicas is None:
-            raise RuntimeError("the replicas are made when the training starts")
-        return self.replicas
-
     # ---- one event
 
-    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """The END of a period."""
-        names = self.next_round(seed_global=True)
-        event = self._event = event_of(batch, self)
-        self._begun = max(self._begun, event.number + 1)
-        self._periods = max(self._periods, event.request + 1)
+        event, counts = needed_event(batch, self), self.counts
+        counts.begun = max(counts.begun, event.number + 1)
+        counts.periods = max(counts.periods, event.request + 1)
+        self.clock.advance_to(event.end)
         if self.variant == "centralized":
-            return self._step_in_one_place(batch, batch_idx, event)
+            return self._step_in_one_place(batch)
         party, rows = event.party, len(batch.record_ids)
         plan = self._plans.pop(event.number, None) or self.planner.plan(event.number, party, rows, self._held(batch))
-        self._enter(plan, event, rows, names)
+        self._enter(plan, party, rows, names)
+        if self.trainer.is_last_batch:
+            self._log_staleness()
         if plan.there:
-            self.spend_privacy(plan.round, batch, party)
-        learnt = self._learnt = bool(plan.learning) or plan.steps
-        if not learnt:
-            self.given_up += 1
-            if plan.late and self.missing.remembers:  # what comes late is remembered all the same
-                self._collected(self._replicas().of[party], batch, event, plan)
-            self._log_event(None, batch, batch_idx, {})
-            return self.nothing_learnt()
-        values, gradients, scale, loss = self._message(batch, event, names, plan)
-        self._log_event(loss, batch, batch_idx, {"train/amplification": scale} if party in self.amplified else {})
-        learning = [p for m in plan.learning for p in self.bottoms.parties[m].parameters()]
-        return surrogate(values, gradients, learning, self.decay, scale * self._weights[party])
+            charge_round(self, plan.round, batch, party)
+        begin = partial(self._begin_periods, event.refresh)
+        if not plan.changes:
+            if plan.round.late:  # what comes late is remembered all the same
+                self._collect(self.memory.replicas.of[party], batch, event, plan.round)
+            return Step(None, after_optimizer=begin)
+        values, gradients, scale, loss, notes = self._message(batch, event, names, plan)
+        learning = [p for m in plan.round.learning for p in self.bottoms.parties[m].parameters()]
+        stepped = surrogate(values, gradients, learning, self.decay, scale * self._weights[party])
+        if party in self.amplified:
+            notes["train/amplification"] = scale
+        return Step(stepped, plan.round.learning, notes, logged=loss, after_optimizer=begin)
 
     def _message(
         self, batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
-    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
-        """What the messages are about, the gradients in them, c, and the batch's loss.
+    ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, dict[str, float | Tensor]]:
+        """What the messages are about, the gradients in them, c, the batch's loss, and what is logged beside it.
 
         The first half is the active party's, with everything as it was at START; the second is the receivers', now.
         """
-        replica = self._replicas().of[event.party]
-        leaves, computed = self._collected(replica, batch, event, plan)
+        replica, learning = self.memory.replicas.of[event.party], plan.round.learning
+        leaves, computed = self._collect(replica, batch, event, plan.round)
         roster = self.planner.seen_from(event.party)
-        value, exchange = self.exchanged(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
-        loss = self.objective.loss(replica.top(self.joined(value, exchange.aggregate.columns)), self._labels(batch))
-        wanted = [leaves[m] for m in plan.learning] + (_trained(replica.top) if plan.steps else [])
+        value, exchange = self.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
+        loss = self.objective.loss(replica.top(self.join(value, exchange.aggregate.columns)), labels_of(batch))
+        wanted = [leaves[m] for m in learning] + (_trained(replica.top) if plan.steps else [])
         gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
         scale = self._amplification(loss.detach(), replica) if event.party in self.amplified else torch.ones_like(loss)
 
@@ -412,120 +407,93 @@ class CascadeVFL(RoundVFL):
         )  # dropout as at START
         now = self.bottoms.some(batch.features, computed)  # the same ones: their masks are drawn one after the other
         if batch.present is not None and not self.aggregator.in_the_clear:  # zeros stood for what nobody holds
-            for i, m in enumerate(plan.learning):
+            for i, m in enumerate(learning):
                 gradients[i] = gradients[i] * batch.present[:, m, None]
-        values = [now[m] for m in plan.learning] + (_trained(self.top) if plan.steps else [])
-        return values, gradients, scale.detach(), loss.detach()
+        values = [now[m] for m in learning] + (_trained(self.top) if plan.steps else [])
+        return values, gradients, scale.detach(), loss.detach(), {**aggregator_notes(exchange)}
 
     def _amplification(self, loss: Tensor, replica: Replica) -> Tensor:
         """The factor c = max(1, q F^(q-1)), with the parameters that the embeddings came from."""
         objective = loss + self.decay * half_squares(list(replica.bottoms.parameters()))
         return (self.q * objective.clamp(min=0.0) ** (self.q - 1)).clamp(min=1.0)
 
-    def _collected(
-        self, replica: Replica, batch: VerticalBatch, event: Event, plan: EventPlan
+    def _collect(
+        self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """The embeddings (B, D_m) that the active party joins, as leaves to take gradients of, and who computed any."""
-        roll, fills = plan.round.roll, self.missing.fills
         computed = tuple(range(self.roster.parties))
-        if self.aggregator.in_the_clear:  # what nobody would look at is not computed
-            computed = tuple(sorted({*roll.included_parties, *(plan.late if self.missing.remembers else ())}))
+        if self.aggregator.in_the_clear:  # embeddings that nobody reads are not computed
+            computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
         with torch.no_grad():
             if len(computed) < self.roster.parties:
                 h = contribute_some(replica.bottoms, batch.features, computed, self.embedding_widths).leaves
             else:
                 hidden = None if self.aggregator.in_the_clear else batch.present
                 h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
-        if fills:
-            h = self._stood_in(h, batch, event, plan)
+        if self.missing.stand_in is not None:
+            h = self._stand_in(self.missing.stand_in, h, batch, event, plan)
         return tuple(x.detach().requires_grad_() for x in h), computed
 
-    def _stood_in(
-        self, h: tuple[Tensor, ...], batch: VerticalBatch, event: Event, plan: EventPlan
+    def _stand_in(
+        self, stand_in: StandIn, h: tuple[Tensor, ...], batch: VerticalBatch, event: Event, plan: RoundPlan
     ) -> tuple[Tensor, ...]:
         """The policy's stand-ins for those who were not in time; what was late is remembered from when it comes."""
-        on_the_way = sorted(self._late.get(event.party, []), key=lambda message: message.moment)
-        come = [message for message in on_the_way if message.moment <= event.start]
-        for message in come:
-            self.missing.arrived_late(message.ids, message.party, message.h)
-        sent = [_Late(event.start + after, m, batch.record_ids, h[m].detach()) for m, after in plan.late.items()]
-        if self.missing.remembers:
-            self._late[event.party] = on_the_way[len(come) :] + sent
-        roll, names = plan.round.roll, RoundNames(self.seed, "fit", event.number)
-        view = ServerView(names, self.roster, self.rows_of(batch), roll, self.embedding_widths)
+        self.memory.receive(event.party, event.start)
+        for party, after in plan.late.items():
+            self.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
+        roll, names = plan.roll, RoundNames(self.seed, "fit", event.number)
+        view = ServerView(names, self.roster, joint_rows(batch), roll, self.embedding_widths)
         arrived = tuple(h[m] for m in roll.included_parties)
-        filled = self.missing.before(Message("embeddings", "server", roll.included_parties, arrived), view)
+        filled = stand_in.fill(Message("embeddings", "server", roll.included_parties, arrived), view)
         pieces = dict(zip(filled.senders, filled.pieces, strict=True))
         return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
 
-    def _step_in_one_place(self, batch: VerticalBatch, batch_idx: int, event: Event) -> Tensor:
+    def _step_in_one_place(self, batch: VerticalBatch) -> Step:
         """A mini-batch where there is nobody to send anything to."""
-        self.clock.advance_to(event.end)
-        self._learnt, parties = True, tuple(range(self.roster.parties))
-        self.mini_batches += len(parties)
+        self.books.mini_batches += self.roster.parties
         loss = self.rank_loss(self.output_in_the_clear(batch), batch)
-        self._log_event(loss, batch, batch_idx, {})
-        return loss + self.decay * half_squares(list(self.bottoms.parameters()))
+        return Step(loss + self.decay * half_squares(list(self.bottoms.parameters())), logged=loss)
 
     def _seconds_in_one_place(self, rows: int) -> float:
-        bottoms, top = self.networks_work()
+        bottoms, top = self.costs.work()
         return self.clock.serving(sum(map(sum, (*bottoms, top))) * rows)
 
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Who does not learn has no part in the surrogate; where nobody does, its zero leaves no trace."""
-        if not self._learnt:
-            self.withhold_everything()
-
-    def optimizer_step(self, *arguments: Any, **settings: Any) -> None:
+    def _begin_periods(self, parties: tuple[int, ...]) -> None:
         """After the step, whoever begins a period takes note of everybody's parameters."""
-        super().optimizer_step(*arguments, **settings)
-        for party in self._event.refresh if self._event is not None and self.variant != "centralized" else ():
-            returned = self._sent_back.pop(party, False)
-            self._replicas().refresh(party, returned)
+        for party in parties:
+            returned = self.counts.sent_back.pop(party, False)
+            self.memory.replicas.refresh(party, returned)
             if returned:
-                self.seen[party] = self.version
+                self.counts.seen[party] = self.counts.version
 
     # ---- books
 
-    def _enter(self, plan: EventPlan, event: Event, rows: int, names: RoundNames) -> None:
-        """Enter what the period has sent and when it ends in the books."""
-        self.clock.advance_to(event.end)
-        self._sent_back[event.party] = plan.returns
+    def _enter(self, plan: EventPlan, party: int, rows: int, names: RoundNames) -> None:
+        """Enter what the period has sent."""
+        self.counts.sent_back[party] = plan.returns
         if not plan.there:
             return
-        party, round, costs = event.party, plan.round, self.planner.costs(event.party, rows)
-        opened = self.aggregator.opens
+        meter, round = self.books.meter, plan.round
         if round.roll.called.any():
             self.enter_opening(rows, names, round.roll.called, self.planner.seen_from(party))
-        if not opened:
-            self.meter.add(self.planner.ids(party, rows))
-        called = int(round.roll.called.sum())
-        for leg, senders in zip(costs.legs, round.sent, strict=True):
-            self.meter.add(leg.among(called), senders)
+        if not self.aggregator.opens:
+            meter.add(self.planner.ids(party, rows))
+        self.books.enter_traffic(round, self.planner.costs(party, rows))
         if round.skipped:
             return
-        self.mini_batches += int(round.roll.included.sum())
-        answered = round.answered.clone()
-        answered[list(plan.late) if self.missing.remembers else []] = True
-        if costs.downlink is not None:
-            self.meter.add(costs.downlink, answered)
         up, down = self.planner.top_legs(party)
-        self.meter.add(up)
+        meter.add(up)
         if plan.steps:
-            self.meter.add(down)
-            self.staleness.add(self.version - self.seen[party])
-            self.version += 1
+            meter.add(down)
+            self.counts.staleness.add(self.counts.version - self.counts.seen[party])
+            self.counts.version += 1
 
-    def _log_event(
-        self, loss: Tensor | None, batch: VerticalBatch, batch_idx: int, notes: Mapping[str, Tensor]
-    ) -> None:
-        """The event's loss; with the last of an epoch, how stale the messages were."""
-        self.log_training(loss, batch, batch_idx, {**self.aggregator_notes(), **notes})
-        if self.trainer.is_last_batch and self.variant != "centralized":
-            mean, most = self.staleness.mean(), float(self.staleness.most)
-            figures = {"train/staleness_mean": mean, "train/staleness_max": most}
-            self.log_dict(figures, on_step=False, on_epoch=True, batch_size=1)
-            self.staleness = Staleness()
+    def _log_staleness(self) -> None:
+        """How stale the messages of the epoch were."""
+        staleness = self.counts.staleness
+        figures = {"train/staleness_mean": staleness.mean(), "train/staleness_max": float(staleness.most)}
+        self.log_dict(figures, on_step=False, on_epoch=True, batch_size=1)
+        self.counts.staleness = Staleness()
 
     def protection(self, uploads: int) -> str | None:
         if self.aggregator.visible or self.variant == "centralized":
@@ -535,29 +503,7 @@ class CascadeVFL(RoundVFL):
 
     def requests_made(self) -> int:
         """Two for each event that has begun."""
-        return 2 * (self._begun + len(self.active_parties))
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[BOOKS]["cascade"] = {
-            "variant": self.variant,
-            "version": self.version,
-            "seen": dict(self.seen),
-            "sent_back": dict(self._sent_back),
-            "begun": self._begun,
-            "periods": self._periods,
-            "staleness": asdict(self.staleness),
-        }
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        books = checkpoint.get(BOOKS, {}).get("cascade")
-        if books is None:
-            return
-        self._resumed_variant = books["variant"]
-        self.version, self.seen, self._sent_back = books["version"], dict(books["seen"]), dict(books["sent_back"])
-        self._begun, self._periods = books["begun"], books["periods"]
-        self.staleness = Staleness(**books["staleness"])
+        return 2 * (self.counts.begun + len(self.active_parties))
 
 
 def _trained(network: nn.Module) -> list[Tensor]:

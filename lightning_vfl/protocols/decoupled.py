@@ -1,7 +1,7 @@
 """DecoupledVFL: guests, hosts and the owner learn one after the other, and no gradient leaves anybody (DVFL)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -9,7 +9,6 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.plain import Concat
 from lightning_vfl.errors import ConfigurationError
@@ -19,9 +18,11 @@ from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.protocols.base import BOOKS, VFLModule
+from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
-from lightning_vfl.protocols.replay import Register, ReplayBuffers
+from lightning_vfl.protocols.checks import refuse_several_processes
+from lightning_vfl.protocols.replay import HostMemory, Register, ReplayBuffers
+from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_of, seed_torch
@@ -29,7 +30,31 @@ from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
 from lightning_vfl.wire import Leg
 
 Phase = Literal["representation", "replay", "owner"]
+_KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # in one training
 _ROWS = 1024  # of the final collection, at a time
+
+
+@dataclass
+class DecoupledCounts:
+    """What is counted of guests and hosts.
+
+    Args:
+        settings: what a fit that goes on has to have in common with the one that it continues.
+        iterations: of guests and hosts.
+        communications: rounds in which guests were to send.
+        collected: whether the hosts' encodings have been collected.
+        host_meter: bytes that the hosts send.
+        own_seconds: (M + H,) the time that each guest and host has computed and sent.
+        begun: the virtual moment at which the training began.
+    """
+
+    settings: dict[str, int | str] = field(default_factory=dict)
+    iterations: int = 0
+    communications: int = 0
+    collected: bool = False
+    host_meter: CommunicationMeter = field(default_factory=lambda: CommunicationMeter(0))
+    own_seconds: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    begun: float = 0.0
 
 
 class DecoupledVFL(VFLModule):
@@ -93,7 +118,6 @@ class DecoupledVFL(VFLModule):
         Partitioned Data" (DVFL), section 4, appendices C (communication, replay) and D (networks, faults).
     """
 
-    host_meter: CommunicationMeter
     phases: tuple[Phase, ...] = ("representation", "replay", "owner")
 
     def __init__(
@@ -148,12 +172,17 @@ class DecoupledVFL(VFLModule):
         self.register_kind = register
         self.table_dtype = table_dtype
         self.limit_bytes = limit_bytes
-        self.iterations = 0  # of guests and hosts
-        self.communications = 0  # rounds in which guests were to send
-        self.collected = False
-        self._resumed_settings: dict[str, int | str] = {}
-        self._withheld: list[nn.Module] = []
+        self._host_memory = HostMemory(hosts, register, table_dtype, limit_bytes)
         self._encodings: tuple[Tensor, Tensor] | None = None  # of the owner's records, and where each stands
+
+    def own_books(self) -> DecoupledCounts:
+        return DecoupledCounts()
+
+    @property
+    def counts(self) -> DecoupledCounts:
+        """What is counted of guests and hosts."""
+        counts: DecoupledCounts = self.books.own
+        return counts
 
     # ---- phases
 
@@ -217,19 +246,18 @@ class DecoupledVFL(VFLModule):
         self.encoding_scale: Tensor
         self.register_buffer("encoding_mean", torch.zeros(self.top_width()))
         self.register_buffer("encoding_scale", torch.ones(self.top_width()))
-        self.host_meter = CommunicationMeter(self.host_count)
-        self._own_seconds = torch.zeros(len(shapes) + self.host_count, dtype=torch.float64)
-        self._begun = 0.0
+        self.counts.host_meter = CommunicationMeter(self.host_count)
+        self.counts.own_seconds = torch.zeros(len(shapes) + self.host_count, dtype=torch.float64)
 
     def top_width(self) -> int:
         return self.host_count * self.host_width
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for the buffers."""
-        if self._joint:
-            raise ConfigurationError(
-                "DecoupledVFL keeps the hosts' buffers in one process; use devices: 1, or SplitVFL for several"
-            )
+        refuse_several_processes(
+            self.joint,
+            "DecoupledVFL keeps the hosts' buffers in one process; use devices: 1, or SplitVFL for several",
+        )
         first, last = self.guest_epochs + self.replay_epochs, self.trainer.max_epochs
         if last is not None and 0 <= last <= first and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
             raise ConfigurationError(
@@ -237,14 +265,16 @@ class DecoupledVFL(VFLModule):
                 f"+ replay_epochs); use trainer.max_epochs {first + 1} or more"
             )
         self._encodings = None
-        if self.trainer.ckpt_path is not None:
-            for name, there in self._resumed_settings.items():
-                if there != (here := getattr(self, name)):
-                    raise ConfigurationError(
-                        f"the checkpoint was trained with {name} {there}, this model has {here}; resume with the same"
-                    )
+        settings = {name: getattr(self, name) for name in _KEPT_SETTINGS}
+        for name, there in self.counts.settings.items() if self.trainer.ckpt_path is not None else ():
+            if there != settings[name]:
+                raise ConfigurationError(
+                    f"the checkpoint was trained with {name} {there}, this model has {settings[name]}; resume with the "
+                    "same"
+                )
+        self.counts.settings = settings
         super().on_fit_start()
-        if self.register_kind == "message" and self.trainer.datamodule.records("train").present is not None:  # type: ignore[attr-defined]  # super has seen it
+        if self.register_kind == "message" and self.datamodule.records("train").present is not None:
             raise ConfigurationError(
                 "register: message puts rows of one guest's records in the place of another's, which means nothing "
                 "where guests have records of their own; use register: record"
@@ -279,7 +309,7 @@ class DecoupledVFL(VFLModule):
     def on_train_end(self) -> None:
         """A fit that was ended early may have left the owner without a single step."""
         super().on_train_end()
-        if not self.collected and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        if not self.counts.collected and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
             rank_zero_warn(
                 "the training ended before the owner's phase: its classifier has learnt nothing; go on from the "
                 "checkpoint, or let it end later"
@@ -306,77 +336,56 @@ class DecoupledVFL(VFLModule):
         return torch.tensor(guests, dtype=torch.float64), host * self.host_objective.passes
 
     @property
-    def remembers(self) -> bool:
-        return True
+    def memory(self) -> HostMemory:
+        return self._host_memory
 
-    def prepare_memory(self, records: int) -> None:
-        self.replay = ReplayBuffers(
-            records,
-            self.embedding_widths,
-            self.host_count,
-            self.register_kind,
-            self.table_dtype,
-            self.limit_bytes,
-        ).to(self.device)
-
-    def memory_state(self) -> dict[str, Any]:
-        return self.replay.state() if hasattr(self, "replay") else {}
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        self.replay.load_state(state)
-
-    def _phases_and_buffers(self) -> dict[str, int | str]:
-        """What a fit that goes on has to have in common with the one that it continues."""
-        names = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")
-        return {name: getattr(self, name) for name in names}
+    @property
+    def replay(self) -> ReplayBuffers:
+        """The hosts' buffers, from the first fit on."""
+        return self._host_memory.buffers
 
     # ---- training
 
-    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """One iteration of everybody whose phase it is."""
-        names = self.next_round(seed_global=self.phase == "owner")
-        self._withheld = []
         if self.phase == "owner":
             loss = self._owner_step(batch)
-            self.log_training(loss, batch, batch_idx, {"train/owner_loss": loss.detach()})
-            return loss
-        if self.collected:  # a second fit: what was collected is out of date, and its time is over
-            self.collected, self._begun = False, self.clock.seconds
-            self._own_seconds.zero_()
-        number, self.iterations = self.iterations, self.iterations + 1
+            return Step(loss, notes={"train/owner_loss": loss.detach()})
+        counts = self.counts
+        if counts.collected:  # a second fit: what was collected is out of date, and its time is over
+            counts.collected, counts.begun = False, self.clock.seconds
+            counts.own_seconds.zero_()
+        number, counts.iterations = counts.iterations, counts.iterations + 1
         outcome = self.faults.at(number, self.roster)
         alive = outcome.announced & outcome.sends
-        spent = torch.zeros_like(self._own_seconds)
+        spent = torch.zeros_like(counts.own_seconds)
         ids, losses, notes = batch.record_ids, [], {}
+        withheld: list[nn.Module] = []
         if self.phase == "representation":
             learning, embeddings = self._guests_step(batch, names, alive)
             rows = len(ids)
             spent[: self.roster.parties] = rows * self._guest_seconds * outcome.slowdown * alive
-            self.mini_batches += int(alive.sum())
+            self.books.mini_batches += int(alive.sum())
             if self.communicates(self.current_epoch):
                 spent[: self.roster.parties] += self._communicate(ids, embeddings, alive, outcome.hosts, outcome.delay)
             if alive.any():
                 losses.append(learning if alive.all() else learning[alive.to(learning.device)])
                 notes["train/guest_loss"] = losses[-1].detach().mean()
+            withheld += _members((~alive).nonzero().flatten().tolist(), self.bottoms, self.guest_partners)
         if number % self.host_every == 0:
-            joining = self._hosts_step(ids if ids.dim() == 1 else ids[:, -1], names, outcome.hosts)
-            if joining is not None:
-                losses.append(joining)
-                notes["train/host_loss"] = joining.detach().mean()
-                spent[self.roster.parties :] = len(ids) * self._host_seconds * self._learning_hosts
-        self._own_seconds += spent
-        self.clock.advance_to(self._begun + float(self._own_seconds.max()))
-        if not losses:
-            self.given_up += 1
-            self._withheld = [self]
-            self.log_training(None, batch, batch_idx)
-            return self.nothing_learnt()
-        loss = torch.cat(losses).sum()
-        self.log_training(loss, batch, batch_idx, notes)
-        return loss
+            joined = ids if ids.dim() == 1 else ids[:, -1]
+            learn = outcome.hosts & self.replay.known(joined)[0].any(1).cpu()
+            if learn.any():
+                losses.append(self._hosts_step(joined, names, learn))
+                notes["train/host_loss"] = losses[-1].detach().mean()
+                spent[self.roster.parties :] = len(ids) * self._host_seconds * learn
+                withheld += _members((~learn).nonzero().flatten().tolist(), self.hosts, self.host_partners)
+        counts.own_seconds += spent
+        self.clock.advance_to(counts.begun + float(counts.own_seconds.max()))
+        return Step(torch.cat(losses).sum() if losses else None, notes=notes, withheld=withheld)
 
     def _guests_step(self, batch: VerticalBatch, names: RoundNames, alive: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Losses (M,) of the guests, and their embeddings (B, D_m); those who are down are withheld."""
+        """Losses (M,) of the guests, and their embeddings (B, D_m); zeros for guests that are down."""
         losses: dict[int, Tensor] = {}
         embeddings: dict[int, Tensor] = {}
         generator = partial(self._generator, names, "guests")
@@ -392,9 +401,6 @@ class DecoupledVFL(VFLModule):
             losses.update(zip(team, own.unbind(0), strict=True))
             embeddings.update(zip(team, h.unbind(0), strict=True))
         parties = range(self.roster.parties)
-        for m in parties:
-            if not alive[m]:
-                self._withheld += [self.bottoms.parties[m], self.guest_partners.parties[m]]
         nothing = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=self.device)
         shapes = [(len(batch.record_ids), width) for width in self.embedding_widths]
         return (
@@ -406,11 +412,11 @@ class DecoupledVFL(VFLModule):
         self, ids: Tensor, embeddings: list[Tensor], alive: Tensor, hosts: Tensor, delay: Tensor
     ) -> Tensor:
         """Guests send, hosts write; returns the seconds (M,) that it takes each guest."""
-        links = self.faults.at(self.communications, self.roster).links
-        self.communications += 1
+        links = self.faults.at(self.counts.communications, self.roster).links
+        self.counts.communications += 1
         self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
         leg = self._leg("embeddings", len(ids))
-        self.meter.add(leg, alive)
+        self.books.meter.add(leg, alive)
         return (self.clock.transfer(leg) + delay) * alive
 
     def _leg(self, kind: str, rows: int) -> Leg:
@@ -418,12 +424,9 @@ class DecoupledVFL(VFLModule):
         nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
         return Leg(kind, "server", rows * self.host_count * torch.tensor(self.embedding_widths), 32, nothing)
 
-    def _hosts_step(self, ids: Tensor, names: RoundNames, up: Tensor) -> Tensor | None:
-        """Losses of the hosts that learn; None: nobody does. Those who are down are withheld."""
+    def _hosts_step(self, ids: Tensor, names: RoundNames, learn: Tensor) -> Tensor:
+        """Losses of the hosts that learn, (H,) bool, at least one."""
         known, everything = self.replay.known(ids)
-        learn = self._learning_hosts = up & known.any(1).cpu()
-        if not learn.any():
-            return None
         x = self.replay.read(ids).to(next(self.hosts.parameters()).dtype)  # (1 or H, B, Σ D_m)
         generator = partial(self._generator, names, "hosts")
         losses = []
@@ -437,9 +440,6 @@ class DecoupledVFL(VFLModule):
             networks = partial(self.hosts.together, team), partial(self.host_partners.together, team)
             loss, _ = self.host_objective.losses(*networks, own, weight, generator)
             losses.append(loss if learning.all() else loss[learning.to(loss.device)])
-        for h in range(self.host_count):
-            if not learn[h]:
-                self._withheld += [self.hosts.parties[h], self.host_partners.parties[h]]
         return torch.cat(losses)
 
     def _owner_step(self, batch: VerticalBatch) -> Tensor:
@@ -457,18 +457,12 @@ class DecoupledVFL(VFLModule):
         seed = seed_of(self.seed, "local objective", names.stage, names.round, who)
         return torch.Generator(self.device).manual_seed(seed)
 
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Who was down learns nothing."""
-        for network in self._withheld:
-            for parameter in network.parameters():
-                parameter.grad = None
-
     # ---- the owner's records
 
     @torch.no_grad()
     def _collect(self) -> tuple[Tensor, Tensor]:
         """The hosts' encodings of all records that everybody holds; guests and hosts no longer change."""
-        data: RecordSource = self.trainer.datamodule.records("train")  # type: ignore[attr-defined]  # on_fit_start has seen it
+        data: RecordSource = self.datamodule.records("train")
         every = torch.arange(len(data))
         common = every if data.present is None else every[data.present.all(1).cpu()]
         like = next(self.bottoms.parameters())
@@ -486,18 +480,18 @@ class DecoupledVFL(VFLModule):
             self.encoding_scale.copy_(
                 torch.where(deviation > 1e-6, deviation, 1.0)
             )  # what never varies is not blown up
-        if not self.collected:
+        if not self.counts.collected:
             self._enter_collection(len(common))
         return self._encodings
 
     def _enter_collection(self, rows: int) -> None:
         """Enter the final embeddings and encodings, which no fault befalls, in the books."""
-        self.collected = True
+        self.counts.collected = True
         nothing = torch.zeros(self.host_count, dtype=torch.float64)
         up = self._leg("final embeddings", rows)
         on = Leg("final encodings", "server", torch.full((self.host_count,), rows * self.host_width), 32, nothing)
-        self.meter.add(up)
-        self.host_meter.add(on)
+        self.books.meter.add(up)
+        self.counts.host_meter.add(on)
         self.clock.advance(float(self.clock.transfer(up).max()) + float(self.clock.transfer(on).max()))
 
     def _encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
@@ -518,12 +512,12 @@ class DecoupledVFL(VFLModule):
 
     def standing(self) -> dict[str, float]:
         standing = super().standing()
-        standing["comm/up_bytes"] += float(self.host_meter.total("up").sum())
+        standing["comm/up_bytes"] += float(self.counts.host_meter.total("up").sum())
         return standing
 
     def requests_made(self) -> int:
         """One a guest, host or connection and iteration."""
-        return self.iterations
+        return self.counts.iterations
 
     def owners(self) -> Iterator[nn.Module]:
         """Each guest's networks, each host's, and the owner's."""
@@ -532,10 +526,10 @@ class DecoupledVFL(VFLModule):
                 yield nn.ModuleList(pair)
         yield self.top
 
-    def _parts(self) -> dict[str, str]:
+    def parts(self) -> dict[str, str]:
         return (
             {"hosts": str(self.host_count), "host": str(self.hosts.parties[0])}
-            | super()._parts()
+            | super().parts()
             | {
                 "guest_objective": repr(self.guest_objective),
                 "host_objective": repr(self.host_objective),
@@ -544,28 +538,10 @@ class DecoupledVFL(VFLModule):
             }
         )
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[BOOKS]["decoupled"] = {
-            "settings": self._phases_and_buffers(),
-            "iterations": self.iterations,
-            "communications": self.communications,
-            "collected": self.collected,
-            "host_meter": self.host_meter.state_dict(),
-            "own_seconds": self._own_seconds,
-            "begun": self._begun,
-        }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        books = checkpoint.get(BOOKS, {}).get("decoupled")
-        if books is None:
-            return
-        self._resumed_settings = books["settings"]
-        self.iterations, self.communications = books["iterations"], books["communications"]
-        self.collected = books["collected"]
-        self.host_meter.load_state_dict(books["host_meter"])
-        self._own_seconds, self._begun = books["own_seconds"].clone(), books["begun"]
+def _members(numbers: Sequence[int], *banks: PartyBank) -> list[nn.Module]:
+    """The networks of these members in each of the banks."""
+    return [bank.parties[number] for bank in banks for number in numbers]
 
 
 def _teams(bank: PartyBank, beside: PartyBank, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -36,27 +35,21 @@ class EventPlan:
     """What is going to happen in a period.
 
     Args:
-        round: the collection, whose roll says who is in the aggregate.
-        learners: (M,) bool, whose bottom is updated at the end.
-        late: party -> seconds after the START at which its embedding comes, too late for this collection.
+        round: the collection and the delivery; its seconds are those from START to END.
         there: whether the active party is; without it, nothing happens in this period.
         steps: the collaborator gets the top's gradient and steps.
         returns: the active party gets the top back.
-        seconds: from START to END.
     """
 
     round: RoundPlan
-    learners: Tensor
-    late: Mapping[int, float]
     there: bool
     steps: bool
     returns: bool
-    seconds: float
 
-    @cached_property
-    def learning(self) -> tuple[int, ...]:
-        """The numbers of the learners."""
-        return tuple(self.learners.nonzero().flatten().tolist())
+    @property
+    def changes(self) -> bool:
+        """Whether anybody learns."""
+        return bool(self.round.learning) or self.steps
 
 
 class EventPlanner:
@@ -113,7 +106,9 @@ class EventPlanner:
         if (party, rows) not in self._faultless:
             self._faultless[party, rows] = self._planned(number, party, rows, 0.0, None)
         plan = self._faultless[party, rows]
-        return replace(plan, seconds=plan.seconds + opening * self._stretch(party)) if opening else plan
+        if not opening:
+            return plan
+        return replace(plan, round=replace(plan.round, seconds=plan.round.seconds + opening * self._stretch(party)))
 
     def _planned(self, number: int, party: int, rows: int, opening: float, held: Tensor | None) -> EventPlan:
         costs, everybody = self.costs(party, rows), torch.ones(self.roster.parties, dtype=torch.bool)
@@ -124,24 +119,29 @@ class EventPlanner:
             nothing = RoundOutcome.nothing(self.roster)
             round = self.rounds(costs, held, nothing, nothing, self._takes_part(party))
             seconds = (opening + round.seconds + self._beyond(costs, round, nothing, party)) * self._stretch(party)
-            return EventPlan(round, ~everybody, {}, False, False, False, seconds)
+            idle = replace(round, learners=~everybody, answered=~everybody, seconds=seconds)
+            return EventPlan(idle, there=False, steps=False, returns=False)
         forward = _at_home(collect, party)
         served = torch.ones_like(deliver.hosts)  # by the active party itself
         backward = replace(_at_home(deliver, party), hosts=served, delay=deliver.delay)
         round = self.rounds(costs, held, forward, backward, self._takes_part(party))
         stretch = self._stretch(party)
         late = {m: stretch * (opening + moment) for m, moment in _late(costs, round, forward).items()}
-        reached = deliver.receives & deliver.links[:, 0]
-        learners = round.learners.clone()
-        for m in late if self.keeps_late and not round.skipped else ():
-            learners[m] = reached[m]
         steps = bool(deliver.hosts[0] & deliver.links[party, 0]) and not round.skipped
         more = 0.0
         if not round.skipped:
             more = costs.server * (float(collect.slowdown[party]) - 1.0)  # the round's server is no machine apart
             more += self._beyond(costs, round, backward, party)
-        seconds = (opening + round.seconds + more) * stretch
-        return EventPlan(round, learners, late, True, steps, steps and bool(deliver.receives[party]), seconds)
+        round = replace(round, seconds=(opening + round.seconds + more) * stretch)
+        if self.keeps_late and late:
+            round = replace(round, late=late)
+            if not round.skipped:  # who was late learns from the gradient of what stood in for it
+                reached = deliver.receives & deliver.links[:, 0]
+                was_late = torch.zeros_like(reached)
+                was_late[list(late)] = True
+                learners, answered = reached.where(was_late, round.learners), round.answered | was_late
+                round = replace(round, learners=learners, answered=answered)
+        return EventPlan(round, there=True, steps=steps, returns=steps and bool(deliver.receives[party]))
 
     def _beyond(self, costs: RoundCosts, round: RoundPlan, backward: RoundOutcome, party: int) -> float:
         """By how much the top's way to the collaborator and back ends after the last bottom has learnt."""

@@ -84,7 +84,7 @@ class Preparation:
 
     def blocks(self, aggregator: Aggregator, parties: int, seed: int, stage: Stage) -> Blocks | None:
         """Which records of a stage are cheap together."""
-        stage = of(stage)
+        stage = stage_of(stage)
         if stage not in self.sources:
             return None
         return aggregator.arrangement(len(self.sources[stage]), parties, seed, stage)
@@ -108,7 +108,7 @@ class Preparation:
         self.agreed, self.booked = dict(state.get("agreed", {})), set(state.get("booked", ()))
 
 
-def of(stage: Stage) -> Stage:
+def stage_of(stage: Stage) -> Stage:
     """The stage whose set-up serves this one: the sanity check runs on validation records."""
     return "validation" if stage == "sanity check" else stage
 

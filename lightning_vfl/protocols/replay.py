@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.record_table import RecordTable, TableDtype, table_bytes
 
 Register = Literal["record", "message"]
@@ -179,3 +180,37 @@ class ReplayBuffers(nn.Module):
             [None if last is None else last.to(device) for last in registers] for registers in self._registers
         ]
         return self
+
+
+class HostMemory(Memory):
+    """The hosts' buffers, from the first fit on.
+
+    Args:
+        hosts: H.
+        register: as in ``ReplayBuffers``.
+        dtype: as in ``ReplayBuffers``.
+        limit_bytes: as in ``ReplayBuffers``.
+    """
+
+    def __init__(self, hosts: int, register: Register, dtype: TableDtype, limit_bytes: float) -> None:
+        self.settings = hosts, register, dtype, limit_bytes
+        self._buffers: ReplayBuffers | None = None
+
+    @property
+    def buffers(self) -> ReplayBuffers:
+        """The buffers, after ``prepare``."""
+        if self._buffers is None:
+            raise RuntimeError("the hosts have no buffers before prepare")
+        return self._buffers
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
+        self._buffers = ReplayBuffers(records, widths, *self.settings).to(device)
+
+    def move(self, device: torch.device) -> None:
+        self.buffers.to(device)
+
+    def state(self) -> dict[str, Any]:
+        return {} if self._buffers is None else self._buffers.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.buffers.load_state(state)

@@ -1,10 +1,8 @@
 """Protocols in which all parties are called at once, and a rule says when to go on without those who are late."""
 
-import warnings
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,16 +12,19 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.protocols.base import BOOKS, VFLModule
+from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
-from lightning_vfl.protocols.preparation import of
+from lightning_vfl.protocols.charging import joint_ids
+from lightning_vfl.protocols.checks import refuse_several_processes
+from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.types import Roll, Roster, RoundNames, VerticalBatch
-from lightning_vfl.waiting import Ignore, WaitForAll, WaitingRule
+from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.waiting import WaitForAll, WaitingRule
 from lightning_vfl.wire import Contribution, Leg, PartyView, ServerView
 
 
@@ -41,9 +42,7 @@ class RoundVFL(VFLModule, ABC):
             faults or with this aggregator.
     """
 
-    _notes: Mapping[str, float] = MappingProxyType({})
     _possible: tuple[PrivacyEvent, ...] | None = None
-    left_out: tuple[int, ...] = ()  # the parties that training never calls
 
     def __init__(
         self,
@@ -58,7 +57,6 @@ class RoundVFL(VFLModule, ABC):
         super().__init__(aggregator, bottom, top, width, **settings)
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
-        self._evaluation_legs: dict[tuple[int, str], tuple[Leg, ...]] = {}
 
     # ---- before training
 
@@ -66,57 +64,42 @@ class RoundVFL(VFLModule, ABC):
         """Refuse what cannot train, then make room for what is remembered."""
         needed = self.aggregator.min_responses(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
-        first = self.aggregator.legs(1, self.embedding_widths, self.basis_widths(), self.roster)[0]
-        quiet = self.aggregator.loses_quietly
+        first, quiet = self.costs.legs(1)[0], self.aggregator.loses_quietly
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
-        policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
-        if (self.missing.needs_visible or self.missing.fills) and not self.aggregator.visible:
-            raise ConfigurationError(
-                f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
-                "use Exclude, PadAfterNorm or Skip"
-            )
-        if self.missing.remembers and self._joint:
-            raise ConfigurationError(
-                f"missing: {policy} would remember in each process only the records that this process has seen; "
-                "train in one process, or use Exclude, Zeros or Skip"
-            )
-        if isinstance(self.waiting, Ignore) and not slow.any():
-            warnings.warn("Ignore leaves nobody out: no fault model names a straggler", stacklevel=1)
+        self._refuse_missing()
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         called = self.waiting.calls(everybody, slow)
         if not self.aggregator.takes_part(called, called, self.roster).any():
             raise ConfigurationError(
-                f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, from whom {aggregator} can make "
-                "nothing; use WaitForAll, or fewer stragglers"
+                f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, from whom "
+                f"{type(self.aggregator).__name__} can make nothing; use WaitForAll, or fewer stragglers"
             )
-        self.left_out = tuple((~called).nonzero().flatten().tolist())
+        self.books.left_out = tuple((~called).nonzero().flatten().tolist())
         self._possible = None
         super().on_fit_start()
 
+    def _refuse_missing(self) -> None:
+        """Refuse a policy that this aggregator, or several processes, cannot carry out."""
+        policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
+        if self.missing.stand_in is not None and not self.aggregator.visible:
+            raise ConfigurationError(
+                f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
+                "use Exclude, PadAfterNorm or Skip"
+            )
+        if self.missing.memory is not None:
+            refuse_several_processes(
+                self.joint,
+                f"missing: {policy} would remember in each process only the records that this process has seen; "
+                "train in one process, or use Exclude, Zeros or Skip",
+            )
+
     @property
-    def remembers(self) -> bool:
-        return self.missing.remembers
-
-    def prepare_memory(self, records: int) -> None:
-        self.missing.prepare(records, self.embedding_widths, self.device)
-
-    def memory_state(self) -> dict[str, Any]:
-        return self.missing.state()
-
-    def load_memory(self, state: dict[str, Any]) -> None:
-        self.missing.load_state(state)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[BOOKS]["left_out"] = list(self.left_out)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self.left_out = tuple(checkpoint.get(BOOKS, {}).get("left_out", ()))
+    def memory(self) -> Memory | None:
+        return self.missing.memory
 
     # ---- a round
 
-    def planned(
+    def plan(
         self,
         costs: RoundCosts,
         held: Tensor,
@@ -138,15 +121,25 @@ class RoundVFL(VFLModule, ABC):
             self.roster,
         )
 
-    def brought(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
+    def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """What the parties bring into a round: of an aggregate in the clear, only those that count compute."""
         aggregator = self.aggregator
-        if aggregator.in_the_clear and not (roll.complete or self._joint_training):
+        if aggregator.in_the_clear and not (roll.complete or self.trains_jointly):
             return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
         hidden = None if aggregator.in_the_clear else batch.present
         return contribute(aggregator.form, bottoms, batch.features, hidden)
 
-    def exchanged(
+    def run_round(
+        self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy
+    ) -> tuple[Tensor, Exchange]:
+        """The top's output (B, outputs) after a round of messages, and the exchange of these."""
+        contribution = self.contribute(self.bottoms, batch, roll)
+        value, exchange = self.exchange(batch, contribution, names, roll, policy)
+        if self.trains_jointly and not roll.complete:  # every process's every parameter has to take part
+            value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
+        return self.head(value, exchange.aggregate.columns), exchange
+
+    def exchange(
         self,
         batch: VerticalBatch,
         contribution: Contribution,
@@ -159,26 +152,50 @@ class RoundVFL(VFLModule, ABC):
 
         ``roster``: who joins the embeddings, where that is one of the parties.
         """
-        aggregator, rows, roster = self.aggregator, self.rows_of(batch), roster or self.roster
-        if getattr(self._trainer, "datamodule", None) is None:  # ``prepare`` has looked at its records
+        aggregator, rows, roster = self.aggregator, joint_rows(batch), roster or self.roster
+        if self.datamodule is None:  # ``prepare`` has looked at its records
             aggregator.refuse_partly_held(batch.present, roster)
             refuse_overlap(roster, batch.present)
-        prepared, stage = self.preparation, of(names.stage)
+        prepared, stage = self.preparation, stage_of(names.stage)
         records, agreed = prepared.count(stage), prepared.agreed
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
         parties = replace(parties, memory=prepared.opened(aggregator, stage, parties))
-        self._notes = parties.notes
         seen = batch.present if aggregator.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
         exchange = Exchange(aggregator, contribution, parties, server, policy)
         value = exchange.run()
-        self.enter_corrected(exchange.aggregate.corrected)
+        self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange
 
-    def aggregator_notes(self) -> dict[str, float]:
-        """What the parties' side of the aggregator has to say about this round, by the name it is logged under."""
-        return {f"aggregator/{name}": value for name, value in self._notes.items()}
+    def _corrected(self, parties: Sequence[int]) -> Sequence[int]:
+        """The parties whose answers were wrong; with several processes, in any of them."""
+        if not (self.aggregator.corrects and self.joint):
+            return parties
+        wrong = torch.zeros(self.roster.parties, device=self.device)
+        wrong[list(parties)] = 1.0
+        seen: Tensor = self.trainer.strategy.reduce(wrong, reduce_op="sum")
+        counted: list[int] = seen.nonzero().flatten().tolist()
+        return counted
+
+    def enter_opening(self, rows: int, names: RoundNames, called: Tensor, roster: Roster | None = None) -> float:
+        """Enter what the parties send each other at the beginning of a round; gives the seconds that it takes.
+
+        ``roster``: who joins the embeddings, where that is one of the parties.
+        """
+        last = self.books.opened.get(names.stage, -1)
+        legs = self.aggregator.opening_legs(rows, roster or self.roster, called, names.round, last)
+        return self.books.enter_opening(legs, names.stage, names.round)
+
+    def coded_rows(self, batch: VerticalBatch) -> int:
+        """How many coded rows the records of the joint batch are in; without coded rows, how many records it has."""
+        blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
+        return joint_rows(batch).total if blocks is None else len(blocks.coded_rows(joint_ids(batch))[0])
+
+    @property
+    def trains_jointly(self) -> bool:
+        """Whether several processes are in a training step: every parameter of each of them has to take part."""
+        return self.joint and self.stage == "fit"
 
     def possible_events(self) -> tuple[PrivacyEvent, ...]:
         """What a round may release: with everybody in it, and, where parties may be missing, with as many as there are.
@@ -187,7 +204,7 @@ class RoundVFL(VFLModule, ABC):
         """
         if self._possible is None:
             impatient = self.waiting.patience is not None  # a slow link is enough to be late
-            missing = self.faults.models or self.waiting.leaves_out or self.left_out or impatient
+            missing = self.faults.models or self.waiting.leaves_out or self.books.left_out or impatient
             events: dict[PrivacyEvent | None, None] = {}  # each once, in order
             for reader in self.readers():
                 roster = self.roster if reader is None else replace(self.roster, active=reader)
@@ -228,33 +245,34 @@ class RoundVFL(VFLModule, ABC):
         roll = self._evaluation_roll()
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
-        self._enter_evaluation(self.coded_rows(batch), names.stage, roll)
-        self.enter_opening(self.rows_of(batch).total, names, roll.called)
-        contribution = self.brought(self.bottoms, batch, roll)
-        value, exchange = self.exchanged(batch, contribution, names, roll, Exclude())
-        return self.head(value, exchange.aggregate.columns)
+        for leg in _renamed(self.costs.legs(self.coded_rows(batch)), names.stage):
+            self.books.meter.add(leg, roll.called)
+        self.enter_opening(joint_rows(batch).total, names, roll.called)
+        return self.run_round(batch, names, roll, Exclude())[0]
 
     def _evaluation_roll(self) -> Roll:
         """Everybody but those whom the training has never called: their bottoms have learnt nothing."""
-        if not self.left_out:
+        left_out = self.books.left_out
+        if not left_out:
             return Roll.everyone(self.roster.parties)
-        called = torch.tensor([party not in self.left_out for party in range(self.roster.parties)])
+        called = torch.tensor([party not in left_out for party in range(self.roster.parties)])
         return Roll.of(self.aggregator.takes_part(called, called, self.roster))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output for an aggregate; a policy that pads has zeros where columns are absent."""
-        return super().head(self.joined(value, columns))
+        return super().head(self.join(value, columns))
 
-    def joined(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+    def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """What the top is given of an aggregate."""
-        if columns is None or not self.missing.pads:
-            return value
-        return self.missing.after(value, columns)
+        padding = self.missing.padding
+        return value if columns is None or padding is None else padding.pad(value, columns)
 
-    def _enter_evaluation(self, rows: int, stage: str, roll: Roll) -> None:
-        """Evaluation stands in the books under kinds of its own."""
-        if (rows, stage) not in self._evaluation_legs:
-            legs = self.aggregator.legs(rows, self.embedding_widths, self.basis_widths(), self.roster)
-            self._evaluation_legs[rows, stage] = tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
-        for leg in self._evaluation_legs[rows, stage]:
-            self.meter.add(leg, roll.called)
+
+def aggregator_notes(exchange: Exchange) -> dict[str, float]:
+    """What the parties' side of the aggregator has noted in a round, by the name it is logged under."""
+    return {f"aggregator/{name}": value for name, value in exchange.parties.notes.items()}
+
+
+def _renamed(legs: tuple[Leg, ...], stage: Stage) -> tuple[Leg, ...]:
+    """Evaluation stands in the books under kinds of its own."""
+    return tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)

@@ -1,6 +1,5 @@
 """SplitVFL: every round all parties send embeddings, and all learn from the server's gradient."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
@@ -11,20 +10,24 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.base import BOOKS
-from lightning_vfl.protocols.books import plain_sgd_rate
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
+from lightning_vfl.protocols.charging import charge_round, joint_ids
+from lightning_vfl.protocols.checks import refuse_scaler
+from lightning_vfl.protocols.costs import labels_leg
+from lightning_vfl.protocols.group_updates import Group, send_updates
 from lightning_vfl.protocols.invertible import Exposure, refuse_readable, refuse_solvable
-from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
+from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.update_noise import UpdateNoise
-from lightning_vfl.protocols.update_sums import Summed, UpdateSums
+from lightning_vfl.protocols.update_sums import UpdateSums
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Leg, PartyView
 
@@ -69,9 +72,6 @@ class SplitVFL(RoundVFL):
         torch.Size([5])
     """
 
-    _plan: RoundPlan | None = None
-    _view: PartyView | None = None  # of the round that is going on, for what the parties of groups send after it
-
     def __init__(
         self,
         aggregator: Aggregator,
@@ -90,31 +90,26 @@ class SplitVFL(RoundVFL):
         self._norm = norm
         self.update_noise = update_noise
         self.allow_invertible_updates = allow_invertible_updates
-        self._sums = UpdateSums(sum_updates_over)
-        self._ids = torch.empty(0, dtype=torch.int64)  # of the round that is going on, where updates are charged
+        self.sums = UpdateSums(sum_updates_over)
         self._faultless: dict[tuple[tuple[int, int], tuple[tuple[int, ...], ...]], RoundPlan] = {}  # few in a fit
 
     def configure_model(self) -> None:
         if hasattr(self, "bottoms"):
             return
         super().configure_model()
-        width = self.aggregator.out_width(self.width, self.roster)
-        self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, width))
+        self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width()))
 
     # ---- before training
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for what is remembered."""
-        if self.missing.pads and self.norm is not None and not self.norm.by_columns:
+        if self.missing.padding is not None and self.norm is not None and not self.norm.by_columns:
             raise ConfigurationError(
                 f"missing: {type(self.missing).__name__} keeps absent columns out of the norm, which "
                 f"{type(self.norm.norm).__name__} cannot do; use norm: torch.nn.BatchNorm1d (and no sync_batchnorm)"
             )
-        if self.roster.shared and getattr(self.trainer.precision_plugin, "scaler", None) is not None:
-            raise ConfigurationError(
-                "updates of groups cannot be summed before their gradients are unscaled; use precision bf16-mixed"
-            )
         if self.roster.shared:
+            refuse_scaler(self.trainer, "updates of groups cannot be summed before their gradients are unscaled")
             refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
         self.accounts_updates = self.update_noise is not None and bool(self.roster.shared)
         self._faultless.clear()
@@ -126,7 +121,7 @@ class SplitVFL(RoundVFL):
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
         if self.roster.shared and self.update_noise is None and not self.allow_invertible_updates:
             for group in self.roster.shared:
-                refuse_solvable(self._exposure(group, schedule), self._sums.over)
+                refuse_solvable(self._exposure(group, schedule), self.sums.over)
         if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
             return
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
@@ -143,7 +138,7 @@ class SplitVFL(RoundVFL):
 
     def _exposure(self, group: tuple[int, ...], schedule: Any) -> Exposure:
         """What the updates of a group tell in this training; without a datamodule, nothing is known of the batches."""
-        data, planned = getattr(self._trainer, "datamodule", None), self.trainer.estimated_stepping_batches
+        data, planned = self.datamodule, self.trainer.estimated_stepping_batches
         records, batches = 0, []
         if data is not None and schedule is not None:
             present = data.records("train").present
@@ -151,7 +146,7 @@ class SplitVFL(RoundVFL):
             batches = [len(ids) for ids, _ in schedule.epoch(0)][: int(self.trainer.num_training_batches)]
             if records < len(data.records("train")):  # the others may all be in one batch
                 batches = [max(0, size - len(data.records("train")) + records) for size in batches]
-        done = self.rounds.get("fit", 0)
+        done = self.books.rounds.get("fit", 0)
         return Exposure(
             group,
             self.embedding_widths[group[0]],
@@ -165,107 +160,55 @@ class SplitVFL(RoundVFL):
 
     # ---- training
 
-    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """One round."""
-        names = self.next_round(seed_global=True)
-        rows = self.rows_of(batch).total, self.coded_rows(batch)
-        plan = self._plan = self.plan_round(batch, names.round, rows)
+        rows = joint_rows(batch).total, self.coded_rows(batch)
+        plan = self.plan_round(batch, names.round, rows)
         if plan.roll.called.any():
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
-        self.enter(plan, self.round_costs(*rows))
-        self.spend_privacy(plan, batch)
-        if self.accounts_updates:
-            self._ids = self.joint_ids(batch)
+        self.books.enter(plan, self.costs.of_round(*rows, self.sending_groups()))
+        charge_round(self, plan, batch)
         if plan.skipped:
-            self.log_training(None, batch, batch_idx)
-            return self.nothing_learnt()
-        loss = self.rank_loss(self._through_round(batch, names, plan.roll), batch)
-        self.log_training(loss, batch, batch_idx, self.aggregator_notes())
-        return loss
+            return Step(None)
+        output, exchange = self.run_round(batch, names, plan.roll, self.missing)
+        loss = self.rank_loss(output, batch)
+        learning = [group for group in self.roster.shared if plan.learners[list(group)].any()]
+        records = joint_ids(batch) if self.accounts_updates else torch.empty(0, dtype=torch.int64)
+        return Step(
+            loss,
+            plan.learning,
+            aggregator_notes(exchange),
+            before_optimizer=partial(self._send_updates, learning, records, exchange.parties) if learning else None,
+        )
 
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Nobody learns from a round that they took no part in, or whose answer has not reached them."""
-        if self._plan is None:
-            return
-        if self._plan.skipped:
-            self.withhold_everything()
-            return
-        self.bottoms.withhold(self._plan.withheld)
-        view = self._view
-        if view is not None:
-            learning = [group for group in self.roster.shared if self._plan.learners[list(group)].any()]
-            complete = {group: summed for group in learning if (summed := self._added(group)) is not None}
-            self._charge_updates(list(complete.values()))
-            for group, summed in complete.items():
-                self._join(group, summed, optimizer, view)
-        self._view = None
-
-    def _added(self, group: tuple[int, ...]) -> Summed | None:
-        """Take the gradients of a group's parties and add them to their sums; gives the sums that are complete."""
-        gradients = {}
-        for m in group:
-            own = list(self.bottoms.parties[m].parameters())
-            flat = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]
-            gradients[m] = torch.cat(flat) if flat else torch.empty(0)
-            for p in own:
-                p.grad = None
-        return self._sums.add(group, gradients, self._ids)
-
-    def _charge_updates(self, sent: list[Summed]) -> None:
-        """Charge the records behind noisy updates: a record for as many groups as have its batch in their update."""
-        if self.update_noise is None or self.privacy.accountant is None:
-            return
-        groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
-        for number in sorted(set(groups.values())):
-            ids = torch.tensor([record for record, count in groups.items() if count == number])
-            self.privacy.spend(self.rounds["fit"] - 1, self.update_noise.event(number), ids)  # on the disk first
-
-    def _join(self, group: tuple[int, ...], summed: Summed, optimizer: Optimizer, view: PartyView) -> None:
-        """Give the group's shared bottom the sum of its parties' updates as its gradient.
-
-        With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
-        server, on the sum of the gradients.
-        """
-        leading = list(self.bottoms.parties[group[0]].parameters())
-        if not leading:
-            return
-        rate = plain_sgd_rate(optimizer, leading[0])
-        scale, noise = 1.0 if rate is None else -rate, self.update_noise
-        updates = {
-            m: scale * (own if noise is None else noise.noisy(own, view.names, m))
-            for m, own in summed.gradients.items()
-        }
-        total = self.aggregator.join_updates(updates, view) / scale
-        if self._joint and noise is not None and noise.draws == "system":  # each process has drawn noise of its own
-            total = self.trainer.strategy.broadcast(total)
-        for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
-            p.grad = part.view_as(p).to(p.dtype)
+    def _send_updates(self, groups: list[Group], records: Tensor, view: PartyView, optimizer: Optimizer) -> None:
+        send_updates(self, groups, records, optimizer, view)
 
     def on_train_end(self) -> None:
         """Say what of the groups' updates was not sent."""
         super().on_train_end()
-        for group, rounds in self._sums.rounds.items():
+        for group, rounds in self.sums.rounds.items():
             rank_zero_warn(
-                f"the parties of group {group} have summed their updates over {rounds} of {self._sums.over} rounds at "
+                f"the parties of group {group} have summed their updates over {rounds} of {self.sums.over} rounds at "
                 "the end of training; this sum is not sent"
             )
 
     def sending_groups(self) -> tuple[tuple[int, ...], ...]:
-        return self._sums.due(self.roster.shared)
+        return self.sums.due(self.roster.shared)
 
     def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
         """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1.
 
         ``rows``: records and coded rows of the joint batch, if they have been counted.
         """
-        rows = rows or (self.rows_of(batch).total, self.coded_rows(batch))
+        rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
         held = self._held(batch)
         alike = held is None and not self.faults.models
         key = rows, self.sending_groups()
         if alike and key in self._faultless:
             return self._faultless[key]
-        plan = self.planned(
-            self.round_costs(*rows),
+        plan = self.plan(
+            self.costs.of_round(*key[0], key[1]),
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
             self.faults.at(2 * number, self.roster),
             self.faults.at(2 * number + 1, self.roster),
@@ -277,27 +220,18 @@ class SplitVFL(RoundVFL):
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
         """The labels of the batch, from the active party to the server."""
-        if self.active is None:
-            return ()
-        elements, nothing = torch.zeros(self.roster.parties, dtype=torch.int64), torch.zeros(self.roster.parties)
-        elements[self.active] = rows
-        return (Leg("labels", "server", elements, FLOAT_BITS, nothing.double(), gate="previous"),)
+        return labels_leg(rows, self.roster)
 
     # ---- the server's output
 
-    def _through_round(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
-        contribution = self.brought(self.bottoms, batch, roll)
-        value, exchange = self.exchanged(batch, contribution, names, roll, self.missing)
-        self._view = exchange.parties if self.roster.shared else None
-        if self._joint_training and not roll.complete:  # every process's every parameter has to take part
-            value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
-        return self.head(value, exchange.aggregate.columns)
-
-    def joined(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+    def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The aggregate behind the norm, where there is one; a policy that pads keeps absent columns out of both."""
-        if columns is None or not self.missing.pads:
-            return value if self.norm is None else self.norm(value)
-        return self.missing.after(value if self.norm is None else self.norm(value, columns), columns)
+        if self.norm is None:
+            return super().join(value, columns)
+        if columns is None or self.missing.padding is None:
+            normed: Tensor = self.norm(value)
+            return normed
+        return super().join(self.norm(value, columns), columns)
 
     def owners(self) -> Iterator[nn.Module]:
         yield from self.bottoms.parties
@@ -324,12 +258,12 @@ class SplitVFL(RoundVFL):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        if "optimizer_states" in checkpoint and self._sums.rounds:
-            checkpoint[BOOKS]["update sums"] = self._sums.state()
+        if "optimizer_states" in checkpoint and self.sums.rounds:
+            checkpoint[BOOKS]["update sums"] = self.sums.state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        self._sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))
+        self.sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))
 
-    def _parts(self) -> dict[str, str]:
-        return super()._parts() | {"norm": str(self.norm)}
+    def parts(self) -> dict[str, str]:
+        return super().parts() | {"norm": str(self.norm)}

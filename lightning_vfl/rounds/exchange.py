@@ -159,16 +159,19 @@ class Exchange:
         else:
             signed = self.aggregator.consent(kept, roll.included, asked)
             revealed = self.aggregator.reveal(kept, roll.included, asked, signed)
-        messages = (self.policy.before(message, self.server), *(() if revealed is None else (revealed,)))
+        if self.policy.stand_in is not None:
+            message = self.policy.stand_in.fill(message, self.server)
+        messages = (message, *(() if revealed is None else (revealed,)))
         return self.aggregator.decode(messages, self.server)
 
     def _completed(self) -> tuple[Tensor, ...]:
         """The leaves, with what stands in for the missing; what is not counted is not looked at."""
         leaves, roll = self.contribution.leaves, self.server.roll
-        if not self.policy.fills or (roll.complete and not self.policy.remembers):
+        stand_in = self.policy.stand_in
+        if stand_in is None or (roll.complete and self.policy.memory is None):
             return leaves
         everything = Message("embeddings", "server", tuple(range(len(leaves))), leaves)
-        filled = self.policy.before(_from(everything, roll.included), self.server)
+        filled = stand_in.fill(_from(everything, roll.included), self.server)
         arrived = dict(zip(filled.senders, filled.pieces, strict=True))
         return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
 

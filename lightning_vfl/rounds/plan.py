@@ -4,8 +4,8 @@ Everything follows from shapes, the faults' outcomes, the clock's speeds and two
 each rule has a closed form to be tested against.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from math import inf, isinf, nan
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
@@ -103,6 +103,8 @@ class RoundPlan:
         answered: (M,) bool, to whom the server sends gradients.
         seconds: how long the round takes.
         skipped: nobody learns, not even the server; time and bytes are spent all the same.
+        late: party -> seconds after the beginning at which its embedding comes, too late for this round, where late
+            embeddings are kept.
     """
 
     roll: Roll
@@ -111,11 +113,12 @@ class RoundPlan:
     answered: Tensor
     seconds: float
     skipped: bool
+    late: Mapping[int, float] = field(default_factory=dict)
 
     @cached_property
-    def withheld(self) -> tuple[int, ...]:
-        """The parties that learn nothing."""
-        return tuple((~self.learners).nonzero().flatten().tolist())
+    def learning(self) -> tuple[int, ...]:
+        """The numbers of the learners."""
+        return tuple(self.learners.nonzero().flatten().tolist())
 
 
 def plan_round(
@@ -151,7 +154,7 @@ def plan_round(
     nobody = torch.zeros_like(held)
     called = held & rule.calls(forward.announced, stragglers)
     called = takes_part(called, called)
-    if policy.discards and bool((held & ~called).any()):  # known before anybody is called: nothing is spent
+    if policy.plan(held, called) is None:  # known before anybody is called: nothing is spent
         return RoundPlan(Roll(nobody, nobody, nobody, nobody), nobody, (nobody,) * len(costs.legs), nobody, 0.0, True)
 
     seconds = 0.0
@@ -175,13 +178,11 @@ def plan_round(
         if number == 0:
             asked = included = takes_part(called, asked)
         ready = torch.zeros_like(ready)
-    missing = held & ~included
-    filled = missing if policy.fills else nobody
-    roll = Roll(called, included, asked, filled)
+    filled = policy.plan(held, included)
+    roll = Roll(called, included, asked, nobody if filled is None else filled)
 
     short = not bool(included.any()) or int(asked.sum()) < needed
-    given_up = short or (policy.discards and bool(missing.any())) or not bool(backward.hosts[0])
-    if given_up:
+    if short or filled is None or not bool(backward.hosts[0]):
         return RoundPlan(roll, nobody, tuple(sent), nobody, seconds, True)
     learners = included & backward.receives & backward.links[:, 0]
     if roster is not None:  # whoever of a group holds nothing of the batch has nothing to say either
@@ -189,6 +190,12 @@ def plan_round(
     back = (costs.answering + costs.backward * backward.slowdown + costs.updating).where(learners, 0.0)
     seconds += costs.server + float(back.max())
     return RoundPlan(roll, learners, tuple(sent), included, seconds, False)
+
+
+def plan_faultless(costs: RoundCosts, roster: Roster) -> RoundPlan:
+    """A round of everybody in which nothing goes wrong."""
+    nothing, everybody = RoundOutcome.nothing(roster), torch.ones(roster.parties, dtype=torch.bool)
+    return plan_round(costs, WaitForAll(), Exclude(), everybody, nothing, nothing, ~everybody)
 
 
 def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
@@ -219,7 +226,7 @@ def check_pair(
         ConfigurationError: before training, with the way out.
     """
     parties = len(stragglers)
-    rule.check(parties, silent)
+    rule.check(stragglers, silent)
     if rule.leaves_out and not loses_quietly:
         raise ConfigurationError(
             f"{rule} goes on without some of those who were called, but their masks are in the uploads of the others "
@@ -228,7 +235,7 @@ def check_pair(
         )
     called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
     included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == "rule" else parties)
-    if policy.discards and included < parties:
+    if policy.plan(torch.ones(parties, dtype=torch.bool), torch.arange(parties) < included) is None:
         raise ConfigurationError(
             f"{rule} leaves somebody out of every round and {type(policy).__name__} discards such rounds, so nothing "
             "would be learnt; use WaitForAll or Deadline, or missing: Exclude"

@@ -224,8 +224,8 @@ def one_round(
 def _uploads(module: SplitVFL, batch: VerticalBatch, trial: int) -> Tensor:
     """(N, 2) what party 0 sends of all records, in a round of its own."""
     roll = Roll.everyone(2)
-    brought = module.brought(module.bottoms, batch, roll)
-    value, _ = module.exchanged(batch, brought, RoundNames(0, "fit", trial), roll, Exclude())
+    brought = module.contribute(module.bottoms, batch, roll)
+    value, _ = module.exchange(batch, brought, RoundNames(0, "fit", trial), roll, Exclude())
     return value[:, :WIDTH].detach()
 
 
@@ -293,7 +293,7 @@ def _epoch(module: SplitVFL, batch: VerticalBatch, order: list[list[int]], rate:
     optimizer = torch.optim.SGD(module.bottoms.parameters(), lr=rate)
     for number, ids in enumerate(order):
         names = RoundNames(trial, "fit", number)
-        output = module._through_round(_rows(batch, ids), names, Roll.everyone(2))
+        output = module.run_round(_rows(batch, ids), names, Roll.everyone(2), module.missing)[0]
         optimizer.zero_grad()
         module.objective.loss(output, _labels(batch)[ids]).backward()
         optimizer.step()

@@ -19,7 +19,7 @@ def test_releases_seen_are_at_most_releases_charged_over_every_kill_point(tmp_pa
     assert (server.seen <= PrivacyLedger.read(path)[1].state_dict()["counts"].sum(0).numpy()).all()
     # only a kill between the charge and the uploads charges what was never seen, a batch of at most 10 records
     assert charged(module).sum() <= server.seen.sum() + 10
-    assert server.rounds > module.rounds["fit"]
+    assert server.rounds > module.books.rounds["fit"]
 
 
 def test_the_uploads_of_single_parties_are_charged_too(tmp_path, monkeypatch):

@@ -29,17 +29,18 @@ def everything(module: Any, trainer: Any, logged: list[tuple[int, dict[str, floa
 
 def books_of(module: Any) -> dict[str, Any]:
     """What the run has counted, by names of this file: a module may keep it where it likes."""
-    privacy = module.privacy.accountant
+    privacy, books = module.privacy.accountant, module.books
+    hosts = getattr(books.own, "host_meter", None)
     return {
-        "rounds": dict(module.rounds),
-        "traffic": module.meter.state_dict(),
-        "hosts": module.host_meter.state_dict() if module.host_meter is not None else None,
+        "rounds": dict(books.rounds),
+        "traffic": books.meter.state_dict(),
+        "hosts": hosts.state_dict() if hosts is not None else None,
         "seconds": module.clock.seconds,
-        "mini-batches": module.mini_batches,
-        "given up": module.given_up,
-        "corrected": dict(module.corrected),
+        "mini-batches": books.mini_batches,
+        "given up": books.given_up,
+        "corrected": dict(books.corrected),
         "privacy": privacy.state_dict() if privacy is not None else None,
-        "memory": module.memory_state(),
+        "memory": module.memory.state() if module.memory is not None else {},
     }
 
 

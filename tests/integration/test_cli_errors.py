@@ -32,7 +32,7 @@ def empty_folder(tmp_path, monkeypatch):
         (["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),
         (["--trainer.loger", "false"], 2, "unknown option --trainer.loger false; did you mean --trainer.logger"),
         (["--data.partitioner", "NamedColumns"], 2, "NamedColumns needs a value for columns"),
-        (["--model.width", "0"], 1, "width 0"),
+        (["--model.width", "0"], 1, "width must be at least 1; got 0"),
         (["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"),
         (["--data.batch_size", "5000"], 1, "exceeds the 1257 training records; lower it to at most 1257"),
         (["--model.top.outputs", "3"], 1, "the top MLP gives (3,) numbers a record where 10 are needed"),

@@ -45,10 +45,10 @@ def train(folder, devices, aggregator, missing, records, faulty):
             "weights": module.state_dict(),
             "fit": fitted,
             "test": tested,
-            "rounds": module.rounds,
-            "bytes": module.meter.state_dict(),
+            "rounds": module.books.rounds,
+            "bytes": module.books.meter.state_dict(),
             "steps": t.global_step,
-            "given up": module.given_up,
+            "given up": module.books.given_up,
             "standing": module.standing(),
         }
         torch.save(state, folder / "state.pt")

@@ -48,10 +48,10 @@ def train(folder, devices, records, blocks, steps, execution, faulty):
         state = {
             "weights": module.state_dict(),
             "test": tested,
-            "bytes": module.meter.state_dict(),
-            "rounds": module.rounds,
+            "bytes": module.books.meter.state_dict(),
+            "rounds": module.books.rounds,
             "standing": module.standing(),
-            "given up": module.given_up,
+            "given up": module.books.given_up,
             "agreed": module.preparation.state(),
             "steps": t.global_step,
         }

@@ -76,10 +76,10 @@ def train(folder, devices, records, steps, silent, members, updates=None, **sett
         state = {
             "weights": module.state_dict(),
             "test": tested,
-            "bytes": module.meter.state_dict(),
-            "rounds": module.rounds,
+            "bytes": module.books.meter.state_dict(),
+            "rounds": module.books.rounds,
             "standing": module.standing(),
-            "given up": module.given_up,
+            "given up": module.books.given_up,
             "steps": t.global_step,
         }
         torch.save(state, folder / "state.pt")

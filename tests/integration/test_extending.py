@@ -37,7 +37,7 @@ def test_the_aggregator(tmp_path, trim):
     t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
-    assert module.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
 
 
 def test_the_protocol(tmp_path):
@@ -46,9 +46,9 @@ def test_the_protocol(tmp_path):
     data = Blobs(batch_size=10)
     t.fit(module, datamodule=data)
     assert t.test(module, datamodule=data, verbose=False)[0]["test/accuracy"] > 0.8
-    assert module.rounds["fit"] == 15 * 6
-    assert module.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
-    assert module.meter.total("down").tolist() == module.meter.total("up").tolist()
+    assert module.books.rounds["fit"] == 15 * 6
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
+    assert module.books.meter.total("down").tolist() == module.books.meter.total("up").tolist()
     assert module.standing()["progress/passes"] == 15 * 6 / 5  # a pass has 5 whole batches
     assert module.clock.seconds > 0
 
@@ -57,9 +57,9 @@ def test_the_fault(tmp_path):
     module = SplitVFL(Mean(), width=5, seed=0)
     injector = FaultInjector(printed("fault", "Weekends")([1]))
     trainer(tmp_path, max_epochs=7, callbacks=[injector]).fit(module, datamodule=Blobs(batch_size=9))
-    assert module.rounds["fit"] == 7 * 6
+    assert module.books.rounds["fit"] == 7 * 6
     rounds = [7 * 6, 7 * 6 * 5 // 7, 7 * 6]
-    assert module.meter.total("up").tolist() == [n * 9 * 5 * 4 for n in rounds]
+    assert module.books.meter.total("up").tolist() == [n * 9 * 5 * 4 for n in rounds]
 
 
 def test_the_first_page_of_the_site_trains(tmp_path, monkeypatch):

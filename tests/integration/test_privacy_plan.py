@@ -129,7 +129,7 @@ def both(folder, make, data, limits, callbacks):
 def test_where_nothing_is_random_the_plan_is_what_is_spent(tmp_path, case):
     plan, told, spent, module = both(tmp_path, *EXACT[case])
     assert told == pytest.approx(spent, rel=1e-12)
-    assert plan.releases.rounds == module.rounds.get("fit", 0)
+    assert plan.releases.rounds == module.books.rounds.get("fit", 0)
     if "one place" not in case and "no epoch" not in case:
         assert spent["party"] > 0
 

@@ -65,7 +65,7 @@ def fit_and_test(arguments, tmp_path, longer=()):
     fitted = run(["fit", *arguments, *SHORT, *longer])
     (path,) = tmp_path.rglob("*.ckpt")
     tested = run(["test", *arguments, *SHORT, *longer, "--ckpt_path", str(path)])
-    assert fitted.trainer.global_step == fitted.model.rounds["fit"] > 0
+    assert fitted.trainer.global_step == fitted.model.books.rounds["fit"] > 0
     assert 0.0 <= float(tested.trainer.callback_metrics["test/accuracy"]) <= 1.0
     return fitted, tested
 
@@ -73,7 +73,7 @@ def fit_and_test(arguments, tmp_path, longer=()):
 def fit_then_test(arguments, tmp_path, longer=()):
     """One command, and a test of its checkpoint: for what the second command would read from the recipe once more."""
     fitted = run(["fit", *arguments, *SHORT, *longer])
-    assert fitted.trainer.global_step == fitted.model.rounds["fit"] > 0
+    assert fitted.trainer.global_step == fitted.model.books.rounds["fit"] > 0
     (path,) = tmp_path.rglob("*.ckpt")
     (tested,) = fitted.trainer.test(fitted.model, datamodule=fitted.datamodule, ckpt_path=path, verbose=False)
     assert 0.0 <= tested["test/accuracy"] <= 1.0
@@ -154,10 +154,13 @@ def test_fault_recipes(name, protocol, tmp_path):
     phases = PHASES if protocol == ["protocol/dvfl"] else []
     fitted = run(["fit", *TEN_ROUNDS, *recipes, *SHORT, *phases])
     standing, calm = fitted.model.standing(), 0.01
-    missed = phases and (fitted.model.mini_batches < 40 or len(fitted.model.replay.tables) > 1)
-    rounds = fitted.model.rounds["fit"]
-    paused = protocol[0] == "protocol/cvfl" and min(fitted.model.version, fitted.model.mini_batches / 4) < rounds
-    assert standing["clock/virtual_seconds"] > calm or fitted.model.given_up > 0 or missed or paused
+    missed = phases and (fitted.model.books.mini_batches < 40 or len(fitted.model.replay.tables) > 1)
+    rounds = fitted.model.books.rounds["fit"]
+    paused = (
+        protocol[0] == "protocol/cvfl"
+        and min(fitted.model.counts.version, fitted.model.books.mini_batches / 4) < rounds
+    )
+    assert standing["clock/virtual_seconds"] > calm or fitted.model.books.given_up > 0 or missed or paused
     assert standing["progress/passes"] > 0
 
 
@@ -165,7 +168,7 @@ def test_fault_recipes(name, protocol, tmp_path):
 def test_paces_of_active_parties(name, tmp_path):
     arguments = ["--config", "data/digits", "--config", "protocol/cvfl", "--config", name]
     fitted, _ = fit_and_test(arguments, tmp_path)
-    ended = fitted.model.meter.total("up", "top gradients")
+    ended = fitted.model.books.meter.total("up", "top gradients")
     assert (ended[0] > 1.5 * ended[1:]).all()  # the fast party's periods ended more often
     assert len(set(fitted.model.slower.values())) == 1
 

@@ -73,11 +73,11 @@ def everything(one, t, curve):
         "weights": one.state_dict(),
         "optimizer": t.optimizers[0].state_dict(),
         "rate": t.lr_scheduler_configs[0].scheduler.state_dict(),
-        "rounds": one.rounds,
-        "bytes": one.meter.state_dict(),
+        "rounds": one.books.rounds,
+        "bytes": one.books.meter.state_dict(),
         "standing": one.standing(),
-        "given up": one.given_up,
-        "memory": one.memory_state(),
+        "given up": one.books.given_up,
+        "memory": one.memory.state() if one.memory is not None else {},
         # train/loss is of the latest logging step, which may lie before the kill
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k != "train/loss"},
         "step": t.global_step,
@@ -150,7 +150,7 @@ def test_resume_from_a_checkpoint_at_the_end_of_an_epoch(tmp_path):
     again, u, _ = fit(tmp_path, ckpt_path=tmp_path / "epoch=0.ckpt", callbacks=[])
     assert same(one.state_dict(), again.state_dict())
     for stage in ("fit", "validation"):  # Lightning repeats its sanity check
-        assert one.rounds[stage] == again.rounds[stage]
+        assert one.books.rounds[stage] == again.books.rounds[stage]
     assert t.callback_metrics.keys() == u.callback_metrics.keys()
 
 

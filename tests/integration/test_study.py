@@ -186,11 +186,11 @@ def test_a_run_that_leaves_or_fails_is_recorded_and_the_others_go_on(capfd):
     assert study(text.replace("Sound: ", f"{empty}Sound: "), "--jobs", "1") == 1
     assert finished() == ["Sound/seed-0"]
     said = capfd.readouterr().err
-    assert "failed: Empty, seed 0: width 0 is no embedding" in said
+    assert "failed: Empty, seed 0: width must be at least 1; got 0" in said
     assert "failed: Culprit, seed 0: ended by sys.exit(0) (log: out/runs/Culprit/seed-0/log.txt)" in said
     assert "2 of 3 runs failed; the same command tries them again" in said
     assert "SystemExit" in Path("out/runs/Culprit/seed-0/log.txt").read_text()
-    assert json.loads(Path("out/runs/Empty/seed-0/failed.json").read_text())["reason"].startswith("width 0")
+    assert json.loads(Path("out/runs/Empty/seed-0/failed.json").read_text())["reason"].startswith("width must")
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_two_legs_learn_what_the_plain_sum_learns(tmp_path):
         module = split(aggregator, optimizer=partial(torch.optim.SGD, lr=0.05))
         trainer(tmp_path).fit(module, datamodule=Blobs(batch_size=10))
         weights.append(list(module.parameters()))
-        meters.append(module.meter)
+        meters.append(module.books.meter)
     for a, b in zip(*weights, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
     assert meters[1].kinds("peer") == ("shares",)

@@ -19,11 +19,17 @@ every_aggregator = pytest.mark.parametrize("aggregator", [Concat(), Sum(), Mean(
 
 def exchange(aggregator, policy, included, h, ids):
     included = torch.tensor(included, dtype=torch.bool)
-    filled = ~included if policy.fills else torch.zeros(M, dtype=torch.bool)
-    roll = Roll(torch.ones(M, dtype=torch.bool), included, included, filled)
+    everybody, nobody = torch.ones(M, dtype=torch.bool), torch.zeros(M, dtype=torch.bool)
+    filled = policy.plan(everybody, included)
+    roll = Roll(everybody, included, included, nobody if filled is None else filled)
     names, roster, rows = RoundNames(0, "fit", 0), Roster.singles(M), Rows(ids, 0, len(ids))
     parties = PartyView(names, roster, tuple(range(M)), roll.called, rows, {})
     return Exchange(aggregator, Embeddings(h), parties, ServerView(names, roster, rows, roll, (D,) * M), policy)
+
+
+def prepare(policy):
+    if policy.memory is not None:
+        policy.memory.prepare(N, (D,) * M, torch.device("cpu"))
 
 
 def embeddings(seed):
@@ -44,7 +50,7 @@ def joined(aggregator, counted):
 @pytest.mark.parametrize("policy", [Exclude(), Zeros(), Stale(), Skip()], ids=repr)
 def test_three_rounds_with_others_missing(aggregator, policy):
     """Stale remembers by record: the second and third batch overlap the first in part."""
-    policy.prepare(N, (D,) * M, torch.device("cpu"))
+    prepare(policy)
     latest = {}
     rounds = [([1, 1, 0, 1], [0, 1, 2]), ([0, 1, 1, 0], [2, 3, 0]), ([1, 0, 0, 1], [5, 0, 3])]
     for number, (included, ids) in enumerate(rounds):
@@ -74,7 +80,7 @@ def test_the_short_way_is_the_way_through_messages(aggregator, make):
     values = []
     for short in (True, False):
         policy = make()
-        policy.prepare(N, (D,) * M, torch.device("cpu"))
+        prepare(policy)
         for number, included in enumerate([[1, 1, 1, 1], [1, 0, 0, 1]]):
             one = exchange(aggregator, policy, included, embeddings(number), torch.tensor([1, 4, 2]))
             last = one.run() if short else one.send().value
@@ -96,13 +102,29 @@ def test_zeros_and_exclude_differ_on_a_sum_only_in_the_divisor():
 def test_stale_goes_on_from_its_state():
     one, other = Stale(), Stale(table_dtype="float16")
     for policy in (one, other):
-        policy.prepare(N, (D,) * M, torch.device("cpu"))
+        prepare(policy)
     ids = torch.tensor([1, 4, 2])
     exchange(Mean(), one, [1, 1, 1, 1], embeddings(0), ids).run()
-    other.load_state(one.state())
-    torch.testing.assert_close(other.table.read(ids)[2], one.table.read(ids)[2], rtol=1e-3, atol=1e-3)
+    other.memory.load(one.memory.state())
+    assert one.memory.table.read(ids)[2].abs().sum() > 0
+    torch.testing.assert_close(other.memory.table.read(ids)[2], one.memory.table.read(ids)[2], rtol=1e-3, atol=1e-3)
     with pytest.raises(RuntimeError, match="before prepare"):
-        _ = Stale().table
+        _ = Stale().memory.table
+
+
+@pytest.mark.parametrize(
+    ("policy", "stands_in", "gives_up"),
+    [(Exclude(), False, False), (Zeros(), True, False), (Stale(), True, False), (Skip(), False, True)],
+    ids=repr,
+)
+def test_the_plan_for_every_set_of_missing_parties(policy, stands_in, gives_up):
+    held = torch.tensor([True, True, True, False])
+    for included in torch.cartesian_prod(*[torch.tensor([False, True])] * 3):
+        included = torch.cat([included, torch.tensor([False])])
+        missing, planned = held & ~included, policy.plan(held, included)
+        assert (planned is None) == (gives_up and bool(missing.any()))
+        assert planned is None or torch.equal(planned, missing if stands_in else torch.zeros(4, dtype=torch.bool))
+    assert (policy.stand_in is not None) == stands_in
 
 
 def test_every_policy_is_here():

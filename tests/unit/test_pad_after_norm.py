@@ -9,7 +9,7 @@ from lightning_vfl.aggregators import Concat
 from lightning_vfl.missing import Exclude, MissingPolicy, PadAfterNorm, Skip, Stale, Zeros
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
-from lightning_vfl.wire import Embeddings, Message, PartyView, ServerView
+from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 B, D = 3, 4
 EVERY_SET = [torch.tensor(flags) for flags in product([False, True], repeat=D)]
@@ -29,7 +29,7 @@ def as_bits(x):
 def test_absent_columns_are_zeros_and_present_ones_keep_their_bits(columns, dtype):
     z = embedding(dtype)
     kept = z.clone()
-    out = PadAfterNorm().after(z, columns)
+    out = PadAfterNorm().padding.pad(z, columns)
     for d in range(D):
         expected = kept[:, d] if columns[d] else torch.zeros(B, dtype=dtype)
         assert torch.equal(as_bits(out[:, d]), as_bits(expected))
@@ -42,39 +42,33 @@ def test_absent_columns_are_zeros_and_present_ones_keep_their_bits(columns, dtyp
 def test_no_gradient_comes_back_from_absent_columns(columns):
     """Not even when what comes back there is no number."""
     z, grad = embedding().requires_grad_(), embedding() * 7
-    (PadAfterNorm().after(z, columns) + 0.0).backward(grad)
+    (PadAfterNorm().padding.pad(z, columns) + 0.0).backward(grad)
     for d in range(D):
         expected = grad[:, d] if columns[d] else torch.zeros(B)
         assert torch.equal(as_bits(z.grad[:, d]), as_bits(expected))
 
 
 @pytest.mark.parametrize("policy", [Exclude(), Zeros(), Skip(), Stale()], ids=repr)
-@pytest.mark.parametrize("columns", [EVERY_SET[0], EVERY_SET[5], EVERY_SET[-1]], ids=str)
-def test_other_policies_hand_on_what_the_norm_gave(policy, columns):
-    z = embedding()
-    assert policy.after(z, columns) is z
-    assert policy.pads is False
+def test_other_policies_hand_on_what_the_norm_gave(policy):
+    assert policy.padding is None
 
 
 def test_what_it_says_of_itself():
     policy = PadAfterNorm()
-    assert policy.pads is True
-    assert MissingPolicy.pads is False
-    assert not any((policy.fills, policy.discards, policy.needs_visible, policy.remembers))
-    assert policy.state() == {}
+    assert MissingPolicy.padding is None
+    assert policy.stand_in is None
+    assert policy.memory is None
     assert repr(policy) == "PadAfterNorm()"
 
 
 @pytest.mark.parametrize("included", [[1, 1, 1], [0, 1, 1], [0, 0, 1]])
 def test_before_the_norm_it_excludes(included):
-    """The message is handed on as it is, and the aggregate is that of Exclude."""
+    """The aggregate is that of Exclude."""
     included = torch.tensor(included, dtype=torch.bool)
     called, nobody = torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)
     names, roster, rows = RoundNames(0, "fit", 0), Roster.singles(3), Rows(torch.arange(B), 0, B)
     roll = Roll(called, included, included, nobody)
     view = ServerView(names, roster, rows, roll, (2, 2, 2))
-    message = Message("upload", "server", (0,), (torch.randn(B, 2),))
-    assert PadAfterNorm().before(message, view) is message
     h = tuple(torch.randn(B, 2, generator=torch.Generator().manual_seed(m)) for m in range(3))
     parties = PartyView(names, roster, (0, 1, 2), called, rows, {})
     one, other = (
@@ -88,5 +82,5 @@ def test_before_the_norm_it_excludes(included):
 def test_columns_may_lie_elsewhere():
     z, columns = embedding(), EVERY_SET[5]
     for there in (columns, columns.cuda()):
-        out = PadAfterNorm().after(z.cuda(), there)
-        assert torch.equal(as_bits(out.cpu()), as_bits(PadAfterNorm().after(z, columns)))
+        out = PadAfterNorm().padding.pad(z.cuda(), there)
+        assert torch.equal(as_bits(out.cpu()), as_bits(PadAfterNorm().padding.pad(z, columns)))

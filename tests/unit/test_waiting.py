@@ -84,9 +84,9 @@ def test_ignore_calls_nobody_who_is_known_to_be_slow():
 
 @pytest.mark.parametrize("rule", [WaitForAll(), Ignore(), Fastest(2), Threshold()])
 def test_waiting_for_ever_is_refused(rule):
-    rule.check(4, silent=False)
+    rule.check(torch.ones(4, dtype=torch.bool), silent=False)
     with pytest.raises(ConfigurationError, match="give it a timeout"):
-        rule.check(4, silent=True)
+        rule.check(torch.ones(4, dtype=torch.bool), silent=True)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_waiting_for_ever_is_refused(rule):
         (lambda: WaitForAll(timeout=inf), "leave it out"),
         (lambda: Fastest(0), "n >= 1"),
         (lambda: Deadline(-1), "seconds > 0"),
-        (lambda: Fastest(5).check(4, silent=False), "lower n"),
+        (lambda: Fastest(5).check(torch.ones(4, dtype=torch.bool), silent=False), "lower n"),
     ],
 )
 def test_bad_settings_name_the_fix(make, message):
@@ -105,5 +105,5 @@ def test_bad_settings_name_the_fix(make, message):
 
 
 def test_a_deadline_never_waits_for_ever():
-    Deadline(1.0).check(4, silent=True)
+    Deadline(1.0).check(torch.ones(4, dtype=torch.bool), silent=True)
     assert repr(Fastest(2)) == "Fastest(n=2, timeout=None)"

@@ -382,7 +382,7 @@ def test_another_budget_is_another_aggregator_to_a_checkpoint(tmp_path):
 def test_it_stands_late_parties_and_stale_uploads(tmp_path):
     module = split(LocalGaussian(), waiting=Deadline(0.3), missing=Stale())
     trainer(tmp_path, callbacks=[Stragglers()]).fit(module, datamodule=Blobs(batch_size=10))
-    assert module.rounds["fit"] == 12
+    assert module.books.rounds["fit"] == 12
     assert all(torch.isfinite(p).all() for p in module.parameters())
 
 
@@ -399,7 +399,7 @@ def test_evaluation_is_noisy_unless_the_user_says_otherwise(tmp_path):
     fit.fit(module, datamodule=Blobs(batch_size=10))
     assert module.protected_evaluation
     assert not split(LocalGaussian(), evaluate="plain").protected_evaluation
-    assert "validation embeddings" in module.meter.kinds("up")
+    assert "validation embeddings" in module.books.meter.kinds("up")
 
 
 @pytest.mark.gpu

@@ -88,9 +88,9 @@ def test_what_a_policy_puts_in_keeps_its_round():
     roll = Roll(torch.ones(3, dtype=torch.bool), here, here, ~here)
     rows, policy = Rows(torch.arange(2), 0, 2), Stale()
     view = ServerView(NAMES, Roster.singles(3), rows, roll, (3, 3, 3))
-    policy.prepare(2, (3, 3, 3), torch.device("cpu"))
+    policy.memory.prepare(2, (3, 3, 3), torch.device("cpu"))
     arrived = message(senders=(0, 2), pieces=(torch.zeros(2, 3), torch.ones(2, 3)))
-    filled = policy.before(arrived, view)
+    filled = policy.stand_in.fill(arrived, view)
     assert (filled.senders, filled.round) == ((0, 2, 1), NAMES)
     assert Mean().decode((filled,), view).value.mean() == pytest.approx(1 / 3)
     with pytest.raises(MalformedMessage, match="party 2 is missing"):

@@ -165,7 +165,7 @@ def test_a_fit_says_what_an_upload_costs_and_counts_its_bits(tmp_path):
     said = module.aggregator.protection(2)
     assert "2.044 of a party-record" in said  # the exact figure of order 2 for b = 4, β = 1/4, M = 3
     rounds_bits = [(rows * 4 * 4 + 7) // 8 for rows in (10, 10, 10, 10, 10, 4)]  # 4 bits hold 12
-    assert module.meter.total("up", "masked embeddings").tolist() == [2 * sum(rounds_bits)] * 3
+    assert module.books.meter.total("up", "masked embeddings").tolist() == [2 * sum(rounds_bits)] * 3
     assert not module.protected_evaluation
 
 

@@ -201,7 +201,7 @@ def test_a_synchronous_trace_is_replayed_without_waiting(folder):
     module = AsyncVFL(Mean(), width=5, seed=0)
     run = trainer(folder, callbacks=[TraceReplay(path), VirtualTimeLimit(0.2)], max_epochs=1)
     run.fit(module, datamodule=Blobs(batch_size=10))
-    assert module.rounds["fit"] > 1
+    assert module.books.rounds["fit"] > 1
 
 
 def test_a_time_limit_that_has_passed_trains_nothing_more(folder):
@@ -209,9 +209,9 @@ def test_a_time_limit_that_has_passed_trains_nothing_more(folder):
     for _ in range(2):
         callbacks = [Stragglers(), VirtualTimeLimit(0.5)]
         trainer(folder, callbacks=callbacks, max_epochs=5).fit(module, datamodule=Blobs(batch_size=10))
-        rounds = module.rounds["fit"]
+        rounds = module.books.rounds["fit"]
         assert module.clock.seconds >= 0.5
     assert rounds < 5 * 6
-    assert module.rounds["fit"] == rounds
+    assert module.books.rounds["fit"] == rounds
     with pytest.raises(ConfigurationError, match="VirtualTimeLimit cannot act on BoringModel"):
         trainer(folder, callbacks=[VirtualTimeLimit(1.0)]).fit(BoringModel())

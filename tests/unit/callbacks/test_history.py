@@ -27,7 +27,7 @@ def test_a_value_a_metric_and_step_with_what_had_been_spent(tmp_path):
     assert steps(history, "train/loss_epoch") == [6, 12, 18]
     assert steps(history, "test/accuracy") == [18]
     rows = history.rows()
-    assert rows[-1]["up_bytes"] == float(module.meter.total("up").sum())
+    assert rows[-1]["up_bytes"] == float(module.books.meter.total("up").sum())
     assert all(row["bytes"] == row["up_bytes"] + row["down_bytes"] + row["peer_bytes"] for row in rows)
     assert [row["bytes"] for row in rows] == sorted(row["bytes"] for row in rows)
     assert {"passes", "virtual_seconds"} <= set(rows[0])
@@ -74,5 +74,5 @@ def test_a_round_that_nobody_learnt_from_has_no_loss_in_the_history(tmp_path):
     module = split(missing=Skip())
     t = trainer(tmp_path, callbacks=[PartyDropout(0.5, 0.3), history], max_epochs=4, log_every_n_steps=1)
     t.fit(module, datamodule=Blobs(batch_size=10))
-    assert 0 < module.given_up < 24
-    assert len(steps(history, "train/loss")) == 24 - module.given_up
+    assert 0 < module.books.given_up < 24
+    assert len(steps(history, "train/loss")) == 24 - module.books.given_up

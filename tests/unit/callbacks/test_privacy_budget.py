@@ -81,7 +81,7 @@ def test_training_records_are_not_evaluated_through_the_protocol(tmp_path):
     fit.validate(module, datamodule=data, verbose=False)
     assert module.privacy.epsilon() == spent
     with pytest.raises(
-        ConfigurationError, match="privacy that nobody counts here; evaluate a VerticalDataModule, or use"
+        ConfigurationError, match="privacy that is not counted here; evaluate a VerticalDataModule, or use"
     ):
         trainer(tmp_path).validate(module, dataloaders=data.train_dataloader(), verbose=False)
 
@@ -116,11 +116,11 @@ def test_it_stops_before_the_round_that_could_be_too_much(tmp_path, unit):
     t = trainer(tmp_path, max_epochs=4, callbacks=[PrivacyBudget(target, unit=unit)])
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert 0 < module.privacy.epsilon() <= target
-    assert module.rounds["fit"] == t.global_step < free.rounds["fit"]
+    assert module.books.rounds["fit"] == t.global_step < free.books.rounds["fit"]
     assert t.callback_metrics["privacy/epsilon"] <= target
     event = PoissonBinomialEvent(4, 0.1, M, WIDTH)
-    order = list(t.train_dataloader.schedule.epoch(module.rounds["fit"] // 6))
-    ids = torch.from_numpy(order[module.rounds["fit"] % 6][0])
+    order = list(t.train_dataloader.schedule.epoch(module.books.rounds["fit"] // 6))
+    ids = torch.from_numpy(order[module.books.rounds["fit"] % 6][0])
     assert module.privacy.accountant.reserve(event, ids, 1e-5, unit) > target
 
 
@@ -153,7 +153,7 @@ def test_the_budget_holds_where_the_fewest_parties_are_there(tmp_path):
     target = 0.999 * absent().privacy.epsilon()
     module = absent(callbacks=[PrivacyBudget(target)])
     assert module.privacy.epsilon() <= target
-    assert module.rounds["fit"] == 6
+    assert module.books.rounds["fit"] == 6
 
 
 def test_segments_cost_what_all_their_coordinates_do(tmp_path):
@@ -176,7 +176,7 @@ def test_what_cannot_be_is_refused_before_training(tmp_path):
     module = private()
     with pytest.raises(ConfigurationError, match="one round alone would cost"):
         trainer(tmp_path, callbacks=[PrivacyBudget(1e-3)]).fit(module, datamodule=Blobs(batch_size=10))
-    assert "fit" not in module.rounds
+    assert "fit" not in module.books.rounds
     loader = [next(iter(Blobs_loader()))]
     with pytest.raises(ConfigurationError, match="needs to know the records"):
         trainer(tmp_path).fit(private(party_shapes=[(3,), (3,), (2,)], num_classes=3), loader)

@@ -100,7 +100,7 @@ def fitted(folder, data, *callbacks, **settings):
     t = trainer(folder, callbacks=[TrainMetrics(), *callbacks])
     t.fit(module, datamodule=data)
     told = {name: float(value) for name, value in t.callback_metrics.items() if name.startswith("train/")}
-    assert {name.replace("val/", "train/") for name in module.val_metrics} <= told.keys()
+    assert {name.replace("val/", "train/") for name in module.val.metrics} <= told.keys()
     return module, data.records("train"), told
 
 
@@ -130,7 +130,7 @@ def test_records_that_not_everybody_holds_by_hand(tmp_path):
 def test_who_is_never_called_is_not_measured(tmp_path):
     data = Values(batch_size=10)
     module, records, told = fitted(tmp_path, data, Stragglers(parties=[0]), waiting=Ignore())
-    assert module.left_out == (0,)
+    assert module.books.left_out == (0,)
     labels, values = scores(module, records, [1, 2])
     assert told["train/mse"] == pytest.approx(sk.mean_squared_error(labels, values[:, 0]), rel=1e-5)
 

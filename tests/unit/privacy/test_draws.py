@@ -250,7 +250,7 @@ def test_a_checkpoint_trains_on_with_either_kind_of_draws(make, tmp_path):
         fit.save_checkpoint(tmp_path / "one.ckpt")
         module = private(make(draws=after))
         trainer(tmp_path, max_epochs=2).fit(module, datamodule=data, ckpt_path=tmp_path / "one.ckpt")
-        assert module.rounds["fit"] == 12
+        assert module.books.rounds["fit"] == 12
 
 
 def test_the_printed_form_is_that_of_older_checkpoints():

@@ -133,7 +133,7 @@ def fit(
         logged.append({name: float(value) for name, value in t.callback_metrics.items()})
 
     bottoms, top = deepcopy(list(module.bottoms.parties)), deepcopy(module.top)
-    module.training_step, module.on_train_epoch_end = noted, read  # type: ignore[method-assign]
+    module.training_step, module.on_train_epoch_end = noted, read  # type: ignore[method-assign, misc]
     settings.setdefault("limit_val_batches", 0)
     t = trainer(folder, max_epochs=epochs, **settings)
     try:

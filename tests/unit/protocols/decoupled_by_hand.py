@@ -89,7 +89,7 @@ def fit(
         batches.append((module.current_epoch, batch.record_ids.clone()))
         return step(batch, batch_idx)
 
-    module.training_step = noted  # type: ignore[method-assign]
+    module.training_step = noted  # type: ignore[method-assign, misc]
     start = weights_of(module)
     settings.setdefault("max_epochs", module.guest_epochs + module.replay_epochs + 1)
     t = trainer(folder, **settings)

@@ -102,32 +102,34 @@ def test_a_fit_is_vafl_written_out_by_hand(tmp_path, make, aggregator, losses):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5, msg=name)
     assert module.clock.seconds == pytest.approx(max(event.end for _, event in events))
     served = [event for _, event in events if event.refresh]
-    assert module.mini_batches == len(served)
-    assert module.given_up == len(events) - len(served)
+    assert module.books.mini_batches == len(served)
+    assert module.books.given_up == len(events) - len(served)
     assert (len(served) < len(events)) == losses
-    assert module.rounds["fit"] == 2 * M * BATCHES
+    assert module.books.rounds["fit"] == 2 * M * BATCHES
 
 
 def test_bytes_are_those_of_the_party_in_turn(tmp_path):
     module = asynchronous()
     fit(tmp_path, module, faults=Uneven(losses=False))
-    events = module.meter.total("up") // (B * WIDTH * 4)
+    events = module.books.meter.total("up") // (B * WIDTH * 4)
     assert int(events.sum()) == 2 * M * BATCHES
     assert events[0] > events[1] > events[2] > 0
-    assert torch.equal(module.meter.total("down"), module.meter.total("up"))
+    assert torch.equal(module.books.meter.total("down"), module.books.meter.total("up"))
     assert module.requests_made() == 2 * (int(events[0]) + 1)  # the fastest is on its next turn
 
 
 def test_a_party_that_is_not_in_turn_keeps_its_bits(tmp_path):
     module = asynchronous(optimizer=ADAM)
-    before = {}
+    before, events = {}, []
+    step = module.step
+    module.step = lambda batch, names: (events.append(batch.event), step(batch, names))[1]
 
     def start(*args):
         before["it"] = copy.deepcopy(module.bottoms.parties)
 
     module.on_train_start = start
     t = fit(tmp_path, module, epochs=1, max_steps=1)
-    event = module._event
+    (event,) = events
     for party, (old, new) in enumerate(zip(before["it"], module.bottoms.parties, strict=True)):
         for a, b in zip(old.parameters(), new.parameters(), strict=True):
             assert torch.equal(a, b) == (party != event.party)
@@ -146,7 +148,7 @@ def test_noise_perturbs_what_the_server_sees_and_is_a_function_of_the_event(tmp_
     for noise in (0.0, 0.5, 0.5):
         module = asynchronous(noise=noise)
         fit(tmp_path, module, epochs=1, max_steps=1)
-        tables.append(module.latest.rows.clone())
+        tables.append(module.latest.table.rows.clone())
     assert torch.equal(tables[1], tables[2])
     changed = (tables[1] - tables[0])[tables[0].abs().sum(1) > 0]
     assert 0.35 < float(changed[changed != 0].std()) < 0.65
@@ -195,7 +197,7 @@ def test_a_table_above_its_limit_is_refused_before_training(tmp_path):
 def test_a_second_fit_goes_on_with_clock_table_and_events(tmp_path):
     module = asynchronous()
     fit(tmp_path, module, epochs=1, faults=Uneven(losses=False))
-    seconds, most, latest = module.clock.seconds, module._most_events, module.latest
+    seconds, most, latest = module.clock.seconds, module.counts.most_events, module.latest
     seen = []
     reached = module._reached
     module._reached = lambda event: (seen.append(event), reached(event))[1]
@@ -204,7 +206,7 @@ def test_a_second_fit_goes_on_with_clock_table_and_events(tmp_path):
     assert all(event.start >= seconds and event.request >= most for event in seen)
     assert module.clock.seconds == pytest.approx(max(event.end for event in seen))
     assert module.clock.seconds > seconds
-    assert module.rounds["fit"] == 2 * M * BATCHES
+    assert module.books.rounds["fit"] == 2 * M * BATCHES
     assert module.latest is latest
 
 
@@ -219,7 +221,7 @@ def test_a_party_trains_on_the_records_that_it_holds(tmp_path, make):
     data = PartlyHeld(batch_size=B)
     data.setup("fit")
     held = data.records("train").present
-    written = torch.stack([h.abs().sum(1) > 0 for h in module.latest.read(torch.arange(54))], 1)
+    written = torch.stack([h.abs().sum(1) > 0 for h in module.latest.table.read(torch.arange(54))], 1)
     assert torch.equal(written[:, 2], held[:, 2])
     assert not (written & ~held).any()
 

@@ -228,7 +228,7 @@ def test_a_party_alone_learns_from_no_label_but_its_own(tmp_path, messages, part
         settings = {"variant": "single", "alone": party, "slower": {party: 0.5}, "q": 3.0, "optimizer": ADAM}
         run = fit(tmp_path, cascade(**settings), poisoned(spared), epochs=3)
         # the books too: bytes, seconds, losses
-        runs.append((run.parameters(), list(messages), run.logged, run.module.meter.state_dict()))
+        runs.append((run.parameters(), list(messages), run.logged, run.module.books.meter.state_dict()))
     assert same(runs[0], runs[1])
     assert not same(runs[0][0], runs[2][0])
     assert not same(runs[0][1], runs[2][1])

@@ -58,7 +58,7 @@ def test_bytes_of_an_event(tmp_path, variant, q):
     """What a party tells itself travels nowhere; the factor is computed where a slow party's has an exponent alone."""
     module = cascade(Concat(WIDE), variant=variant, slower={1: 0.5}, q=q, alone=1)
     run = fit(tmp_path, module)
-    ended, meter = turns(run), module.meter
+    ended, meter = turns(run), module.books.meter
     top = sum(p.numel() for p in module.top.parameters())
     slow = [count if m == 1 and q > 1 else 0 for m, count in enumerate(ended)]
     messages = [B * width * 4 for width in WIDE]
@@ -77,7 +77,7 @@ def test_bytes_of_an_event(tmp_path, variant, q):
 def test_in_one_place_nothing_is_sent(tmp_path):
     module = cascade(Concat(), variant="centralized", q=3.0)
     run = fit(tmp_path, module)
-    assert all(not module.meter.total(way).any() for way in ("up", "down", "peer"))
+    assert all(not module.books.meter.total(way).any() for way in ("up", "down", "peer"))
     assert "train/staleness_mean" not in run.logged[-1]
     assert "train/amplification" not in run.logged[-1]
 
@@ -85,7 +85,7 @@ def test_in_one_place_nothing_is_sent(tmp_path):
 def test_bytes_of_a_masked_sum_with_keys_that_are_renewed(tmp_path):
     module = cascade(MaskedSum(rekey_every=5), slower={2: 0.5}, q=2.0, evaluate="plain")
     run = fit(tmp_path, module)
-    ended, meter = turns(run), module.meter
+    ended, meter = turns(run), module.books.meter
     periods = len({number // 5 for number in range(len(run.events))})
     assert meter.total("peer", "public keys").tolist() == [periods * OTHERS * 32] * PARTIES
     assert meter.total("peer", "record ids").tolist() == [OTHERS * (B * 8 + OVERHEAD) * count for count in ended]
@@ -98,7 +98,7 @@ def test_bytes_of_draws_are_those_of_the_smallest_ring(tmp_path):
     """16 trials of 4 parties: 64 and everything below take 7 bits."""
     module = cascade(PoissonBinomial(levels=16), bottom=BOUNDED)
     run = fit(tmp_path, module, epochs=1)
-    uploads = module.meter.total("up", "masked embeddings").tolist()
+    uploads = module.books.meter.total("up", "masked embeddings").tolist()
     assert uploads == of_others(turns(run), [-(-B * WIDTH * 7 // 8)] * PARTIES)
 
 
@@ -128,9 +128,9 @@ def test_what_is_lost_was_sent_and_what_is_not_sent_is_not_counted(tmp_path):
     down = Said(sends=(COLLECT, [1], False), links=(COLLECT, [2], False), receives=(DELIVER, [3], False))
     fit(tmp_path, module, faults=(down,), epochs=1)
     message = 3 * B * WIDTH * 4
-    assert module.meter.total("up", "embeddings").tolist() == [0, 0, message, message]
-    assert module.meter.total("down", "gradients").tolist() == [0, 0, 0, message]
-    assert module.mini_batches == 3 * 2
+    assert module.books.meter.total("up", "embeddings").tolist() == [0, 0, message, message]
+    assert module.books.meter.total("down", "gradients").tolist() == [0, 0, 0, message]
+    assert module.books.mini_batches == 3 * 2
 
 
 @pytest.mark.parametrize("broken", ["links", "hosts"])
@@ -138,15 +138,15 @@ def test_a_top_that_is_not_stepped_is_not_sent_back(tmp_path, broken):
     module = cascade(variant="single", waiting=WaitForAll(8.0))
     fit(tmp_path, module, faults=(Said(**{broken: (DELIVER, [0], False)}),), epochs=1)
     top = 4 * sum(p.numel() for p in module.top.parameters())
-    assert module.meter.total("up", "top gradients").tolist() == [3 * top, 0, 0, 0]
-    assert not module.meter.total("down", "top").any()
+    assert module.books.meter.total("up", "top gradients").tolist() == [3 * top, 0, 0, 0]
+    assert not module.books.meter.total("down", "top").any()
 
 
 def test_who_is_away_sends_nothing(tmp_path):
     module = cascade(variant="single", waiting=WaitForAll(8.0))
     run = fit(tmp_path, module, faults=(Said(announced=(COLLECT, [0], False)),), epochs=1)
-    assert all(not module.meter.total(way).any() for way in ("up", "down", "peer"))
-    assert module.given_up == 3
+    assert all(not module.books.meter.total(way).any() for way in ("up", "down", "peer"))
+    assert module.books.given_up == 3
     assert [(event.start, event.end) for _, event in run.events] == [(0, 4), (4, 8), (8, 12)]  # time passes
 
 
@@ -271,8 +271,8 @@ def test_the_clock_stands_at_the_last_end_and_no_time_passes_in_evaluation(tmp_p
     run.trainer.test(module, datamodule=run.data, verbose=False)
     assert module.standing() == before
     assert before["progress/passes"] == 2.0
-    assert module.rounds["fit"] == 18
-    assert module.mini_batches == 18 * PARTIES
+    assert module.books.rounds["fit"] == 18
+    assert module.books.mini_batches == 18 * PARTIES
 
 
 def test_in_one_place_time_is_computing(tmp_path):
@@ -292,7 +292,7 @@ def test_a_second_fit_goes_on_with_clock_and_events(tmp_path):
     busiest = max(event.request for _, event in first.events)
     assert {event.request for _, event in second.events if event.party == 1} == {busiest + 1, busiest + 2}
     assert module.clock.seconds == second.events[-1][1].end
-    assert module.rounds["fit"] == 18
+    assert module.books.rounds["fit"] == 18
     oracle = ByHand(second, None, {1: Fraction(1, 2)}, 3.0)  # everybody begins with the networks as they are now
     oracle.batches = {}
     for ids, event in second.events:

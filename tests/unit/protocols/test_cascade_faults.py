@@ -68,7 +68,7 @@ def test_everything_at_once_is_by_hand_what_it_should_be(tmp_path, policy, aggre
     collection, slower = heard(model, policy), {2: Fraction(1, 2)}
     oracle = ByHand(run, ADAM, slower, 3.0, together=variant == "sync", collection=collection, policy=policy)
     assert_same_training(run, oracle.play(27))
-    assert module.given_up == oracle.losses.count(None) > 0
+    assert module.books.given_up == oracle.losses.count(None) > 0
     met = [collection(period.number, period.party) for period in oracle.ended]
     assert any(one.late for one in met)
     if policy == "Skip":  # trouble is rarer: most of it ends in nothing
@@ -140,7 +140,7 @@ def test_zeros_stand_in_before_anything_has_come_and_are_learnt_from(tmp_path):
     assert not any(row.any() for (_, m), row in oracle.table.items() if m == 3)
     moved = [not torch.equal(p, q) for p, q in zip(run.parameters()["3"], run.bottoms[3].parameters(), strict=True)]
     assert all(moved)
-    assert int(module.meter.total("down", "gradients")[3]) == 9 * B * 3 * 4
+    assert int(module.books.meter.total("down", "gradients")[3]) == 9 * B * 3 * 4
 
 
 def test_who_sends_nothing_is_stood_in_for_and_learns_nothing(tmp_path):
@@ -149,7 +149,7 @@ def test_who_sends_nothing_is_stood_in_for_and_learns_nothing(tmp_path):
     run = fit(tmp_path, cascade(Concat(), waiting=Deadline(2.0), missing=Stale()), faults=(model,), epochs=2)
     oracle = ByHand(run, collection=heard(model, "Stale"), policy="Stale")
     assert_same_training(run, oracle.play(18))
-    assert int(run.module.meter.total("down", "gradients")[3]) == 9 * B * 3 * 4
+    assert int(run.module.books.meter.total("down", "gradients")[3]) == 9 * B * 3 * 4
 
 
 def test_a_late_answer_is_not_used_before_it_comes(tmp_path):
@@ -172,7 +172,7 @@ def test_what_is_on_its_way_when_a_fit_ends_never_comes(tmp_path):
     model = late(3, 18.0)
     module = cascade(Concat(), variant="single", waiting=Deadline(2.0), missing=Stale())
     fit(tmp_path, module, faults=(model,))
-    known = module.missing.table.read(torch.arange(N))[3]
+    known = module.missing.memory.table.read(torch.arange(N))[3]
     assert int(known.any(1).sum()) == 2 * B  # of the first two periods
     run = fit(tmp_path, module, epochs=2)
     oracle = ByHand(run, parties=(0,), collection=heard(model, "Stale"), policy="Stale")
@@ -192,7 +192,7 @@ def test_late_answers_to_a_slow_party_come_as_much_later_as_its_period_is_longer
     run = fit(tmp_path, module, faults=(model,), epochs=1)
     assert run.events[0][1].end == 2 * (1 + 2 + 2)
     closes = run.events[-1][1].start + 2 * (1 + 2.0)
-    moments = [message.moment for message in module._late[0]]
+    moments = [message.moment for message in module.memory.late[0]]
     assert moments
     assert all(moment >= closes for moment in moments)
 
@@ -216,7 +216,7 @@ def test_a_hidden_sum_needs_two_others(tmp_path):
     module.optimizer_step = noted
     fit(tmp_path, module, faults=(model,), epochs=3)
     assert [event for event, moved in enumerate(learnt) if not moved] == [3, 7]
-    assert module.given_up == 2
+    assert module.books.given_up == 2
 
 
 # ---- to the bit

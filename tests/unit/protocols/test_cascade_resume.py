@@ -79,15 +79,15 @@ def everything(run: Run) -> dict[str, Any]:
     return {
         "weights": module.state_dict(),
         "optimizer": t.optimizers[0].state_dict(),
-        "rounds": module.rounds["fit"],
-        "bytes": module.meter.state_dict(),
+        "rounds": module.books.rounds["fit"],
+        "bytes": module.books.meter.state_dict(),
         "standing": module.standing(),
         "seconds": module.clock.seconds,
-        "given up": module.given_up,
-        "mini-batches": module.mini_batches,
+        "given up": module.books.given_up,
+        "mini-batches": module.books.mini_batches,
         "requests": module.requests_made(),
-        "memory": module.memory_state(),  # replicas, stale embeddings, late ones
-        "versions": (module.version, module.seen),
+        "memory": module.memory.state(),  # replicas, stale embeddings, late ones
+        "versions": (module.counts.version, module.counts.seen),
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k.startswith(OF_EPOCHS)},
         "step": t.global_step,
     }
@@ -168,7 +168,7 @@ def test_the_run_that_is_resumed_has_met_everything(folder):
     assert len(there) == EPOCHS * STEPS
     assert any(messages for memory in there for messages in memory["late"].values())
     assert expected["memory"]["missing"]["rows"].any()
-    assert run.module.version < EPOCHS * STEPS - expected["given up"]  # the collaborator was not reached
+    assert run.module.counts.version < EPOCHS * STEPS - expected["given up"]  # the collaborator was not reached
     tops = [[one["top"] for one in memory["replicas"].values()] for memory in there]
     assert any(not same(one[0], one[1]) for one in tops)
     assert any(memory["missing"]["rows"].any() for memory in there)

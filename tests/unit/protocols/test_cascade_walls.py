@@ -189,7 +189,7 @@ def test_scaled_losses_are_refused(tmp_path):
 
 def test_several_processes_are_refused(tmp_path, monkeypatch):
     module = small()
-    monkeypatch.setattr(type(module), "_joint", True)
+    monkeypatch.setattr(type(module), "joint", True)
     assert "use devices: 1" in refusal(tmp_path, module, shared())
 
 

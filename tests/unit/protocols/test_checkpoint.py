@@ -28,8 +28,8 @@ def test_a_run_from_python_loads_with_the_parts_that_built_it(tmp_path):
     path, _ = saved(tmp_path, module)
     loaded = SplitVFL.load_from_checkpoint(path, aggregator=Sum(), bottom=partial(MLP, hidden=(7,)))
     assert same_weights(module, loaded)
-    assert (loaded.width, loaded.seed, loaded.rounds) == (5, 3, module.rounds)
-    assert torch.equal(loaded.meter.total("up"), module.meter.total("up"))
+    assert (loaded.width, loaded.seed, loaded.books.rounds) == (5, 3, module.books.rounds)
+    assert torch.equal(loaded.books.meter.total("up"), module.books.meter.total("up"))
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,9 @@ def test_buffers_are_dictionaries(folder, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_are_those_that_guests_sent(folder, name):
     run, oracle = both(name, folder)
-    assert run.module.meter.total("up", "embeddings").tolist() == oracle.bytes
-    assert run.module.communications == oracle.communications
-    assert run.module.given_up == sum(not who for who in oracle.learnt)
+    assert run.module.books.meter.total("up", "embeddings").tolist() == oracle.bytes
+    assert run.module.counts.communications == oracle.communications
+    assert run.module.books.given_up == sum(not who for who in oracle.learnt)
 
 
 @pytest.mark.parametrize("name", [name for name in FAULTLESS if name not in SLOW])
@@ -131,7 +131,7 @@ def test_without_faults_the_bytes_are_the_papers(folder, name):
     rounds = module.guest_epochs // module.communicate_every
     rows = N if "aligned" not in SCENARIOS[name] else -(-34 // B) * B
     expected = [module.host_count * rounds * rows * width * 4 for width in module.embedding_widths]
-    assert module.meter.total("up", "embeddings").tolist() == expected
+    assert module.books.meter.total("up", "embeddings").tolist() == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -141,9 +141,9 @@ def test_one_final_collection_is_metered_by_itself(folder, name):
     module, rows = run.module, SCENARIOS[name].get("aligned", N)
     hosts = module.host_count
     final = [hosts * rows * width * 4 for width in module.embedding_widths]
-    assert module.meter.total("up", "final embeddings").tolist() == final
-    assert module.host_meter.total("up", "final encodings").tolist() == [rows * 5 * 4] * hosts
-    sent = module.meter.total("up", "embeddings") + torch.tensor(final)
+    assert module.books.meter.total("up", "final embeddings").tolist() == final
+    assert module.counts.host_meter.total("up", "final encodings").tolist() == [rows * 5 * 4] * hosts
+    sent = module.books.meter.total("up", "embeddings") + torch.tensor(final)
     assert module.standing()["comm/up_bytes"] == float(sent.sum()) + hosts * rows * 5 * 4
     assert module.standing()["comm/down_bytes"] == module.standing()["comm/peer_bytes"] == 0
 

@@ -74,18 +74,18 @@ def test_no_time_and_no_bytes_pass_in_evaluation(tmp_path):
 def test_passes_are_those_of_guests(tmp_path):
     module = decoupled(guest_epochs=2, replay_epochs=2)
     fit(tmp_path, module, **QUIET)
-    assert module.mini_batches == GUESTS * 2 * STEPS
-    assert module.rounds["fit"] == 5 * STEPS
+    assert module.books.mini_batches == GUESTS * 2 * STEPS
+    assert module.books.rounds["fit"] == 5 * STEPS
 
 
 def test_a_second_fit_collects_again_and_its_time_counts(tmp_path):
     module = decoupled(clock=thin_wire())
     fit(tmp_path, module, **QUIET)
-    seconds, final = module.clock.seconds, module.meter.total("up", "final embeddings")
+    seconds, final = module.clock.seconds, module.books.meter.total("up", "final embeddings")
     again = fit(tmp_path, module, **QUIET)
     assert module.clock.seconds == pytest.approx(2 * seconds)
-    assert torch.equal(module.meter.total("up", "final embeddings"), 2 * final)
-    assert module.communications == 4 * STEPS
+    assert torch.equal(module.books.meter.total("up", "final embeddings"), 2 * final)
+    assert module.counts.communications == 4 * STEPS
     learnt = [name for name, value in weights_of(module).items() if not torch.equal(value, again.start[name])]
     assert len(learnt) == len(again.start)
 
@@ -123,7 +123,7 @@ def test_going_on_in_the_owners_phase_collects_nothing_new(tmp_path):
     before = run.module.standing()
     run.trainer.fit_loop.max_epochs = 5
     run.trainer.fit(run.module, datamodule=run.data)
-    assert run.module.rounds["fit"] == 5 * STEPS
+    assert run.module.books.rounds["fit"] == 5 * STEPS
     assert run.module.standing() == pytest.approx(before)
 
 

@@ -105,7 +105,7 @@ def test_a_host_that_is_down_writes_nothing_and_one_that_is_up_what_gets_through
         batch[ids] = True
         assert torch.equal(changed, written & batch.view(1, -1, 1))
         lost += int((~written).sum())
-    assert communications == run.module.communications == 3 * STEPS
+    assert communications == run.module.counts.communications == 3 * STEPS
     assert 0 < lost < communications * 3 * GUESTS
 
 
@@ -157,7 +157,7 @@ def test_the_owners_phase_knows_no_faults(tmp_path):
         models = tuple(Once(t, sends=(0,), hosts=(1,), links=(0, 1)) for t in range(STEPS, 3 * STEPS) if first)
         fit(tmp_path, module, faults=models, limit_val_batches=0, max_epochs=3)
         weights.append(module.state_dict())
-        assert module.given_up == 0
+        assert module.books.given_up == 0
     assert same(*weights)
 
 
@@ -192,10 +192,10 @@ def test_nobody_alive_is_a_round_given_up(tmp_path):
 
     module = decoupled(guest_epochs=2, optimizer=OPTIMIZER)
     run = fit(tmp_path, module, faults=(Nobody(),), limit_val_batches=0)
-    assert module.given_up == 2 * STEPS
+    assert module.books.given_up == 2 * STEPS
     assert {n for n, v in weights_of(module).items() if not torch.equal(v, run.start[n])} <= {
         n for n in run.start if n.startswith("top.")
     }
-    assert module.meter.total("up", "embeddings").tolist() == [0] * GUESTS
-    assert module.mini_batches == 0
-    assert module.communications == 2 * STEPS  # rounds are counted, whoever takes part
+    assert module.books.meter.total("up", "embeddings").tolist() == [0] * GUESTS
+    assert module.books.mini_batches == 0
+    assert module.counts.communications == 2 * STEPS  # rounds are counted, whoever takes part

@@ -53,17 +53,17 @@ def everything(run: Run) -> dict[str, Any]:
     return {
         "weights": module.state_dict(),
         "optimizer": t.optimizers[0].state_dict(),
-        "rounds": module.rounds["fit"],
-        "bytes": module.meter.state_dict(),
-        "hosts' bytes": module.host_meter.state_dict(),
+        "rounds": module.books.rounds["fit"],
+        "bytes": module.books.meter.state_dict(),
+        "hosts' bytes": module.counts.host_meter.state_dict(),
         "standing": module.standing(),
         "seconds": module.clock.seconds,
-        "given up": module.given_up,
-        "mini-batches": module.mini_batches,
-        "communications": module.communications,
+        "given up": module.books.given_up,
+        "mini-batches": module.books.mini_batches,
+        "communications": module.counts.communications,
         "requests": module.requests_made(),
-        "collected": module.collected,
-        "memory": module.memory_state(),
+        "collected": module.counts.collected,
+        "memory": module.memory.state(),
         # the others' losses are of logging steps that may lie before the kill
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k == "train/loss_epoch" or "train" not in k},
         "step": t.global_step,
@@ -131,7 +131,7 @@ def test_the_run_that_is_resumed_has_met_everything(folder):
 def test_the_collection_is_metered_once_around_the_owners_beginning(folder, tmp_path, step):
     kept, _ = whole("faults", folder)
     there = torch.load(kept / f"step={step}.ckpt", weights_only=True)["lightning_vfl"]
-    assert there["decoupled"]["collected"] == ("up/final embeddings" in there["meter"]) == (step > 5 * STEPS)
+    assert there["collected"] == ("up/final embeddings" in there["meter"]) == (step > 5 * STEPS)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_is_not_resumed_holds_no_buffers(tmp_path):
     run.trainer.save_checkpoint(tmp_path / "whole.ckpt")
     light, heavy = (torch.load(tmp_path / f"{n}.ckpt", weights_only=True)["lightning_vfl"] for n in ("light", "whole"))
     assert "memory" not in light
-    assert light["decoupled"]["collected"]
+    assert light["collected"]
     assert torch.equal(heavy["memory"]["rows"][0], run.module.replay.read(torch.arange(54))[0])
 
 

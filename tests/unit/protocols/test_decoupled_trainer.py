@@ -173,7 +173,7 @@ def test_what_is_loaded_answers_the_same(tmp_path):
     x = run.data.records("predict").rows(torch.arange(N // 3))
     torch.testing.assert_close(module(x), loaded(x), rtol=0, atol=0)
     assert loaded.standing() == module.standing()
-    assert loaded.communications == module.communications
+    assert loaded.counts.communications == module.counts.communications
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ REFUSED_AT_ONCE = {
     "hosts": ({"hosts": 0}, "hosts 0 leaves the owner nothing"),
     "host_width": ({"host_width": 0}, "host_width 0"),
     "host_every": ({"host_every": 0}, "host_every 0"),
-    "width": ({"width": 0}, "width 0"),
+    "width": ({"width": 0}, "width must be at least 1; got 0"),
     "widths": ({"widths": [4, 0, 2]}, "give every party a width"),
     "as many widths": ({"widths": [4, 4]}, "widths are given for 2 parties, but there are 3"),
     "dtype": ({"table_dtype": "float64"}, "'float32' or 'float16'"),
@@ -250,25 +250,25 @@ def test_what_cannot_be_trained_is_refused_before_the_first_round(tmp_path, case
     module = decoupled(**settings)
     with pytest.raises(ConfigurationError, match=message):
         fit(tmp_path, module, **{"max_epochs": 9, **more})
-    assert "fit" not in module.rounds
+    assert "fit" not in module.books.rounds
 
 
 def test_no_owner_yet_at_the_limit(tmp_path):
     """One epoch of the owner is enough, and a fit without an end has one."""
     fit(tmp_path, decoupled(guest_epochs=1), max_epochs=2, **QUIET)
     run = fit(tmp_path, decoupled(guest_epochs=1), max_epochs=-1, max_steps=2 * STEPS, **QUIET)
-    assert run.module.collected
+    assert run.module.counts.collected
 
 
 def test_messages_and_few_common_records_are_refused_before_training(tmp_path):
     module = decoupled(register="message", guest_epochs=2, communicate_every=2)
     with pytest.raises(ConfigurationError, match="use register: record"):
         fit(tmp_path, module, Blobs(LimitedOverlap(aligned=24), batch_size=B))
-    assert "fit" not in module.rounds
+    assert "fit" not in module.books.rounds
 
 
 def test_several_processes_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(DecoupledVFL, "_joint", property(lambda self: True))
+    monkeypatch.setattr(DecoupledVFL, "joint", property(lambda self: True))
     with pytest.raises(ConfigurationError, match="use devices: 1, or SplitVFL for several"):
         fit(tmp_path, decoupled())
 

@@ -113,12 +113,16 @@ def test_a_round_that_is_given_up_moves_nobody(tmp_path, optimizer):
     settings = {"optimizer": optimizer, "waiting": WaitForAll(timeout=1.0), "missing": Skip()}
     module, seen, t = fit(tmp_path, script, **settings)
     assert learners(seen) == [[], [0, 1, 2, 3], [], [], [0, 1, 2, 3]]
-    assert module.given_up == 3
-    assert t.global_step == module.rounds["fit"] == ROUNDS
-    assert module.mini_batches == 3 * M
+    assert module.books.given_up == 3
+    assert t.global_step == module.books.rounds["fit"] == ROUNDS
+    assert module.books.mini_batches == 3 * M
     # 5 rounds of 10 rows and one of 4, 5 numbers of 4 bytes each: sent by all but who is silent or not called
-    assert module.meter.total("up").tolist() == [(54 - 10 - 10) * 20, (54 - 10 - 10 - 10) * 20, (54 - 10 - 10) * 20]
-    assert module.meter.total("down").tolist() == [(54 - 30) * 20] * 3
+    assert module.books.meter.total("up").tolist() == [
+        (54 - 10 - 10) * 20,
+        (54 - 10 - 10 - 10) * 20,
+        (54 - 10 - 10) * 20,
+    ]
+    assert module.books.meter.total("down").tolist() == [(54 - 30) * 20] * 3
 
 
 def test_the_mean_loss_leaves_out_rounds_that_nobody_learnt_from(tmp_path):
@@ -126,8 +130,8 @@ def test_the_mean_loss_leaves_out_rounds_that_nobody_learnt_from(tmp_path):
     module, _, t = fit(tmp_path, silent, waiting=WaitForAll(timeout=1.0), missing=Skip())
     first = float(t.callback_metrics["train/loss_epoch"])
     again, _, u = fit(tmp_path, {}, waiting=WaitForAll(timeout=1.0), missing=Skip())
-    assert module.given_up == 5
-    assert again.given_up == 0
+    assert module.books.given_up == 5
+    assert again.books.given_up == 0
     assert first == float(t.callback_metrics["train/loss"])
     assert first != float(u.callback_metrics["train/loss_epoch"])
 
@@ -184,7 +188,7 @@ def test_every_pair_trains_or_is_refused(tmp_path, rule, policy):
             fit(tmp_path, LATE, **settings)
         return
     module, seen, _ = fit(tmp_path, LATE, **settings)
-    assert module.given_up == (3 if policy is Skip and rule in ("timeout", "deadline") else 0)
+    assert module.books.given_up == (3 if policy is Skip and rule in ("timeout", "deadline") else 0)
     assert not same(seen[0][M], seen[-1][M])
 
 
@@ -195,7 +199,8 @@ def test_every_pair_gives_gradients_with_every_plain_aggregator(aggregator, rule
     """Rounds without a trainer: the included have gradients, the others none, and the value is finite."""
     module = split(aggregator(), waiting=RULES[rule], missing=policy(), party_shapes=[(4,)] * M, num_classes=3)
     module.configure_model()
-    module.prepare_memory(20)
+    if module.memory is not None:
+        module.memory.prepare(20, module.embedding_widths, module.device)
     module.faults.add(Scripted(LATE, slow=(1,)))
     for number in range(ROUNDS):
         ids = torch.arange(8) + 2 * number
@@ -203,7 +208,8 @@ def test_every_pair_gives_gradients_with_every_plain_aggregator(aggregator, rule
         plan = module.plan_round(batch, number)
         if not plan.skipped:
             module.zero_grad()
-            module._through_round(batch, RoundNames(0, "fit", number), plan.roll).square().sum().backward()
+            output, _ = module.run_round(batch, RoundNames(0, "fit", number), plan.roll, module.missing)
+            output.square().sum().backward()
             moved = [any(p.grad is not None for p in party.parameters()) for party in module.bottoms.parties]
             assert moved == plan.roll.included.tolist()
             assert all(p.grad is None or torch.isfinite(p.grad).all() for p in module.parameters())
@@ -254,10 +260,10 @@ def test_round_t_asks_about_requests_2t_and_2t_plus_1(tmp_path):
 
 def test_a_second_fit_remembers(tmp_path):
     module, _, _ = fit(tmp_path, LATE, silent=False, waiting=Fastest(2), missing=Stale())
-    rows = module.missing.table.rows
+    rows = module.missing.memory.table.rows
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
-    assert module.missing.table.rows is rows
-    assert module.rounds["fit"] == 2 * ROUNDS
+    assert module.missing.memory.table.rows is rows
+    assert module.books.rounds["fit"] == 2 * ROUNDS
 
 
 def test_whom_training_left_out_is_left_out_when_the_checkpoint_is_tested(tmp_path):
@@ -266,7 +272,7 @@ def test_whom_training_left_out_is_left_out_when_the_checkpoint_is_tested(tmp_pa
     again = split(Mean())
     quiet, data = trainer(tmp_path), Blobs(batch_size=10)
     (tested,) = quiet.test(again, datamodule=data, ckpt_path=tmp_path / "it.ckpt", verbose=False)
-    assert again.left_out == module.left_out == (1,)
+    assert again.books.left_out == module.books.left_out == (1,)
     assert tested == quiet.test(module, datamodule=data, verbose=False)[0]
 
 
@@ -279,8 +285,8 @@ def test_the_active_party_never_drops_out(tmp_path):
     module = split(active=2)
     module.faults.add(PartyDropout(1.0, 1.0))
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
-    assert module.meter.total("up", "embeddings").tolist() == [0, 0, 54 * 5 * 4]
-    assert module.meter.total("up", "labels").tolist() == [0, 0, 54 * 4]
+    assert module.books.meter.total("up", "embeddings").tolist() == [0, 0, 54 * 5 * 4]
+    assert module.books.meter.total("up", "labels").tolist() == [0, 0, 54 * 4]
     with pytest.raises(ConfigurationError, match="active names party 3, but the parties are 0 to 2"):
         trainer(tmp_path).fit(split(active=3), datamodule=Blobs(batch_size=10))
 
@@ -314,12 +320,12 @@ def test_a_checkpoint_can_be_saved_without_a_fit(tmp_path):
     t.validate(module, datamodule=Blobs(batch_size=10), verbose=False)
     t.save_checkpoint(tmp_path / "it.ckpt")
     saved = torch.load(tmp_path / "it.ckpt", weights_only=True)["lightning_vfl"]
-    assert saved["rounds"] == module.rounds
+    assert saved["rounds"] == module.books.rounds
     assert not saved.get("memory")
 
 
 def test_an_epoch_that_nobody_learnt_from_has_no_loss(tmp_path):
     silent = {request: {"sends": [True, True, False]} for request in range(0, 12, 2)}
     module, _, t = fit(tmp_path, silent, waiting=WaitForAll(timeout=1.0), missing=Skip())
-    assert module.given_up == ROUNDS
+    assert module.books.given_up == ROUNDS
     assert not any(name.startswith("train/loss") for name in t.callback_metrics)

@@ -58,10 +58,10 @@ def everything(module, t):
         "weights": module.state_dict(),
         "optimizer": t.optimizers[0].state_dict(),
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k != "train/loss"},
-        "bytes": module.meter.state_dict(),
+        "bytes": module.books.meter.state_dict(),
         "standing": module.standing(),
-        "rounds": {k: v for k, v in module.rounds.items() if k != "sanity check"},
-        "given up": module.given_up,
+        "rounds": {k: v for k, v in module.books.rounds.items() if k != "sanity check"},
+        "given up": module.books.given_up,
         "agreed": module.preparation.state(),
     }
 
@@ -90,7 +90,7 @@ def test_coded_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path,
         t = fit(tmp_path, module, callbacks=FAULTS[faults]())
         runs.append(everything(module, t))
         runs[-1]["test"] = t.test(module, datamodule=data(), verbose=False)
-        runs[-1]["after"] = module.meter.state_dict()
+        runs[-1]["after"] = module.books.meter.state_dict()
     assert all(same(runs[0], run) for run in runs[1:])
     assert (runs[0]["standing"]["clock/virtual_seconds"] > 1) == (faults not in ("none", "announced dropouts"))
 
@@ -157,7 +157,7 @@ def test_bytes_have_a_closed_form(tmp_path, rerandomise):
     module = fedvs(options={"rerandomise": rerandomise}, evaluate="plain")
     fit(tmp_path, module)
     rounds = 2 * ([5] * 5 + [2])
-    meter = module.meter
+    meter = module.books.meter
     assert meter.total("peer", "data shares").tolist() == [on_the_wire(6 * CODED * w) for w in BASIS]
     assert meter.total("peer", "model shares").tolist() == [12 * on_the_wire(6 * w * WIDTH) for w in BASIS]
     assert meter.total("up", "products").tolist() == [sum(on_the_wire(rows * WIDTH) for rows in rounds)] * M
@@ -210,20 +210,20 @@ def test_evaluation_through_the_protocol_is_close_to_plain_and_metered_apart(tmp
     """The 18 test records in two batches of 5 and 4 coded rows; no virtual time passes."""
     module = fedvs(evaluate="protocol", options={"l_x": 10})
     t = fit(tmp_path, module)
-    books, seconds = module.meter.state_dict(), module.clock.seconds
+    books, seconds = module.books.meter.state_dict(), module.clock.seconds
     (coded,) = t.test(module, datamodule=data(), verbose=False)
     assert module.clock.seconds == seconds
-    new = {name: count.tolist() for name, count in module.meter.state_dict().items() if name not in books}
+    new = {name: count.tolist() for name, count in module.books.meter.state_dict().items() if name not in books}
     assert new == {
         "peer/test data shares": [on_the_wire(6 * 9 * w) for w in BASIS],
         "peer/test model shares": [2 * on_the_wire(6 * w * WIDTH) for w in BASIS],
         "peer/test zero shares": [on_the_wire(6 * 5 * WIDTH) + on_the_wire(6 * 4 * WIDTH)] * M,
         "up/test products": [on_the_wire(5 * WIDTH) + on_the_wire(4 * WIDTH)] * M,
     }
-    assert all(same(count, module.meter.state_dict()[name]) for name, count in books.items())
+    assert all(same(count, module.books.meter.state_dict()[name]) for name, count in books.items())
     for stage, epochs in (("validation", 2), ("sanity check", 1)):
-        assert module.meter.total("up", f"{stage} products").tolist() == [epochs * new["up/test products"][0]] * M
-    assert module.meter.total("peer", "validation data shares").tolist() == new["peer/test data shares"]
+        assert module.books.meter.total("up", f"{stage} products").tolist() == [epochs * new["up/test products"][0]] * M
+    assert module.books.meter.total("peer", "validation data shares").tolist() == new["peer/test data shares"]
     module.protected_evaluation = False
     (plain,) = trainer(tmp_path).test(module, datamodule=data(), verbose=False)
     assert coded["test/accuracy"] == pytest.approx(plain["test/accuracy"], abs=1 / 18)
@@ -241,7 +241,7 @@ def test_predictions_through_the_protocol_are_those_in_the_clear(tmp_path):
     torch.testing.assert_close(
         torch.cat([p.values for p in coded]), torch.cat([p.values for p in plain]), atol=5e-3, rtol=0
     )
-    assert module.meter.total("up", "predict products").sum() > 0
+    assert module.books.meter.total("up", "predict products").sum() > 0
 
 
 @pytest.mark.parametrize("evaluate", ["plain", "protocol"])
@@ -307,8 +307,8 @@ def test_who_is_away_keeps_its_weights_and_fewer_than_r_give_a_round_up(tmp_path
         here = module.faults.at(2 * number, module.roster).announced.nonzero().flatten().tolist()
         present.append([*here, M] if len(here) >= R else [])
     assert following.learners() == present
-    assert module.given_up == present.count([])
-    assert 0 < module.given_up < 3 * STEPS
+    assert module.books.given_up == present.count([])
+    assert 0 < module.books.given_up < 3 * STEPS
 
 
 def test_a_share_of_the_parties_away_is_a_mean_over_the_others(tmp_path):
@@ -316,7 +316,7 @@ def test_a_share_of_the_parties_away_is_a_mean_over_the_others(tmp_path):
     following = Following()
     module = fedvs()
     fit(tmp_path, module, callbacks=[PartyDropout(1.0, 0.1), following], max_epochs=1)
-    assert module.given_up == 0
+    assert module.books.given_up == 0
     assert [len(learners) for learners in following.learners()] == [M] * STEPS  # six parties and the server
 
 
@@ -341,7 +341,7 @@ def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_pa
         modules.append(module)
     honest, lied = modules
     assert same(honest.state_dict(), lied.state_dict())
-    assert (honest.corrected, lied.corrected) == ({}, {2: 2 * STEPS})
+    assert (honest.books.corrected, lied.books.corrected) == ({}, {2: 2 * STEPS})
     t.save_checkpoint(tmp_path / "one.ckpt")
     assert torch.load(tmp_path / "one.ckpt", weights_only=True)["lightning_vfl"]["corrected"] == {2: 2 * STEPS}
 
@@ -382,7 +382,7 @@ def test_what_cannot_train_is_refused_with_the_fix(tmp_path, settings, words, ex
 def test_every_rule_that_ends_with_enough_answers_trains(tmp_path, rule):
     module = fedvs(waiting=rule)
     fit(tmp_path, module, max_epochs=1, callbacks=[Stragglers()])
-    assert module.given_up == 0
+    assert module.books.given_up == 0
 
 
 class PartlyHeld(Blobs):
@@ -412,7 +412,7 @@ def test_partly_held_records_and_loaders_are_refused(tmp_path, execution):
 def test_the_largest_batch_is_one_round_of_all_records(tmp_path):
     module = fedvs()
     fit(tmp_path, module, data(batch_size=54), max_epochs=1)
-    assert module.meter.total("up", "products").tolist() == [on_the_wire(CODED * WIDTH)] * M
+    assert module.books.meter.total("up", "products").tolist() == [on_the_wire(CODED * WIDTH)] * M
 
 
 def test_forward_through_the_protocol_has_no_shares_to_compute_on(tmp_path):
@@ -468,7 +468,7 @@ def test_a_killed_run_resumes_to_the_same_bits_with_fresh_secrets(tmp_path, run)
             for name in ("comm/up_bytes", "comm/peer_bytes"):
                 books["metrics"].pop(name, None), books["standing"].pop(name, None)
         assert {k for k in expected if not same(expected[k], got[k])} == set()
-    assert whole.meter.total("peer", "data shares").tolist() == [on_the_wire(6 * CODED * w) for w in BASIS]
+    assert whole.books.meter.total("peer", "data shares").tolist() == [on_the_wire(6 * CODED * w) for w in BASIS]
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
@@ -529,8 +529,8 @@ def test_a_test_that_was_broken_off_leaves_nothing_to_the_next_one(tmp_path, exe
         if broken:
             with pytest.raises(RuntimeError, match="broken off"):
                 trainer(tmp_path, callbacks=[Breaks()]).test(module, datamodule=data(), verbose=False)
-        module.rounds["test"] = 10  # roundings are named by round
-        module.test_loss.reset(), module.test_metrics.reset()
+        module.books.rounds["test"] = 10  # roundings are named by round
+        module.test.loss.reset(), module.test.metrics.reset()
         losses.append(trainer(tmp_path).test(module, datamodule=data(Other), verbose=False))
     assert losses[0] == losses[1]
 
@@ -632,7 +632,7 @@ def test_records_that_not_everybody_holds_are_refused_by_all_who_cannot_join_the
 def test_stragglers_are_in_the_mean_so_skip_discards_nothing(tmp_path):
     module = fedvs(missing=Skip())
     fit(tmp_path, module, callbacks=[Stragglers()])
-    assert module.given_up == 0
+    assert module.books.given_up == 0
 
 
 def test_every_share_that_is_sent_is_in_the_books(tmp_path):
@@ -641,12 +641,12 @@ def test_every_share_that_is_sent_is_in_the_books(tmp_path):
     sent = []
     for _ in range(2):
         fit(tmp_path, module, max_epochs=1)
-        sent.append(int(module.meter.total("peer", "data shares").sum()))
+        sent.append(int(module.books.meter.total("peer", "data shares").sum()))
     assert sent[1] == 2 * sent[0]
     t, sent = trainer(tmp_path), []
     for _ in range(2):
         t.test(module, datamodule=data(), verbose=False)
-        sent.append(int(module.meter.total("peer", "test data shares").sum()))
+        sent.append(int(module.books.meter.total("peer", "test data shares").sum()))
     assert sent[1] == 2 * sent[0]
 
 
@@ -654,8 +654,8 @@ def test_an_absent_party_is_sent_nothing_and_costs_nobody_a_receiver(tmp_path):
     whole, fewer = fedvs(), fedvs(waiting=Ignore())
     fit(tmp_path, whole, max_epochs=1)
     fit(tmp_path, fewer, max_epochs=1, callbacks=[Stragglers(0.15)])  # one of seven is left out
-    (left_out,) = fewer.left_out
-    a, b = (module.meter.total("peer", "model shares") for module in (whole, fewer))
+    (left_out,) = fewer.books.left_out
+    a, b = (module.books.meter.total("peer", "model shares") for module in (whole, fewer))
     assert b[left_out] == 0
     others = [m for m in range(M) if m != left_out]
     assert torch.allclose(b[others].double(), a[others].double() * (M - 2) / (M - 1), atol=STEPS)
@@ -665,7 +665,7 @@ def test_a_run_that_overflows_goes_on_with_a_lower_scale(tmp_path):
     fit(tmp_path, fedvs(), max_epochs=1).save_checkpoint(tmp_path / "last.ckpt")
     lower = fedvs(options={"scale": 6})
     trainer(tmp_path, max_epochs=2).fit(lower, datamodule=data(), ckpt_path=tmp_path / "last.ckpt")
-    assert lower.rounds["fit"] == 2 * STEPS
+    assert lower.books.rounds["fit"] == 2 * STEPS
 
 
 def test_networks_that_begin_with_zeros_train(tmp_path):
@@ -690,8 +690,8 @@ def test_checkpoints_without_the_newer_books_are_read(tmp_path):
     torch.save(old, tmp_path / "old.ckpt")
     other = fedvs()
     trainer(tmp_path, max_epochs=3).fit(other, datamodule=data(), ckpt_path=tmp_path / "old.ckpt")
-    assert other.corrected == {}
-    assert other.rounds["fit"] == 3 * STEPS
+    assert other.books.corrected == {}
+    assert other.books.rounds["fit"] == 3 * STEPS
 
 
 def test_a_copy_takes_nobodys_shares_along(tmp_path):

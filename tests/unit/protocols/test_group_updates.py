@@ -83,7 +83,7 @@ def test_a_groups_bottom_moves_once_in_k_rounds_with_the_sum_of_their_gradients(
         left = by_hand(bottoms, top, source, schedule, OPTIMIZERS[optimizer], 5, away=lambda n: away.get(n, ()))
     finally:
         torch.set_default_dtype(torch.float32)
-    assert module._sums.rounds == {GROUPS[group]: rounds for group, rounds in left.items()}
+    assert module.sums.rounds == {GROUPS[group]: rounds for group, rounds in left.items()}
     for group, bottom in zip(GROUPS, bottoms, strict=True):
         for party in group:
             for ours, theirs in zip(module.bottoms.parties[party].parameters(), bottom.parameters(), strict=True):
@@ -107,8 +107,8 @@ def test_a_run_that_was_stopped_within_a_sum_goes_on_to_the_same_bits(tmp_path, 
         u, again = fitted(tmp_path / f"step={step}.ckpt")
         assert same(dict(again.state_dict()), dict(whole.state_dict()))
         assert same(u.optimizers[0].state_dict(), t.optimizers[0].state_dict())
-        assert same(again.meter.state_dict(), whole.meter.state_dict())
-        assert same(again._sums.state(), whole._sums.state())
+        assert same(again.books.meter.state_dict(), whole.books.meter.state_dict())
+        assert same(again.sums.state(), whole.sums.state())
         if noise is not None:  # the ledger of the whole run, and the updates that were sent again
             assert again.privacy.accountant.covers(whole.privacy.accountant)
         assert again.standing() == whole.standing()
@@ -124,8 +124,8 @@ def test_updates_are_in_the_books_of_the_rounds_in_which_they_are_sent(tmp_path)
         module.clock.bandwidth = 1e6
         fit(tmp_path, module, max_epochs=1)
         expected = [4 * sent * size for size in sizes]
-        assert module.meter.total("up", "model updates").tolist() == expected
-        assert module.meter.total("down", "shared bottoms").tolist() == expected
+        assert module.books.meter.total("up", "model updates").tolist() == expected
+        assert module.books.meter.total("down", "shared bottoms").tolist() == expected
         seconds[over] = module.clock.seconds
     assert seconds[1] - seconds[7] == pytest.approx(3 * (seconds[3] - seconds[7]))
     assert seconds[1] > seconds[7]
@@ -316,7 +316,7 @@ def refused(folder, message, aggregator, source=None, **settings):
     module = grouped(aggregator, **{"allow_invertible_updates": False, **settings})
     with pytest.raises(ConfigurationError, match=message):
         fit(folder, module, source=source, max_epochs=1)
-    assert module.rounds.get("fit", 0) == 0
+    assert module.books.rounds.get("fit", 0) == 0
 
 
 def test_trainings_that_give_records_away_are_refused_before_a_round(tmp_path):
@@ -337,7 +337,7 @@ def test_sums_of_enough_records_are_accepted(tmp_path, capsys, monkeypatch):
     wide = data((1, 3, 3), batch_size=10)
     module = grouped(MaskedSum(), bottom=Linear, sum_updates_over=6, allow_invertible_updates=False, optimizer="Adam")
     fit(tmp_path, module, source=wide, max_epochs=1, callbacks=[RunSummary()])
-    assert module.meter.total("up", "model updates").tolist() == [0, *[80] * 3, *[60] * 3]
+    assert module.books.meter.total("up", "model updates").tolist() == [0, *[80] * 3, *[60] * 3]
     assert "fewer numbers in all than their records" in " ".join(capsys.readouterr().out.split())
 
 

@@ -227,7 +227,7 @@ def test_a_run_that_was_stopped_after_any_step_goes_on_to_the_same_bits(tmp_path
         assert u.global_step == t.global_step == STEPS
         assert same(dict(again.state_dict()), dict(whole.state_dict()))
         assert same(u.optimizers[0].state_dict(), t.optimizers[0].state_dict())
-        assert same(again.meter.state_dict(), whole.meter.state_dict())
+        assert same(again.books.meter.state_dict(), whole.books.meter.state_dict())
         assert again.standing() == whole.standing()
 
 
@@ -240,8 +240,8 @@ def test_bytes_of_updates_and_of_bottoms_sent_back_have_a_closed_form(tmp_path, 
     fit(tmp_path, module, max_epochs=1)
     sizes = [sum(p.numel() for p in module.bottoms.parties[m].parameters()) for m in range(M)]
     expected = [0] + [STEPS * size * 4 for size in sizes[1:]]
-    assert module.meter.total("up", "model updates").tolist() == expected
-    assert module.meter.total("down", "shared bottoms").tolist() == expected
+    assert module.books.meter.total("up", "model updates").tolist() == expected
+    assert module.books.meter.total("down", "shared bottoms").tolist() == expected
     if aggregator != "segments":  # 3, 3 and 2 columns, 6 hidden units
         assert sizes == [4 * 6 + 35] * 3 + [3 * 6 + 35] * 3
 
@@ -253,13 +253,15 @@ def test_who_learns_nothing_sends_no_update(tmp_path):
     sizes = [sum(p.numel() for p in module.bottoms.parties[m].parameters()) for m in range(M)]
     rounds = [0, STEPS - 1, STEPS - 1, STEPS - 1, STEPS - 1, STEPS - 1]
     expected = [4 * n * size for n, size in zip(rounds, sizes, strict=True)]
-    assert module.meter.total("up", "model updates").tolist() == expected
+    assert module.books.meter.total("up", "model updates").tolist() == expected
 
 
 def test_parties_alone_send_no_updates(tmp_path):
     module = grouped(masked_sum())
     fit(tmp_path, module, source=Blobs(ContiguousColumns(3), batch_size=10), max_epochs=1)
-    assert {"model updates", "shared bottoms"}.isdisjoint(module.meter.kinds("up") + module.meter.kinds("down"))
+    assert {"model updates", "shared bottoms"}.isdisjoint(
+        module.books.meter.kinds("up") + module.books.meter.kinds("down")
+    )
 
 
 def test_updates_are_masked_whatever_the_server_could_read(tmp_path, monkeypatch):
@@ -418,6 +420,6 @@ def test_a_group_of_which_training_left_one_out_is_left_out_of_evaluation_too(tm
     module.faults.add(Scripted({}, silent=False, slow=(2,)))
     t, source = trainer(tmp_path, max_epochs=1), data()
     t.fit(module, datamodule=source)
-    assert module.meter.total("up", "masked embeddings").bool().tolist() == [True, False, False, True, True, True]
+    assert module.books.meter.total("up", "masked embeddings").bool().tolist() == [True, False, False, True, True, True]
     roll = module._evaluation_roll()
     assert roll.included.tolist() == [True, False, False, True, True, True]

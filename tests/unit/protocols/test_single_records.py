@@ -156,7 +156,7 @@ def test_a_norm_over_what_was_released_is_allowed_and_aggregators_that_claim_not
     assert module.privacy.epsilon() > 0
     plain = SplitVFL(Mean(), bottom=normed, width=4)
     trainer(tmp_path, max_epochs=1).fit(plain, datamodule=Fitted(batch_size=27))
-    assert plain.rounds["fit"] == 2
+    assert plain.books.rounds["fit"] == 2
 
 
 def test_predictions_for_features_of_nobody_knows_whom_are_refused_only_where_they_cost():

@@ -117,8 +117,8 @@ def test_who_takes_no_part_keeps_parameters_and_optimiser_state(tmp_path, make):
         for a, b in zip(old.parameters(), new.parameters(), strict=True):
             assert torch.equal(a, b) == (party == 2)
             assert (b in state) == (party != 2)
-    assert module.meter.total("up").tolist() == [2 * 10 * 5 * 4, 2 * 10 * 5 * 4, 0]
-    assert module.meter.total("down").tolist() == [2 * 10 * 5 * 4, 2 * 10 * 5 * 4, 0]
+    assert module.books.meter.total("up").tolist() == [2 * 10 * 5 * 4, 2 * 10 * 5 * 4, 0]
+    assert module.books.meter.total("down").tolist() == [2 * 10 * 5 * 4, 2 * 10 * 5 * 4, 0]
 
 
 def test_dropout_is_a_function_of_round_and_process(monkeypatch):
@@ -153,12 +153,12 @@ def test_clipping_through_the_trainer(tmp_path):
     start = split()
     start.hparams["party_shapes"], start.hparams["num_classes"] = module.hparams["party_shapes"], 3
     start.configure_model()
-    assert module.rounds["fit"] == 6
+    assert module.books.rounds["fit"] == 6
 
 
 def test_bytes_are_rows_times_width_times_four(tmp_path):
     module, t = fitted(tmp_path, Blobs(batch_size=10), split(Concat()))
-    assert module.meter.total("up").tolist() == [2 * 54 * 5 * 4] * 3
+    assert module.books.meter.total("up").tolist() == [2 * 54 * 5 * 4] * 3
     assert t.callback_metrics["comm/up_bytes"].dtype == torch.float64
     assert int(t.callback_metrics["comm/up_bytes"]) == 3 * 2 * 54 * 5 * 4
 
@@ -168,7 +168,7 @@ def test_evaluation_through_the_protocol_has_the_same_values_and_is_metered_apar
     results = {}
     for way in ("plain", "protocol"):
         module, t = fitted(tmp_path, data, split(evaluate=way))
-        results[way] = (t.test(module, datamodule=data, verbose=False)[0], module.meter)
+        results[way] = (t.test(module, datamodule=data, verbose=False)[0], module.books.meter)
     assert results["plain"][0] == results["protocol"][0]
     assert results["plain"][1].kinds("up") == ("embeddings",)
     kinds = ("embeddings", "sanity check embeddings", "test embeddings", "validation embeddings")
@@ -208,7 +208,7 @@ def test_a_second_fit_goes_on(tmp_path):
     data = Blobs(batch_size=10)
     module, _ = fitted(tmp_path, data)
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=data)
-    assert module.rounds["fit"] == 3 * 6
+    assert module.books.rounds["fit"] == 3 * 6
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_round_that_nobody_takes_part_in_passes(tmp_path):
     module = InOrderSplit(Mean(), width=5, seed=0, optimizer=partial(torch.optim.SGD, lr=0.1))
     _, t = fitted(tmp_path, Unheld(batch_size=10), module, max_steps=2, limit_val_batches=0)
     assert t.global_step == 2
-    assert module.meter.total("up").tolist() == [0, 0, 0]
+    assert module.books.meter.total("up").tolist() == [0, 0, 0]
 
 
 def test_accumulation_by_a_callback_is_refused_too(tmp_path):

@@ -112,7 +112,7 @@ def test_bytes_have_a_closed_form(tmp_path, layout, every):
     """Two epochs of six rounds, of 54 records; 4 bytes a number; keys of 32 bytes, ids of 8 and 28 a message."""
     module = vfedsec(layout, rekey_every=every, evaluate="plain")
     fit(tmp_path, module, max_epochs=2)
-    meter, widths = module.meter, [15 if layout == "segments" and m == 0 else 5 for m in range(M)]
+    meter, widths = module.books.meter, [15 if layout == "segments" and m == 0 else 5 for m in range(M)]
     assert meter.total("up", "masked embeddings").tolist() == [2 * TRAIN * width * 4 for width in widths]
     assert meter.total("up", "labels").tolist() == [2 * TRAIN * 4, 0, 0, 0]
     assert meter.total("down", "gradients").tolist() == [2 * TRAIN * width * 4 for width in widths]
@@ -129,7 +129,7 @@ def test_bytes_with_recovery_have_a_closed_form(tmp_path, every):
     """Two secrets of nine limbs a round, in 4 bytes each; revealed elements of 31 bits; signatures of 64 bytes."""
     module = vfedsec(recovery={"threshold": 3}, rekey_every=every, evaluate="plain", active=None)
     fit(tmp_path, module, max_epochs=2)
-    meter, periods, rounds = module.meter, -(-2 * STEPS // every), 2 * STEPS
+    meter, periods, rounds = module.books.meter, -(-2 * STEPS // every), 2 * STEPS
     assert meter.total("peer", "public keys").tolist() == [periods * 3 * (32 + 32)] * M
     assert meter.total("peer", "round keys").tolist() == [periods * 3 * 32 * every] * M
     assert meter.total("peer", "seed shares").tolist() == [periods * 3 * (every * 2 * 9 * 4 + 28)] * M
@@ -168,10 +168,10 @@ def test_identities_change_the_books_and_nothing_else(tmp_path, recovery):
         runs.append(module)
     without, signed = runs
     assert same(dict(without.state_dict()), dict(signed.state_dict()))
-    assert signed.meter.total("peer", "session nonces").tolist() == [2 * 3 * 32] * M
+    assert signed.books.meter.total("peer", "session nonces").tolist() == [2 * 3 * 32] * M
     own = 32 if recovery is None else 64
-    assert without.meter.total("peer", "public keys").tolist() == [2 * 3 * own] * M
-    assert signed.meter.total("peer", "public keys").tolist() == [2 * 3 * 96] * M
+    assert without.books.meter.total("peer", "public keys").tolist() == [2 * 3 * own] * M
+    assert signed.books.meter.total("peer", "public keys").tolist() == [2 * 3 * 96] * M
     said, unsaid = (module.protection(STEPS) for module in runs)
     assert "nobody signs" in said
     assert "nobody signs" not in unsaid
@@ -195,11 +195,11 @@ def test_labels_are_metered_in_the_unsecured_arm_too_and_not_in_evaluation(tmp_p
         module = split(aggregator, active=1, evaluate="protocol")
         t = fit(tmp_path, module, source=Blobs(batch_size=10))
         t.test(module, datamodule=Blobs(batch_size=10), verbose=False)
-        assert module.meter.total("up", "labels").tolist() == [0, TRAIN * 4, 0]
-        assert not any("labels" in kind for kind in module.meter.kinds("up") if kind != "labels")
+        assert module.books.meter.total("up", "labels").tolist() == [0, TRAIN * 4, 0]
+        assert not any("labels" in kind for kind in module.books.meter.kinds("up") if kind != "labels")
     without = split(Sum())
     fit(tmp_path, without, source=Blobs(batch_size=10))
-    assert without.meter.kinds("up") == ("embeddings",)
+    assert without.books.meter.kinds("up") == ("embeddings",)
 
 
 @pytest.mark.parametrize("recovery", [None, {}])
@@ -215,8 +215,10 @@ def test_what_parties_send_each_other_is_what_stands_in_the_books(tmp_path, monk
     assert {stage for stage, _ in sent} == {"fit", "sanity check", "validation", "test"}
     for stage, kind in sorted(sent):
         name = kind if stage == "fit" else f"{stage} {kind}"
-        assert wire.of(stage, kind) == module.meter.total("peer", name).tolist(), name
-    assert {kind if stage == "fit" else f"{stage} {kind}" for stage, kind in sent} == set(module.meter.kinds("peer"))
+        assert wire.of(stage, kind) == module.books.meter.total("peer", name).tolist(), name
+    assert {kind if stage == "fit" else f"{stage} {kind}" for stage, kind in sent} == set(
+        module.books.meter.kinds("peer")
+    )
 
 
 @pytest.mark.parametrize("missing", [Exclude, Skip])
@@ -224,8 +226,8 @@ def test_what_is_sent_is_in_the_books_when_parties_are_away_as_keys_fall_due(tmp
     """Round 5 begins a period and party 3 is away: whoever sends keys then or later, they are counted."""
     wire, module = Wire(monkeypatch), vfedsec(missing=missing(), evaluate="plain")
     fit(tmp_path, module, {10: {"announced": [1, 1, 1, 0]}}, max_epochs=2)
-    assert wire.of("fit", "public keys") == module.meter.total("peer", "public keys").tolist()
-    assert wire.of("fit", "record ids") == module.meter.total("peer", "record ids").tolist()
+    assert wire.of("fit", "public keys") == module.books.meter.total("peer", "public keys").tolist()
+    assert wire.of("fit", "record ids") == module.books.meter.total("peer", "record ids").tolist()
 
 
 class Breaks(Callback):
@@ -241,7 +243,7 @@ def test_fresh_keys_after_a_fit_that_was_broken_off_are_in_the_books(tmp_path, m
     with pytest.raises(RuntimeError, match="broken off"):
         fit(tmp_path, module, callbacks=[Breaks()])
     fit(tmp_path, module)
-    assert wire.of("fit", "public keys") == module.meter.total("peer", "public keys").tolist()
+    assert wire.of("fit", "public keys") == module.books.meter.total("peer", "public keys").tolist()
 
 
 def test_absences_spare_uploads_answers_and_ids(tmp_path):
@@ -251,11 +253,11 @@ def test_absences_spare_uploads_answers_and_ids(tmp_path):
     there = [TRAIN, TRAIN - 10, TRAIN - 20, TRAIN]
     widths = [15, 5, 5, 5]
     expected = [rows * width * 4 for rows, width in zip(there, widths, strict=True)]
-    assert module.meter.total("up", "masked embeddings").tolist() == expected
-    assert module.meter.total("down", "gradients").tolist() == expected
+    assert module.books.meter.total("up", "masked embeddings").tolist() == expected
+    assert module.books.meter.total("down", "gradients").tolist() == expected
     called = [3, 2, 3, 1, 3, 3]
     ids = sum(n * (rows * 8 + 28) for n, rows in zip(called, ROWS, strict=True))
-    assert module.meter.total("peer", "record ids").tolist() == [ids, 0, 0, 0]
+    assert module.books.meter.total("peer", "record ids").tolist() == [ids, 0, 0, 0]
 
 
 def test_what_the_server_is_sent_fits_the_books(tmp_path, monkeypatch):
@@ -274,7 +276,7 @@ def test_what_the_server_is_sent_fits_the_books(tmp_path, monkeypatch):
     fit(tmp_path, module)
     for stage, name in (("fit", ""), ("sanity check", "sanity check "), ("validation", "validation ")):
         expected = [sent[stage, m] for m in range(M)]
-        assert module.meter.total("up", f"{name}masked embeddings").tolist() == expected
+        assert module.books.meter.total("up", f"{name}masked embeddings").tolist() == expected
     assert sent["validation", 0] == EVALUATED * 15 * 4
 
 
@@ -400,7 +402,7 @@ def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, settin
         assert len(uses) > before
         assert same(dict(again.state_dict()), dict(whole.state_dict()))
         assert same(u.optimizers[0].state_dict(), t.optimizers[0].state_dict())
-        assert same(again.meter.state_dict(), whole.meter.state_dict())
+        assert same(again.books.meter.state_dict(), whole.books.meter.state_dict())
     assert reused(uses) == []
     assert len(nonces) == len(set(nonces))
 
@@ -470,10 +472,10 @@ def test_masked_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path
             {
                 "weights": dict(module.state_dict()),
                 "optimizer": t.optimizers[0].state_dict(),
-                "bytes": module.meter.state_dict(),
+                "bytes": module.books.meter.state_dict(),
                 "standing": module.standing(),
                 "tested": tested,
-                "given up": module.given_up,
+                "given up": module.books.given_up,
             }
         )
     assert all(same(runs[0], run) for run in runs[1:])
@@ -489,23 +491,28 @@ def test_evaluation_is_protected_by_default_metered_apart_and_takes_no_virtual_t
         modules.append(m)
         assert m.protected_evaluation == (evaluate == "auto")
         t = fit(tmp_path, m)
-        seconds, books = m.clock.seconds, m.meter.state_dict()
+        seconds, books = m.clock.seconds, m.books.meter.state_dict()
         tested.append(t.test(m, datamodule=data(), verbose=False)[0])
         assert m.clock.seconds == seconds
         assert all(
-            torch.equal(count, m.meter.state_dict()[kind]) for kind, count in books.items() if "test" not in kind
+            torch.equal(count, m.books.meter.state_dict()[kind]) for kind, count in books.items() if "test" not in kind
         )
     module, plain = modules
     assert module.clock.seconds == plain.clock.seconds
-    assert module.meter.total("peer", "test public keys").tolist() == [3 * 32] * M
+    assert module.books.meter.total("peer", "test public keys").tolist() == [3 * 32] * M
     for stage in ("sanity check", "validation", "test"):
-        assert module.meter.total("up", f"{stage} masked embeddings").tolist() == [
+        assert module.books.meter.total("up", f"{stage} masked embeddings").tolist() == [
             EVALUATED * w * 4 for w in (15, 5, 5, 5)
         ]
-        assert module.meter.total("peer", f"{stage} record ids").tolist() == [3 * (EVALUATED * 8 + 2 * 28), 0, 0, 0]
+        assert module.books.meter.total("peer", f"{stage} record ids").tolist() == [
+            3 * (EVALUATED * 8 + 2 * 28),
+            0,
+            0,
+            0,
+        ]
     for kind in ("masked embeddings", "record ids", "public keys"):
-        assert same(*(m.meter.total("up", kind) + m.meter.total("peer", kind) for m in (module, plain)))
-    assert not any(kind.startswith(("test", "validation", "sanity")) for kind in plain.meter.kinds("up"))
+        assert same(*(m.books.meter.total("up", kind) + m.books.meter.total("peer", kind) for m in (module, plain)))
+    assert not any(kind.startswith(("test", "validation", "sanity")) for kind in plain.books.meter.kinds("up"))
     assert same(dict(module.state_dict()), dict(plain.state_dict()))
     for name, value in tested[0].items():
         assert value == pytest.approx(tested[1][name], abs=1e-5)
@@ -519,7 +526,7 @@ def test_predictions_are_those_in_the_clear(tmp_path):
     for one, other in zip(through, t.predict(module, datamodule=source), strict=True):
         assert torch.equal(one.record_ids, other.record_ids)
         torch.testing.assert_close(one.values, other.values, rtol=0, atol=1e-5)
-    assert module.meter.kinds("up").count("predict masked embeddings") == 1
+    assert module.books.meter.kinds("up").count("predict masked embeddings") == 1
 
 
 def test_what_is_clipped_is_logged(tmp_path):
@@ -541,7 +548,7 @@ def test_a_lost_upload_of_a_sum_loses_the_round_and_nobody_learns(tmp_path):
     fit(tmp_path, module, {2: {"sends": [1, 1, 0, 1]}, 6: {"announced": [1, 0, 1, 1]}}, callbacks=[learners])
     everybody = [0, 1, 2, 3, 4]
     assert learners.moved == [everybody, [], everybody, [0, 2, 3, 4], everybody, everybody]
-    assert module.given_up == 1
+    assert module.books.given_up == 1
 
 
 def test_a_lost_group_of_segments_vanishes_alone(tmp_path):
@@ -604,7 +611,7 @@ def test_skip_discards_rounds_with_absences(tmp_path):
     fit(tmp_path, module, script, callbacks=[learners])
     everybody = [0, 1, 2, 3, 4]
     assert learners.moved == [everybody, [], everybody, [], everybody, everybody]
-    assert module.given_up == 2
+    assert module.books.given_up == 2
 
 
 def test_all_policies_and_arms_meet_the_same_trace(tmp_path):
@@ -643,7 +650,7 @@ def test_no_round_is_lost_to_silent_absences_with_recovery(tmp_path):
     for name, recovery in (("without", None), ("with", {"threshold": 3})):
         learners, module = Learners(), vfedsec(recovery=recovery)
         fit(tmp_path, module, script, callbacks=[learners])
-        outcomes[name] = (module.given_up, learners.moved)
+        outcomes[name] = (module.books.given_up, learners.moved)
     everybody = [0, 1, 2, 3, 4]
     assert outcomes["without"] == (3, [everybody, [], everybody, [], [], everybody])
     assert outcomes["with"] == (
@@ -658,7 +665,7 @@ def test_fewer_survivors_than_the_threshold_discard_the_round(tmp_path):
     module = vfedsec(recovery={"threshold": 3})
     fit(tmp_path, module, script, callbacks=[learners])
     assert [len(who) for who in learners.moved] == [5, 0, 0, 5, 5, 5]
-    assert module.given_up == 2
+    assert module.books.given_up == 2
 
 
 # ---- what is refused before training
@@ -667,7 +674,7 @@ def test_fewer_survivors_than_the_threshold_discard_the_round(tmp_path):
 def refused(folder, message, module, source=None, **settings):
     with pytest.raises(ConfigurationError, match=message):
         fit(folder, module, source=source, **settings)
-    assert module.rounds.get("fit", 0) == 0
+    assert module.books.rounds.get("fit", 0) == 0
 
 
 @pytest.mark.parametrize("rule", [Fastest(3), Fastest(4), Deadline(1.0), Threshold()], ids=repr)
@@ -679,7 +686,7 @@ def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_pat
         fit(tmp_path, vfedsec("segments", waiting=rule))
     recovering = vfedsec(recovery={"threshold": 3}, waiting=rule)
     fit(tmp_path, recovering)
-    assert recovering.given_up == 0
+    assert recovering.books.given_up == 0
 
 
 def test_rules_that_end_with_too_few_answers_to_recover_are_refused(tmp_path):
@@ -689,8 +696,8 @@ def test_rules_that_end_with_too_few_answers_to_recover_are_refused(tmp_path):
 def test_parties_that_are_known_to_be_slow_may_be_left_out(tmp_path):
     module = vfedsec(waiting=Ignore())
     fit(tmp_path, module, callbacks=[Stragglers(0.3)])
-    assert len(module.left_out) == 1
-    assert module.given_up == 0
+    assert len(module.books.left_out) == 1
+    assert module.books.given_up == 0
 
 
 def test_an_embedding_that_would_be_left_alone_is_not_uploaded_in_evaluation_either(tmp_path):
@@ -701,7 +708,7 @@ def test_an_embedding_that_would_be_left_alone_is_not_uploaded_in_evaluation_eit
         fit(tmp_path, module)
     except ConfigurationError:
         return
-    assert not module.meter.total("up", "validation masked embeddings").any()
+    assert not module.books.meter.total("up", "validation masked embeddings").any()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,193 @@
+"""What is refused before anything runs: other data than the model was built for, strategies, and wrong loaders."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.build import several
+from lightning_vfl.schedules.batches import InOrder
+from lightning_vfl.types import Event, VerticalBatch
+
+
+def refuse_other_data(built: Any, data: Any) -> None:
+    """Refuse data of other shapes, classes or groups than the networks were built for.
+
+    Args:
+        built: the hyperparameters of the module.
+        data: the datamodule.
+
+    Raises:
+        ConfigurationError: naming both.
+    """
+    shapes, given = [list(shape) for shape in built["party_shapes"]], [list(shape) for shape in data.party_shapes]
+    if shapes != given:
+        raise ConfigurationError(
+            f"the model was built for parties of shapes {built['party_shapes']} but the data have {given}; "
+            "use the partitioner that it was trained with"
+        )
+    if built["num_classes"] != data.num_classes:
+        raise ConfigurationError(
+            f"the model was built for num_classes = {built['num_classes']} but the data have {data.num_classes}; "
+            "give the same num_classes with party_shapes"
+        )
+    groups = built["party_groups"], several(getattr(data, "party_groups", None))
+    if groups[0] != groups[1]:
+        there, here = (f"groups {own}" if own else "no groups of several parties" for own in groups)
+        raise ConfigurationError(
+            f"the model was built for {there} but the data have {here}; use the partitioner that it was trained with"
+        )
+
+
+def refuse_trainer(trainer: Trainer, compiled: bool) -> None:
+    """Refuse strategies and compilation that a round of messages does not survive.
+
+    Raises:
+        ConfigurationError: naming what to use instead.
+    """
+    strategy = trainer.strategy
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
+        raise ConfigurationError(
+            f"{type(strategy).__name__} would shard networks that belong to different parties; use strategy: auto or "
+            "ddp"
+        )
+    if compiled:
+        raise ConfigurationError(
+            "a compiled protocol cannot be traced through the messages of a round; compile the networks instead: "
+            "bottom=lambda shape, width: torch.compile(MLP(shape, width))"
+        )
+
+
+def refuse_accumulation(trainer: Trainer) -> None:
+    """Refuse gradient accumulation.
+
+    Raises:
+        ConfigurationError: if it is on; a callback may change it in every epoch.
+    """
+    if trainer.accumulate_grad_batches != 1:
+        raise ConfigurationError(
+            "accumulate_grad_batches > 1 would make one optimiser step of several rounds with different parties; "
+            "raise batch_size instead"
+        )
+
+
+def refuse_scaler(trainer: Trainer, why: str) -> None:
+    """Refuse a precision that scales losses.
+
+    Raises:
+        ConfigurationError: with the reason ``why``.
+    """
+    if getattr(trainer.precision_plugin, "scaler", None) is not None:
+        raise ConfigurationError(f"{why}; use precision bf16-mixed")
+
+
+def refuse_several_processes(joint: bool, why: str) -> None:
+    """Refuse to train in several processes together.
+
+    Raises:
+        ConfigurationError: if they are ``joint``, with the reason and the remedy ``why``.
+    """
+    if joint:
+        raise ConfigurationError(why)
+
+
+def refuse_several_steps(optimizer: Optimizer) -> None:
+    """Refuse an optimiser that evaluates the loss several times in one step.
+
+    Raises:
+        ConfigurationError: for LBFGS.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigurationError(
+            "LBFGS computes several rounds in one step and moves all parties together; use a first-order optimiser"
+        )
+
+
+def refuse_unaccounted(aggregator: str, loaders: Any) -> None:
+    """Refuse protected evaluation of records that may be training records, which nobody would charge.
+
+    Raises:
+        ConfigurationError: for loaders that are not those of a ``VerticalDataModule``.
+    """
+    schedules = [getattr(loader, "schedule", None) for loader in _listed(loaders)]
+    if not all(isinstance(order, InOrder) for order in schedules):
+        raise ConfigurationError(
+            f"{aggregator} cannot know whether these are training records, and answers about those cost privacy that "
+            "is not counted here; evaluate a VerticalDataModule, or use evaluate: plain"
+        )
+
+
+def refuse_other_records(source: Any, loaders: Any, aggregator: str) -> None:
+    """Refuse batches of other records than those that were set up: the trainer keeps a datamodule from earlier calls.
+
+    Raises:
+        ConfigurationError: if a loader has other records than ``source``.
+    """
+    if source is not None and any(getattr(loader, "records", None) is not source for loader in _listed(loaders)):
+        raise ConfigurationError(
+            f"the batches are not of the records that {aggregator} was set up with; give the trainer these data as a "
+            "datamodule, not as a loader"
+        )
+
+
+def needed_data(data: Any, who: str) -> Any:
+    """The datamodule.
+
+    Raises:
+        ConfigurationError: if there is none; ``who`` says what needs to know the records, and why.
+    """
+    if data is None:
+        raise ConfigurationError(f"{who}; give the trainer a VerticalDataModule instead of a loader")
+    return data
+
+
+def labels_of(batch: VerticalBatch) -> Tensor:
+    """The labels of a batch.
+
+    Raises:
+        ConfigurationError: if there are none.
+    """
+    if batch.labels is None:
+        raise ConfigurationError(
+            "the data have no labels to learn from or test against; name the party that holds them"
+        )
+    return batch.labels
+
+
+def needed_event(batch: VerticalBatch, protocol: object) -> Event:
+    """The event that an asynchronous protocol's own schedule has put into a batch.
+
+    Raises:
+        ConfigurationError: if another schedule has made the batch.
+    """
+    if batch.event is None:
+        raise ConfigurationError(
+            f"{type(protocol).__name__} trains on the events of its own schedule; let the trainer ask a "
+            "VerticalDataModule for batches"
+        )
+    return batch.event
+
+
+def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
+    """Refuse a checkpoint of a model with other parts.
+
+    Raises:
+        ConfigurationError: naming the first part that differs.
+    """
+    for name, part in own.items():
+        there = trained.get(name, part)  # a part that the checkpoint is too old to name
+        if there != part:
+            words = f": {there} there, {part} here" if "\n" not in there + part else ""
+            raise ConfigurationError(
+                f"the checkpoint was trained with another {name} than this model has{words}; give the same one "
+                f"(in Python: load_from_checkpoint(path, {name}=...))"
+            )
+
+
+def _listed(loaders: Any) -> Sequence[Any]:
+    return loaders if isinstance(loaders, list | tuple) else [loaders]

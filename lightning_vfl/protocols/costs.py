@@ -1,0 +1,111 @@
+"""What rounds cost: seconds and traffic from shapes, networks and the speeds of the clock."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.flops import Work, work_of, works_of
+from lightning_vfl.rounds.plan import RoundCosts
+from lightning_vfl.simulation.clock import VirtualClock
+from lightning_vfl.types import Roster
+from lightning_vfl.wire import Leg, LinearForms
+
+Groups = tuple[tuple[int, ...], ...]
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Costs:
+    """The costs of faultless rounds; each is computed once.
+
+    Args:
+        aggregator: what states the traffic.
+        roster: who takes part.
+        clock: seconds of bytes and FLOPs.
+        bottoms: the parties' networks.
+        top: the server's network.
+        shapes: the per-record shape of each party's features.
+        width: D, the embedding width that was asked of the parties.
+        more: legs that travel with the parties' last one, from the rows of a round.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        roster: Roster,
+        clock: VirtualClock,
+        bottoms: PartyBank,
+        top: nn.Module,
+        shapes: Shapes,
+        width: int,
+        more: Callable[[int], tuple[Leg, ...]],
+    ) -> None:
+        self.aggregator, self.roster, self.clock = aggregator, roster, clock
+        self.bottoms, self.top, self.shapes, self.more = bottoms, top, shapes, more
+        self.widths = aggregator.widths(width, roster)
+        self.out_width = aggregator.out_width(width, roster)
+        self._work: tuple[list[Work], Work] | None = None
+        self._rounds: dict[tuple[int, int, Groups], RoundCosts] = {}
+
+    def of_round(self, rows: int, coded: int | None = None, groups: Groups | None = None) -> RoundCosts:
+        """Traffic and seconds of a faultless round of so many rows.
+
+        Args:
+            rows: records of the joint batch.
+            coded: coded rows that these records are in, where the aggregator computes on such rows; None: ``rows``.
+            groups: the groups that send model updates in this round; None: all that share a bottom.
+        """
+        coded = rows if coded is None else coded
+        groups = self.roster.shared if groups is None else groups
+        key = rows, coded, groups
+        if key not in self._rounds:
+            legs = (*self.legs(coded), *self.more(rows))
+            downlink = self.aggregator.downlink(rows, self.widths, self.roster)
+            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates(groups))
+        return self._rounds[key]
+
+    def legs(self, rows: int) -> tuple[Leg, ...]:
+        """What the aggregator sends in a round of so many (coded) rows."""
+        return self.aggregator.legs(rows, self.widths, self.basis_widths(), self.roster)
+
+    def work(self) -> tuple[list[Work], Work]:
+        """FLOPs of a record: each party's bottom, and the top."""
+        if self._work is None:
+            top = work_of(self.top, (self.out_width,), input_gradient=True)
+            bottoms = works_of(self.bottoms.parties, list(self.shapes))
+            if self.aggregator.form is LinearForms:  # no party runs its bottom: the products are a leg's work
+                bottoms = [Work(0.0, work.backward) for work in bottoms]
+            self._work = bottoms, top
+        return self._work
+
+    def updates(self, groups: Groups) -> tuple[Leg, ...]:
+        """The model updates that the parties of these groups send, and the bottoms that come back."""
+        if not groups:
+            return ()
+        sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.bottoms.parties]
+        elements = torch.zeros(len(sizes), dtype=torch.int64)
+        for party in (m for group in groups for m in group):
+            elements[party] = sizes[party]
+        nothing = torch.zeros(len(sizes), dtype=torch.float64)
+        up = Leg("model updates", "server", elements, self.aggregator.update_bits, nothing)
+        return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS, nothing)
+
+    def basis_widths(self) -> tuple[int, ...]:
+        """(M,) widths of the expanded features, for aggregators of ``LinearForms``; empty for others."""
+        if self.aggregator.form is not LinearForms:
+            return ()
+        networks: list[Any] = list(self.bottoms.parties)
+        return tuple(len(network.weight) for network in networks)
+
+
+def labels_leg(rows: int, roster: Roster) -> tuple[Leg, ...]:
+    """The labels of a batch, from the active party to the server; nothing where the server holds them."""
+    if roster.active is None:
+        return ()
+    elements = torch.zeros(roster.parties, dtype=torch.int64)
+    elements[roster.active] = rows
+    nothing: Tensor = torch.zeros(roster.parties, dtype=torch.float64)
+    return (Leg("labels", "server", elements, FLOAT_BITS, nothing, gate="previous"),)

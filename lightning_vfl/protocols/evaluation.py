@@ -1,0 +1,164 @@
+"""Evaluation of a protocol: losses and metrics of validation and test, and the set-up of protected evaluation."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric, MetricCollection
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.objectives import Objective
+from lightning_vfl.protocols.books import Books
+from lightning_vfl.protocols.checks import labels_of, refuse_other_records, refuse_unaccounted
+from lightning_vfl.protocols.logs import log_standing
+from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch
+
+SPLITS: Mapping[Stage, str] = {"validation": "val", "test": "test", "predict": "predict"}
+
+
+class Predictions(NamedTuple):
+    """Positions (B,) in the predicted records, and probabilities or values (B,) or (B, C)."""
+
+    record_ids: Tensor
+    values: Tensor
+
+
+class Scores(nn.Module):
+    """The mean loss and the metrics of one split; each weighs by rows, over all processes.
+
+    Args:
+        split: ``val`` or ``test``, the prefix under which they are logged.
+        metrics: metrics by name; they are copied.
+    """
+
+    def __init__(self, split: str, metrics: Mapping[str, Metric]) -> None:
+        super().__init__()
+        self.split = split
+        self.loss = MeanMetric()
+        self.metrics = MetricCollection(dict(metrics)).clone(prefix=f"{split}/")
+
+    def reset(self) -> None:
+        """Begin to count anew.
+
+        Metrics that were reset in inference mode could not be updated outside of it, as a fit does; and what was broken
+        off must not count in the next result.
+        """
+        self.loss.reset()
+        self.metrics.reset()
+
+    def log(self, module: "EvaluatedModule", output: Tensor, batch: VerticalBatch) -> None:
+        """Update loss and metrics by the output of a batch, and log them."""
+        rows = len(batch.record_ids)
+        if rows == 0:  # a process without rows in the last batch
+            return
+        labels = labels_of(batch)
+        self.loss.update(module.objective.loss(output, labels), rows)
+        self.metrics.update(module.objective.predict(output).float(), labels)
+        module.log(f"{self.split}/loss", self.loss, batch_size=rows, on_epoch=True, on_step=False)
+        module.log_dict(self.metrics, batch_size=rows, on_epoch=True, on_step=False)
+
+
+class EvaluatedModule(LightningModule, ABC):
+    """The half of a protocol that validates, tests and predicts."""
+
+    aggregator: Aggregator
+    objective: Objective
+    books: Books
+    preparation: Preparation
+    protected_evaluation: bool
+    val: Scores
+    test: Scores
+
+    @abstractmethod
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The top model's output (B, outputs) for a batch in a stage that does not train."""
+
+    @abstractmethod
+    def next_round(self, seed_global: bool = False) -> RoundNames:
+        """The names of the round that begins now; ``seed_global``: torch's global generator follows them."""
+
+    @abstractmethod
+    def prepare(self, stage: Stage, split: str) -> None:
+        """Let the parties set up a stage before its first round."""
+
+    @abstractmethod
+    def standing(self) -> dict[str, float]:
+        """How far the training has come, by the names under which it is logged."""
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that the trainer is in; without one, prediction."""
+        trainer = self._trainer
+        if trainer is None or trainer.predicting:
+            return "predict"
+        if trainer.sanity_checking:
+            return "sanity check"
+        if trainer.testing:
+            return "test"
+        return "validation" if trainer.validating or trainer.evaluating else "fit"
+
+    def on_validation_start(self) -> None:
+        """Begin to count anew; set up validation records, once a fit."""
+        self.val.reset()
+        self._set_up("validation", self.trainer.val_dataloaders)
+
+    def on_test_start(self) -> None:
+        """Begin to count anew; set up test records."""
+        self.test.reset()
+        self._set_up("test", self.trainer.test_dataloaders)
+
+    def on_predict_start(self) -> None:
+        """Set up the records to predict."""
+        self._set_up("predict", self.trainer.predict_dataloaders)
+
+    def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
+        """Loss and metrics of a batch."""
+        self.val.log(self, self.output(batch, self.next_round()), batch)
+
+    def test_step(self, batch: VerticalBatch, batch_idx: int) -> None:
+        """Loss and metrics of a batch."""
+        self.test.log(self, self.output(batch, self.next_round()), batch)
+
+    def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
+        """Predictions of a batch, with the positions of its records."""
+        values = self.objective.predict(self.output(batch, self.next_round())).float()
+        return Predictions(batch.record_ids, values)
+
+    def on_validation_epoch_end(self) -> None:
+        """Where the training stood when it was validated."""
+        if self.stage == "validation":
+            log_standing(self)
+
+    def on_validation_end(self) -> None:
+        """During a fit the shares are used again."""
+        if self.trainer.state.fn == TrainerFn.VALIDATING:
+            self.forget("validation")
+
+    def on_test_end(self) -> None:
+        """Give the shares back."""
+        self.forget("test")
+
+    def on_predict_end(self) -> None:
+        """Give the shares back."""
+        self.forget("predict")
+
+    def _set_up(self, stage: Stage, loaders: Any) -> None:
+        """Let the parties set up the records of a stage, once a fit, where evaluation runs through the protocol."""
+        if not self.protected_evaluation:
+            return
+        name = type(self.aggregator).__name__
+        if self.aggregator.accounts:
+            refuse_unaccounted(name, loaders)
+        if stage not in self.preparation.memory:
+            self.prepare(stage, SPLITS[stage])
+        refuse_other_records(self.preparation.sources.get(stage), loaders, name)
+
+    def forget(self, *stages: Stage) -> None:
+        """Give back shares and keys of these stages; a later run of one makes new ones."""
+        self.preparation.forget(*stages)
+        for stage in stages:
+            self.books.opened.pop(stage, None)
