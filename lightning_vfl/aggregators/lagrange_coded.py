@@ -186,7 +186,7 @@ class LagrangeCoded(Aggregator):
     def arrangement(self, records: int, parties: int, seed: int, stage: Stage) -> Blocks:
         k = self._coding.blocks_for(parties)
         # evaluation goes through its records in order: K in succession make a coded row
-        return Blocks.shuffled(records, k, seed, stage) if stage == "fit" else Blocks(records, k)
+        return Blocks.shuffled(records, k, seed, stage) if stage == Stage.FIT else Blocks(records, k)
 
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         m, d, w = roster.parties, widths[0], torch.tensor(basis)

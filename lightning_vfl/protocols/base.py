@@ -38,7 +38,7 @@ from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory,
 from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
-from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 
 BOOKS = "lightning_vfl"  # key in a checkpoint
@@ -144,7 +144,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
         """The order of batches in training; default: a new permutation every epoch (of coded rows, if there are)."""
-        blocks = self.aggregator.arrangement(len(records), self.roster.parties, self.seed, "fit")
+        blocks = self.aggregator.arrangement(len(records), self.roster.parties, self.seed, Stage.FIT)
         if blocks is None:
             return Shuffled(len(records), batch_size, seed, drop_last)
         return Aligned(blocks, batch_size, seed, drop_last)
@@ -191,7 +191,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def requests_made(self) -> int:
         """How many requests each party has had in training so far; two a round."""
-        return 2 * self.books.rounds.get("fit", 0)
+        return 2 * self.books.rounds.get(Stage.FIT, 0)
 
     # ---- networks
 
@@ -223,7 +223,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse what cannot be right before anything runs."""
-        self.forget("fit", "validation", "test", "predict")  # what a run that was broken off has left
+        self.forget(Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # what a run that was broken off has left
         if self.datamodule is not None and self.hparams["party_shapes"] is not None:
             refuse_other_data(self.hparams, self.datamodule)
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
@@ -240,7 +240,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
             )
         refuse_overlap(self.roster, None)
         ids = torch.arange(features[0].shape[0])
-        names = RoundNames(self.seed, "predict", self.books.next_round("predict"))
+        names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
         return self.objective.predict(self.output(VerticalBatch(features, None, ids), names))
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
@@ -277,7 +277,9 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         self.seed = books["seed"]
         self.faults.reseed(self.seed)
         self.books.load(books)
-        self.preparation.forget("fit", "validation", "test", "predict")  # their rounds may be counted back
+        self.preparation.forget(
+            Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT
+        )  # their rounds may be counted back
         self.preparation.load(books.get("preparation", {}))
         path = None if self._trainer is None else self.trainer.ckpt_path
         self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))

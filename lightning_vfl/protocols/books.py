@@ -76,7 +76,7 @@ class Books:
     def next_round(self, stage: Stage) -> int:
         """The number of the round that begins now."""
         number = self.rounds.get(stage, 0)
-        self.rounds[stage] = number + 1
+        self.rounds[str(stage)] = number + 1  # checkpoints hold plain strings
         return number
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
@@ -102,7 +102,7 @@ class Books:
         Returns:
             The seconds that it takes.
         """
-        self.opened[stage] = number
+        self.opened[str(stage)] = number
         taken = 0.0
         for leg in legs:
             named, seconds = _timed(leg, stage, self.clock)
@@ -148,7 +148,7 @@ class Books:
 @lru_cache(maxsize=256)  # a run has few different legs of this kind
 def _timed(leg: Leg, stage: Stage, clock: VirtualClock) -> tuple[Leg, float]:
     """The leg under the name of its stage, and the seconds that it takes."""
-    named = leg if stage == "fit" else replace(leg, kind=f"{stage} {leg.kind}")
+    named = leg if stage == Stage.FIT else replace(leg, kind=f"{stage} {leg.kind}")
     return named, float((clock.computing(leg.flops) + clock.transfer(leg)).max())
 
 

@@ -28,7 +28,7 @@ from lightning_vfl.rounds.exchange import contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares, seed_torch
-from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Embeddings, Message, ServerView
 
@@ -441,7 +441,7 @@ class CascadeVFL(RoundVFL):
         self.memory.receive(event.party, event.start)
         for party, after in plan.late.items():
             self.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
-        roll, names = plan.roll, RoundNames(self.seed, "fit", event.number)
+        roll, names = plan.roll, RoundNames(self.seed, Stage.FIT, event.number)
         view = ServerView(names, self.roster, joint_rows(batch), roll, self.embedding_widths)
         arrived = tuple(h[m] for m in roll.included_parties)
         filled = stand_in.fill(Message("embeddings", "server", roll.included_parties, arrived), view)

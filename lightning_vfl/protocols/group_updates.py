@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.protocols.update_sums import Summed
+from lightning_vfl.types import Stage
 from lightning_vfl.wire import PartyView
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
     groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
     for number in sorted(set(groups.values())):
         ids = torch.tensor([record for record, count in groups.items() if count == number])
-        module.privacy.spend(module.books.rounds["fit"] - 1, module.update_noise.event(number), ids)
+        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, module.update_noise.event(number), ids)
 
 
 def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, view: PartyView) -> None:

@@ -39,7 +39,7 @@ class Preparation:
     def start_over(self) -> None:
         """A fit that resumes nothing settles and sends everything anew."""
         self.agreed = {}
-        self.booked -= {"fit", "validation"}
+        self.booked -= {Stage.FIT, Stage.VALIDATION}
 
     def run(
         self,
@@ -70,8 +70,8 @@ class Preparation:
         if fitting:
             if stage in self.booked:
                 return ()
-            self.booked.add(stage)
-        return legs if stage == "fit" else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
+            self.booked.add(str(stage))
+        return legs if stage == Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
 
     def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView) -> Any:
         """What the parties know when a round has begun; where nothing was shared before, it begins with nothing."""
@@ -110,7 +110,7 @@ class Preparation:
 
 def stage_of(stage: Stage) -> Stage:
     """The stage whose set-up serves this one: the sanity check runs on validation records."""
-    return "validation" if stage == "sanity check" else stage
+    return Stage.VALIDATION if stage == Stage.SANITY_CHECK else stage
 
 
 def _announce(aggregator: Aggregator, records: int, size: int) -> None:

@@ -25,7 +25,7 @@ from lightning_vfl.aggregators import (
 )
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, LinearForms, PartyView, ServerView
 
 M, B, D = 4, 5, 3
@@ -114,7 +114,7 @@ def with_leaves(contribution, leaves):
 
 def view_of(aggregator, parties, called, present=None):
     """The view of these hosted parties, after their set-up."""
-    roster, names, rows = Roster.singles(M), RoundNames(0, "fit", 0), Rows(torch.tensor([6, 0, 3, 1, 7]), 0, B)
+    roster, names, rows = Roster.singles(M), RoundNames(0, Stage.FIT, 0), Rows(torch.tensor([6, 0, 3, 1, 7]), 0, B)
     agreed = {"l_w": 14} if aggregator.form is LinearForms else {}
     view = PartyView(names, roster, tuple(parties), called, rows, None, present, agreed)
     everyone = PartyView(names, roster, tuple(range(M)), called, rows, None, None, agreed)

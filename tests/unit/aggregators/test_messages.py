@@ -10,10 +10,10 @@ from lightning_vfl.aggregators.messages import check_message, refuse_infinite, r
 from lightning_vfl.aggregators.secure.recovery import reconstruct, share
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.missing import Stale
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Message, ServerView
 
-NAMES = RoundNames(0, "fit", 3)
+NAMES = RoundNames(0, Stage.FIT, 3)
 SHAPES = dict.fromkeys(range(3), (2, 3))
 
 

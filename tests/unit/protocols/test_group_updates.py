@@ -21,7 +21,7 @@ from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.protocols.invertible import Exposure, refuse_solvable
 from lightning_vfl.protocols.update_sums import UpdateSums
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.waiting import WaitForAll
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
@@ -162,7 +162,7 @@ def test_a_sum_over_no_rounds_is_refused(over):
 
 def test_noise_is_gaussian_around_the_clipped_update():
     """Mean, variance and fourth moment of 100,000 numbers, within five deviations; seeded: by names."""
-    update, names = torch.randn(100_000, generator=torch.Generator().manual_seed(0)), RoundNames(0, "fit", 3)
+    update, names = torch.randn(100_000, generator=torch.Generator().manual_seed(0)), RoundNames(0, Stage.FIT, 3)
     shorter = update.double() * (NOISE.clip / float(update.double().norm()))
     for draws in ("seeded", "system"):
         noise = UpdateNoise(clip=0.1, sigma=0.02, draws=draws)
@@ -181,7 +181,7 @@ def test_noise_is_gaussian_around_the_clipped_update():
 @examples(25)
 def test_two_updates_are_never_further_apart_than_the_sensitivity_that_is_charged(size, clip, seed):
     """In exact arithmetic: norms as fractions, with the noise, which is the same for both, taken out."""
-    noise, names = UpdateNoise(clip=clip, sigma=1e-300, draws="seeded"), RoundNames(0, "fit", 0)
+    noise, names = UpdateNoise(clip=clip, sigma=1e-300, draws="seeded"), RoundNames(0, Stage.FIT, 0)
     generator = torch.Generator().manual_seed(seed)
     one = torch.randn(size, generator=generator, dtype=torch.float64) * clip * 10
     sent = [noise.noisy(update, names, 0).tolist() for update in (one, -one)]
@@ -245,7 +245,7 @@ def test_noise_that_cannot_be_is_refused(setting):
     with pytest.raises(ConfigurationError, match=next(iter(setting))):
         UpdateNoise(**({"clip": 1.0, "sigma": 1.0} | setting))
     with pytest.raises(ConfigurationError, match="NaN or infinite updates"):
-        NOISE.noisy(torch.tensor([math.nan]), RoundNames(0, "fit", 0), 0)
+        NOISE.noisy(torch.tensor([math.nan]), RoundNames(0, Stage.FIT, 0), 0)
 
 
 def test_the_summary_says_what_the_figure_is_of(tmp_path, capsys, monkeypatch):
@@ -364,7 +364,7 @@ def test_a_party_is_sent_zeros_in_the_place_of_gradients_of_records_that_it_does
         aggregator = server(layout, execution="equivalent").among(roster)
         aggregator.held = present
         h = tuple(torch.randn(9, 4, generator=torch.Generator().manual_seed(m)).requires_grad_() for m in range(4))
-        names, roll = RoundNames(0, "fit", 0), Roll.everyone(4)
+        names, roll = RoundNames(0, Stage.FIT, 0), Roll.everyone(4)
         parties = PartyView(names, roster, (0, 1, 2, 3), roll.called, rows, None, present)
         exchange = Exchange(aggregator, Embeddings(h), parties, ServerView(names, roster, rows, roll, (4,) * 4))
         value = exchange.run()
