@@ -27,7 +27,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, Modular, PrimeField, auto_weight_bits
 from lightning_vfl.streams import stream
 from lightning_vfl.types import PartyRecords, Roll, Roster, Stage
-from lightning_vfl.wire import Aggregate, Contribution, Leg, LinearForms, Message, PartyView, ServerView
+from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, LinearForms, Message, PartyView, ServerView
 
 DEGREE = 2  # of what the parties compute on shares: data times weights
 SHARED_AT_ONCE = 2**21  # share elements of one message of set-up: 16 MiB
@@ -197,9 +197,9 @@ class LagrangeCoded(Aggregator):
         products = 2.0 * rows * int(w.sum()) * d * torch.ones(m).double()
         # section 6.2: sharing the weights is (ln² M) / |B| of the work of a round's upload, and is slowed down like it
         share = log(m) ** 2 / rows if rows else 1.0
-        models = Leg("model shares", "peers", (m - 1) * w * d, bits, weights, gate="all", delay_share=share)
-        hiding = (Leg("zero shares", "peers", (m - 1) * results, bits, zeros, gate="previous"),)
-        uploads = Leg("products", "server", results, bits, products, gate="rule")
+        models = Leg("model shares", "peers", (m - 1) * w * d, bits, weights, gate=Gate.ALL, delay_share=share)
+        hiding = (Leg("zero shares", "peers", (m - 1) * results, bits, zeros, gate=Gate.PREVIOUS),)
+        uploads = Leg("products", "server", results, bits, products, gate=Gate.RULE)
         return (models, *(hiding if self.rerandomise else ()), uploads)
 
     def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
@@ -233,7 +233,7 @@ class LagrangeCoded(Aggregator):
         k = self._coding.blocks_for(m)
         elements = -(-records // k) * torch.tensor(basis)
         flops = 2.0 * m * (k + self.privacy) * elements.double()
-        return (Leg("data shares", "peers", (m - 1) * elements, self.field.wire_bits, flops, gate="all"),)
+        return (Leg("data shares", "peers", (m - 1) * elements, self.field.wire_bits, flops, gate=Gate.ALL),)
 
     def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Shares | None:
         if self.equivalent:

@@ -29,7 +29,7 @@ from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster, RoundNames, Rows
-from lightning_vfl.wire import Leg, Message, PartyView, ServerView
+from lightning_vfl.wire import Gate, Leg, Message, PartyView, ServerView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -382,7 +382,7 @@ def _opening_legs(
     if roster.active is not None:
         sent[IDS] = torch.zeros(m, dtype=torch.int64)
         sent[IDS][roster.active] = others * (rows * ID_BYTES + OVERHEAD)
-    return tuple(Leg(kind, "peers", size, 8, nothing, gate="all") for kind, size in sent.items())
+    return tuple(Leg(kind, "peers", size, 8, nothing, gate=Gate.ALL) for kind, size in sent.items())
 
 
 def round_masks(names: RoundNames, rows: Rows) -> MaskNames:
