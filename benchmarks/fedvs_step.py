@@ -27,7 +27,7 @@ from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.field.limbs import plan
 from lightning_vfl.networks import MLP, PartyBank, PolynomialNetwork
 from lightning_vfl.protocols.preparation import Preparation
-from lightning_vfl.types import RoundNames
+from lightning_vfl.types import RoundNames, Stage
 from lightning_vfl.waiting import Threshold, WaitForAll
 
 PARTIES, COLUMNS, BLOCKS, PRIVACY, WIDTH, ROWS = 28, 28, 6, 1, 64, 43
@@ -58,7 +58,7 @@ def sharing(_: int = 0) -> tuple[float, float]:
     data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS, COLUMNS)
     data.setup("fit")
     module = build(LagrangeCoded(blocks=BLOCKS, privacy=PRIVACY), data)
-    parties, names, cpu = (module.aggregator, module.bottoms), RoundNames(0, "fit", 0), torch.device("cpu")
+    parties, names, cpu = (module.aggregator, module.bottoms), RoundNames(0, Stage.FIT, 0), torch.device("cpu")
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     Preparation().run(*parties, data.records("train"), module.roster, names, cpu, fitting=True)
     seconds = time.perf_counter() - began
@@ -144,7 +144,7 @@ def main() -> None:
         small.setup("fit")
         aggregator = LagrangeCoded(rerandomise=False)
         growth[parties] = median([fit(aggregator, small, where).step for _ in range(3)])
-        k = aggregator.setup.arrangement(6_000, parties, 0, "fit").count
+        k = aggregator.setup.arrangement(6_000, parties, 0, Stage.FIT).count
         rows.append({"round": f"coded, M = {parties}, K = {k}, 128 records", "ms/step": 1e3 * growth[parties]})
     slope = np.polyfit([log(m) for m in growth], [log(s) for s in growth.values()], 1)[0]
     rows.append({"round": f"growth from M = 4 to 64: M^{slope:.2f}"})

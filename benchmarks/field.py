@@ -77,9 +77,6 @@ def products(pairs: int) -> tuple[list[dict[str, Any]], dict[str, Pairs]]:
             rows.append(line)
             if left == (SIZE, SIZE):
                 square[repr(field)] = measured
-        a, b = elements(field, SIZE, SIZE), elements(field, SIZE, SIZE)
-        exact = partial(field.matmul, a, field.prepare(b, "right"))
-        rows.append(row(f"{(SIZE, SIZE)} x prepared", field, exact, floor(a, b), pairs)[0])
         shares = elements(field, 7, 1_000_000)  # K + T = 7 blocks and masks to 28 shares, and back to 5 blocks
         for what, at in (("encode 28 x 7 x 1,000,000", range(8, 36)), ("decode 5 x 7 x 1,000,000", range(100, 105))):
             exact = partial(interpolate, field, shares, range(1, 8), at)

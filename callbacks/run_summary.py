@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_vfl.privacy.events import AGAINST, coalitions, in_words, label
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.types import Stage
 
 
 class RunSummary(Callback):
@@ -52,7 +53,7 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     for name, value in sorted(trainer.callback_metrics.items()):
         if name.startswith(prefixes):
             yield name, f"{float(value):.4f}"
-    rounds, given_up = module.books.rounds.get("fit", 0), module.books.given_up
+    rounds, given_up = module.books.rounds.get(Stage.FIT, 0), module.books.given_up
     yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
     if module.books.corrected:
         yield (

@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.logs import is_due
-from lightning_vfl.types import RoundNames, VerticalBatch
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch
 
 from .injector import protocol
 
@@ -83,7 +83,7 @@ def measure(trainer: Trainer, module: VFLModule) -> dict[str, Tensor]:
     metrics = module.val.metrics.clone(prefix="train/")
     metrics.reset()
     loader: Any = trainer.train_dataloader
-    names = RoundNames(module.seed, "validation", 0)
+    names = RoundNames(module.seed, Stage.VALIDATION, 0)
     with _evaluating(module), trainer.precision_plugin.val_step_context():
         for batch in _batches(loader.records):
             batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch), module.device)

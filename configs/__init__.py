@@ -1,1 +1,5 @@
-"""Recipes: data/, protocol/ and trainer/ parts that overlay. This file only makes the folder a package."""
+"""Recipes for data, protocol, policy, faults and trainer, which overlay each other, and studies; and their lookup."""
+
+from .lookup import find_recipe, packaged
+
+__all__ = ["find_recipe", "packaged"]

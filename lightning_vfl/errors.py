@@ -1,4 +1,7 @@
-"""What is raised: for what a user asked for and cannot have, and for a message that cannot be used."""
+"""The exceptions of the toolkit, and a part of their messages."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class ConfigurationError(ValueError):
@@ -19,3 +22,21 @@ class MalformedMessage(ValueError):
 
     The round ends with it, because a result that was computed from such a message would be wrong.
     """
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 2) -> str:
+    """The end of an error message about an unknown word: the known words that are most like it.
+
+    Args:
+        word: what was given.
+        known: what is allowed.
+        otherwise: the end if no known word is like it; default: all known words.
+        most: words that are named at most.
+
+    Examples:
+        >>> nearest("overide", ["overrides", "seeds"]), nearest("x", ["overrides", "seeds"])
+        ('did you mean overrides?', 'use one of overrides, seeds')
+    """
+    words = list(known)
+    near = difflib.get_close_matches(word, words, n=most, cutoff=0.55)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(words)}"

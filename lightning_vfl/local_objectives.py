@@ -16,6 +16,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.autoencoder import mirrored
 from lightning_vfl.networks.mlp import MLP
 
+__all__ = ["BarlowTwins", "LocalObjective", "Reconstruction"]
+
 Call = Callable[[Tensor], Tensor]
 
 

@@ -7,6 +7,8 @@ from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Me
 
 from lightning_vfl.errors import ConfigurationError
 
+__all__ = ["Binary", "MultiClass", "Objective", "Regression", "objective_for"]
+
 
 class Objective(nn.Module, ABC):
     """A learning task. ``num_classes`` is what the datamodule reports; None means real-valued labels."""

@@ -5,8 +5,9 @@ width, S_m the per-record shape of party m's features.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Stage = Literal["fit", "sanity check", "validation", "test", "predict"]
+
+class Stage(StrEnum):
+    """What a round is part of. A stage equals its word, and streams, logs and printed texts have the word itself."""
+
+    FIT = "fit"
+    SANITY_CHECK = "sanity check"
+    VALIDATION = "validation"
+    TEST = "test"
+    PREDICT = "predict"
+
+    def __repr__(self) -> str:
+        return repr(self.value)  # streams of random numbers are named by the printed form
 
 
 class Event(NamedTuple):

@@ -6,12 +6,21 @@ The letters are those of ``lightning_vfl.types``.
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal
 
 from torch import Tensor
 
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+
+
+class Gate(StrEnum):
+    """When the server stops waiting for the messages of a leg."""
+
+    ALL = "all"  # when every called party has answered, or the waiting rule has lost its patience
+    RULE = "rule"  # when the protocol's waiting rule says so
+    PREVIOUS = "previous"  # with the leg before this one, in whose messages this leg travels
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one truth to compare by
@@ -25,8 +34,7 @@ class Leg:
             peers, those for all M - 1 of them.
         bits: wire size of one number.
         flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
-        gate: who closes the leg: ``all`` called parties, the protocol's waiting ``rule``, or the first n; ``previous``
-            travels with the leg before it and is closed with it.
+        gate: when the server stops waiting for the leg; a number: after so many answers.
         delay_share: how many times an injected delay falls on this leg; FedVS 6.2 puts (ln² M) / B on sharing models.
     """
 
@@ -35,7 +43,7 @@ class Leg:
     elements: Tensor
     bits: int
     flops: Tensor
-    gate: Literal["all", "rule", "previous"] | int = "rule"
+    gate: Gate | int = Gate.RULE
     delay_share: float = 1.0
 
     def among(self, called: int) -> "Leg":

@@ -11,11 +11,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from itertools import dropwhile, groupby
 from pathlib import Path
-from unittest.mock import patch
 
-from lightning_vfl import cli
-from lightning_vfl.commands import privacy as privacy_command
-from lightning_vfl.commands import study as command
+from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -46,18 +44,12 @@ def commands(text: str) -> Iterator[list[str]]:
 def parse(arguments: list[str]) -> None:
     """Parse arguments of ``lightning-vfl``, and go no further."""
     said = StringIO()
-    halt = patch.object(cli.VFLCLI, "parse_arguments", lambda _, parser, args: (parser.parse_args(args), sys.exit()))
     try:
-        with redirect_stdout(StringIO()), redirect_stderr(said), halt:
-            if arguments[:1] in (["study"], ["plot"]):
-                command.parse(arguments)
-            elif arguments[:1] == ["privacy"]:
-                cli.run(["fit", *privacy_command.parse(arguments[1:])[1]])
-            else:
-                cli.run(arguments)
-    except SystemExit as end:
-        if end.code:
-            raise Broken(f"lightning-vfl {shlex.join(arguments)}: {said.getvalue().strip()}") from None
+        with redirect_stdout(StringIO()), redirect_stderr(said):
+            VFLCLI(arguments)
+    except (ConfigurationError, SystemExit) as end:
+        if not isinstance(end, SystemExit) or end.code:
+            raise Broken(f"lightning-vfl {shlex.join(arguments)}: {end} {said.getvalue().strip()}") from None
 
 
 def check(readme: Path) -> Iterator[str]:

@@ -1,30 +1,30 @@
 """``lightning-vfl keys``: the parties' long-lived identity keys, as PEM files in a folder."""
 
-from collections.abc import Sequence
+from lightning.pytorch.cli import LightningArgumentParser
 
-from lightning_vfl.commands.parse_errors import OneLineParser
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.crypto import Identities
 
+_ABOUT = (
+    "Generate a long-lived identity key (Ed25519) for every party: party-0.key.pem (private, mode 0600) and "
+    "party-0.pub.pem in FOLDER, and so on. Existing files are never overwritten. A recipe uses the keys with "
+    "--model.aggregator.init_args.identities FOLDER. In a deployment, every party generates its own pair, keeps the "
+    "private key and gives the public key to all others."
+)
 
-def execute(arguments: Sequence[str]) -> None:
-    """Draw and write the keys.
 
-    Args:
-        arguments: of ``lightning-vfl``, behind ``keys``.
+class KeysCommand(Command):
+    """Generate the keys and write them."""
 
-    Raises:
-        ConfigurationError: for fewer than one party, and for files that exist already.
-    """
-    parser = OneLineParser(
-        prog="lightning-vfl keys",
-        description="Draw a long-lived identity key (Ed25519) for every party: party-0.key.pem (private, mode 0600) "
-        "and party-0.pub.pem in FOLDER, and so on; existing files are never overwritten. A recipe uses them with "
-        "--model.aggregator.init_args.identities FOLDER. In a deployment every party draws its own pair, keeps the "
-        "private key and gives the public one to all others.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("folder", metavar="FOLDER", help="where the files are written; made if it does not exist")
-    parser.add_argument("--parties", type=int, required=True, help="how many parties there are")
-    own = parser.parse_args(list(arguments))
-    made = Identities.make(own.folder, own.parties)
-    print(f"{made.folder}: identity keys of parties 0 to {own.parties - 1}")
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        parser = cli.empty_parser()
+        parser.description = _ABOUT
+        parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of the files; made if it does not exist")
+        parser.add_argument("--parties", type=int, required=True, help="number of parties")
+        return parser
+
+    def run(self, cli: VFLCLI) -> int:
+        made = Identities.make(cli.given.folder, cli.given.parties)
+        print(f"{made.folder}: identity keys of parties 0 to {cli.given.parties - 1}")
+        return 0

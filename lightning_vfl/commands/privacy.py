@@ -1,18 +1,21 @@
 """``lightning-vfl privacy``: what a fit of a recipe costs its records at most, computed without training."""
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Literal
 
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.callbacks.injector import FaultInjector
-from lightning_vfl.commands.parse_errors import OneLineParser
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyEvent, worst_epsilon
@@ -24,52 +27,45 @@ from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, 
 from lightning_vfl.protocols.round import RoundVFL
 
 MOST_COUNTED = 10_000  # epochs that are gone through one by one
-DELTAS = (1e-3, 1e-5, 1e-7)
+DELTAS = [1e-3, 1e-5, 1e-7]
+
+_ABOUT = (
+    "Compute what a fit of this recipe costs its records in privacy at most, without training. The command takes the "
+    "options of fit (--config data/digits --config protocol/pbm --trainer.max_epochs 10) and the options below."
+)
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command's own arguments, and those of the recipe."""
-    parser = OneLineParser(
-        prog="lightning-vfl privacy",
-        description="What a fit of this recipe costs its records in privacy at most. Besides the options below it "
-        "takes those of fit: --config data/digits --config protocol/pbm --trainer.max_epochs 10.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--delta", type=float, nargs="+", default=DELTAS, help="δ of the table (default: %(default)s)")
-    parser.add_argument("--solve", choices=("beta", "levels", "epochs"), help="what to find for --target-epsilon")
-    parser.add_argument("--target-epsilon", type=float, help="ε to stay below")
-    parser.add_argument("--unit", choices=UNITS, default="party-record", help="of --solve (default: %(default)s)")
-    own, recipe = parser.parse_known_args(list(arguments))
-    if (own.solve is None) != (own.target_epsilon is None):
-        parser.error("--solve and --target-epsilon belong together; give both")
-    return own, recipe
+class PrivacyCommand(Command):
+    """Print the table of a recipe, and the setting that would meet a target."""
 
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        parser = cli.trainer_parser("fit")
+        parser.description = _ABOUT
+        parser.add_argument("--delta", type=float, nargs="+", default=DELTAS, help="values of δ in the table")
+        parser.add_argument("--solve", type=Literal["beta", "levels", "epochs"], help="setting to find for a target ε")
+        parser.add_argument("--target-epsilon", type=float, help="largest ε that --solve may reach")
+        parser.add_argument("--unit", type=Literal[UNITS], default="party-record", help="what --solve protects")
+        return parser
 
-def execute(arguments: Sequence[str], build: Callable[[Sequence[str]], Any]) -> None:
-    """Print the table of a recipe, and what would meet a target.
-
-    Args:
-        arguments: of ``lightning-vfl``, behind ``privacy``.
-        build: makes a command line of ``fit`` that has built everything and runs nothing.
-
-    Raises:
-        ConfigurationError: for a recipe whose aggregator accounts for nothing.
-    """
-    own, recipe = parse(arguments)
-    done = build(["fit", *recipe])
-    module, data, trainer = done.model, done.datamodule, done.trainer
-    accounting = module.aggregator.accounting
-    if accounting is None or not isinstance(module, RoundVFL):
-        raise ConfigurationError(
-            f"{type(module.aggregator).__name__} claims no privacy that could be counted; use PoissonBinomial or "
-            "LocalGaussian"
-        )
-    plan = planned(module, data, trainer)
-    _print(plan, own.delta)
-    if accounting.simulated is not None:
-        print(accounting.simulated)
-    if own.solve is not None:
-        print(_solved(plan, own))
+    def run(self, cli: VFLCLI) -> int:
+        own = cli.given
+        if (own.solve is None) != (own.target_epsilon is None):
+            raise UsageError("--solve and --target-epsilon belong together; give both")
+        cli.build()
+        module = cli.model
+        accounting = module.aggregator.accounting
+        if accounting is None or not isinstance(module, RoundVFL):
+            raise ConfigurationError(
+                f"{type(module.aggregator).__name__} has no privacy guarantee to account for; use PoissonBinomial or "
+                "LocalGaussian"
+            )
+        plan = planned(module, cli.datamodule, cli.trainer)
+        _print(plan, own.delta)
+        if accounting.simulated is not None:
+            print(accounting.simulated)
+        if own.solve is not None:
+            print(_solved(plan, own))
+        return 0
 
 
 def planned(module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> "Plan":
@@ -151,7 +147,7 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
     Console().print(table)
 
 
-def _solved(plan: Plan, own: argparse.Namespace) -> str:
+def _solved(plan: Plan, own: Namespace) -> str:
     target, delta, unit = own.target_epsilon, own.delta[0] if len(own.delta) == 1 else 1e-5, own.unit
     goal = f"ε ≤ {target:g} of a {label(unit)}, at δ = {delta:g}"
     if own.solve == "epochs":

@@ -1,26 +1,21 @@
-"""Recipes by name, and our own classes by their short names.
+"""Recipes and short class names on the command line, made full before the parser reads them."""
 
-One rule for ``--config NAME``: a file of that name is used; if there is none, NAME is looked up below the packaged
-``configs/`` folder, where a leading ``configs/`` and the ending ``.yaml`` may be left out: ``--config data/digits``.
-"""
-
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
 
-_ROOMS = (  # a later one wins: callbacks have the names of the fault models that they add
+_MODULES = (  # of the classes that a recipe may name; callbacks come last, since they share names with fault models
     "aggregators",
     "datamodules",
     "field",
+    "local_objectives",
     "missing",
     "networks",
     "objectives",
@@ -31,45 +26,15 @@ _ROOMS = (  # a later one wins: callbacks have the names of the fault models tha
 )
 
 
-def packaged() -> dict[str, Traversable]:
-    """The recipes that ship with the package, by name: ``data/digits`` -> its file."""
-
-    def walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                yield from walk(entry, f"{prefix}{entry.name}/")
-            elif entry.name.endswith(".yaml"):
-                yield prefix + entry.name.removesuffix(".yaml"), entry
-
-    return dict(sorted(walk(files("lightning_vfl.configs"), "")))
-
-
-def find_recipe(name: str) -> str:
-    """The path of a recipe: the file itself, or the packaged one of that name.
-
-    Raises:
-        ConfigurationError: if there is neither; the message names the nearest recipes.
-    """
-    if Path(name).is_file() or name.lstrip().startswith("{"):  # a file, or JSON on the command line
-        return name
-    recipes = packaged()
-    short = name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".yaml")
-    if short in recipes:
-        return str(recipes[short])
-    near = difflib.get_close_matches(short, recipes, n=3, cutoff=0.5) or [r for r in recipes if short in r.split("/")]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"packaged recipes are {', '.join(recipes)}"
-    raise ConfigurationError(f"--config {name}: no such file, and no packaged recipe of that name; {hint}")
-
-
 @cache
 def own_classes() -> dict[str, str]:
     """Short name -> import path of every public class of the toolkit."""
     paths = {}
-    for room in _ROOMS:
-        module = import_module(f"lightning_vfl.{room}")
-        for name in getattr(module, "__all__", ()):
-            if isinstance(getattr(module, name), type):
-                paths[name] = f"{module.__name__}.{name}"
+    for name in _MODULES:
+        module = import_module(f"lightning_vfl.{name}")
+        for public in module.__all__:
+            if isinstance(getattr(module, public), type):
+                paths[public] = f"{module.__name__}.{public}"
     return paths
 
 
@@ -126,7 +91,10 @@ def _about_data(words: Sequence[str]) -> str:
 
 def _expand(option: str, value: str) -> str:
     if option in ("-c", "--config"):
-        return find_recipe(value)
+        try:
+            return find_recipe(value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--config {error}") from None
     if option.endswith((".bottom", ".top", ".class_path")):
         return own_classes().get(value, value)
     return value

@@ -1,11 +1,11 @@
-"""Exact arithmetic modulo a prime or a product of primes, and what is coded with it."""
+"""Exact arithmetic modulo a prime or a product of primes, and codes over it."""
 
 from lightning_vfl.field.code import LagrangeCode
 from lightning_vfl.field.fixed_point import FixedPoint, auto_weight_bits
 from lightning_vfl.field.gao import Decoded, DecodingError, decode
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
 from lightning_vfl.field.limbs import Limbs, Plan, plan
-from lightning_vfl.field.modular import Modular, Prepared
+from lightning_vfl.field.modular import Modular
 from lightning_vfl.field.prime import PrimeField
 from lightning_vfl.field.product import PrimeProduct
 
@@ -17,7 +17,6 @@ __all__ = [
     "Limbs",
     "Modular",
     "Plan",
-    "Prepared",
     "PrimeField",
     "PrimeProduct",
     "auto_weight_bits",

@@ -1,4 +1,4 @@
-"""What all moduli share: integers in [0, p) as int64 tensors."""
+"""The base class of moduli: integers in [0, p) as int64 tensors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ class Modular(ABC):
 
     Shapes: as torch broadcasts; results are new tensors.
     Units: field elements; ``wire_bits`` bits each when sent.
-    Guarantee: every result is exact and in [0, p). Elements outside [0, p) and other dtypes are refused by ``matmul``,
-        ``prepare``, ``multiply``, ``inverse``, ``embed`` and ``lift``.
-    Not guaranteed: constant running time; a range check in ``add``, ``sum``, ``subtract`` and ``negate``, which would
-        cost more than they do; gradients.
+    Guarantee: every result is exact and in [0, p). ``matmul``, ``totals`` and ``lift`` refuse elements outside [0, p)
+        and other dtypes; ``embed`` refuses integers that do not fit.
+    Not guaranteed: constant running time; a range check in ``add`` and ``sum``, which would take longer than the
+        addition; gradients.
 
     Args:
         modulus: p.
@@ -46,39 +46,20 @@ class Modular(ABC):
         return hash((type(self), self.modulus))
 
     @abstractmethod
-    def matmul(self, a: "Tensor | Prepared", b: "Tensor | Prepared") -> Tensor:
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """The product of two (batches of) matrices: (*, m, k) times (*, k, n), batch dimensions broadcast."""
 
-    @abstractmethod
-    def prepare(self, x: Tensor, side: str) -> "Prepared":
-        """An operand of ``matmul`` taken apart once, to be used in many products; ``side`` is ``left`` or ``right``."""
-
-    @abstractmethod
-    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        """Element-wise product."""
-
-    @abstractmethod
-    def inverse(self, x: Tensor) -> Tensor:
-        """Element-wise inverse; refuses elements without one."""
-
     def columns_at_once(self, terms: int) -> int:
-        """Columns in which a product with few terms and very many columns is best cut: whatever it makes stays cached.
+        """How many columns a product of few terms and very many columns should compute at a time, to stay in the cache.
 
-        Uncut, 28 x 7 by 7 x 1,000,000 took 2.2 times as long modulo three primes, 1.6 times modulo 2^61 - 1.
+        All columns at once, 28 x 7 by 7 x 1,000,000 took 2.2 times as long modulo three primes, 1.6 times modulo
+        2^61 - 1.
         """
         return 2**15
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """Element-wise sum."""
         return self._up((b - self.modulus) + a)  # not a + b, which passes 2^63 for the large moduli
-
-    def subtract(self, a: Tensor, b: Tensor) -> Tensor:
-        """Element-wise difference."""
-        return self._up(a - b)
-
-    def negate(self, x: Tensor) -> Tensor:
-        """Element-wise p - x, and 0 for 0."""
-        return self._up(-x)
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over the first dimension, of at least one element."""
@@ -93,7 +74,7 @@ class Modular(ABC):
         """The sums (H, *S) over the second dimension of x (H, n, *S), n at least 1.
 
         Raises:
-            ConfigurationError: for what is no int64 tensor of elements in [0, p).
+            ConfigurationError: if x is not an int64 tensor of elements in [0, p).
         """
         if x.device.type != "cpu" or x.shape[1] * self.modulus >= 2**62:
             self.check(x)
@@ -129,8 +110,8 @@ class Modular(ABC):
     def random(self, shape: Sequence[int], words: "Words", device: torch.device | str = "cpu") -> Tensor:
         """Uniform elements from a source of random words, without bias.
 
-        As many low bits as p has are taken of each word, of each half of it if p has at most 32, and what is not below
-        p is thrown away.
+        Each word, or each half of a word if p has at most 32 bits, gives as many low bits as p has. Values of p or
+        above are rejected.
 
         Args:
             shape: of the result.
@@ -151,16 +132,16 @@ class Modular(ABC):
         return torch.from_numpy(np.concatenate(found)).reshape(tuple(shape)).to(device)
 
     def check(self, *tensors: Tensor) -> None:
-        """Refuse what is not an int64 tensor of elements in [0, p)."""
+        """Refuse tensors that are not int64 or have elements outside [0, p)."""
         for x in tensors:
             low, high = self._extremes(x)
             if low < 0 or high >= self.modulus:
                 self.refuse(low if low < 0 else high)
 
     def refuse(self, element: int) -> None:
-        """Say that something is no element."""
+        """Raise the error for an integer outside [0, p)."""
         raise ConfigurationError(
-            f"{element} is no element modulo {self.modulus}: elements are in [0, {self.modulus}); "
+            f"{element} is not an element modulo {self.modulus}: elements are in [0, {self.modulus}); "
             "map signed integers with embed()"
         )
 
@@ -175,25 +156,6 @@ class Modular(ABC):
     def _up(self, x: Tensor) -> Tensor:
         """[-p, p) to [0, p), in place."""
         return x.add_((x >> 63).bitwise_and_(self.modulus))
-
-
-class Prepared:
-    """An operand of one modulus' ``matmul``, taken apart: made by ``prepare``, read by ``matmul`` alone.
-
-    Args:
-        owner: the modulus.
-        side: ``left`` or ``right``.
-        shape: of the operand.
-        parts: its limbs, or its residues modulo each prime, as float64.
-        limbs: number of limbs.
-    """
-
-    def __init__(self, owner: Modular, side: str, shape: torch.Size, parts: Tensor, limbs: int) -> None:
-        self.owner = owner
-        self.side = side
-        self.shape = shape
-        self.parts = parts
-        self.limbs = limbs
 
 
 def integers(x: Tensor) -> None:
@@ -216,9 +178,3 @@ def product_shape(a: torch.Size, b: torch.Size) -> tuple[int, ...]:
         raise ConfigurationError(
             f"the batches {tuple(a[:-2])} and {tuple(b[:-2])} do not broadcast; use equal sizes or 1"
         ) from None
-
-
-def known_side(side: str) -> None:
-    """Refuse another word."""
-    if side not in ("left", "right"):
-        raise ConfigurationError(f"an operand stands on the left or right, not on the '{side}'; use left or right")

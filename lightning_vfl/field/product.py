@@ -8,7 +8,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import floats
 from lightning_vfl.field.limbs import plan
-from lightning_vfl.field.modular import Modular, Prepared, integers, known_side, product_shape
+from lightning_vfl.field.modular import Modular, integers, product_shape
 from lightning_vfl.field.prime import PrimeField
 
 P63 = (2097143, 2097133, 2097131)  # the largest primes below 2^21; their product is the largest kind below 2^63
@@ -19,8 +19,8 @@ class PrimeProduct(Modular):
 
     A float64 product of residues modulo a prime below 2^22 is exact without limbs for 2,048 terms (8,192 below 2^21),
     so that ``matmul`` takes one product a prime: three for the 63 bits of the default, where 2^61 - 1 takes eight. It
-    is a ring, not a field: multiples of one of the primes have no inverse. Interpolation needs no more than points
-    that differ modulo each prime, and uniform masks hide as they do in a field.
+    is a ring, not a field: multiples of one of the primes have no inverse. Interpolation works for points that differ
+    modulo each prime, and uniform masks hide a value as they do in a field.
 
     Shapes: matmul (*, m, k) times (*, k, n) gives (*, m, n), batch dimensions broadcast.
     Units: elements, int64 in [0, p); ``wire_bits`` bits on the wire.
@@ -44,53 +44,30 @@ class PrimeProduct(Modular):
         fits = primes and min(primes) >= 2**13 and max(primes) < 2**22 and prod(primes) < 2**63
         if not fits or len(set(primes)) != len(primes):
             raise ConfigurationError(
-                f"the primes {', '.join(map(str, primes))} make no modulus; "
+                f"the primes {', '.join(map(str, primes))} do not make a modulus; "
                 "use distinct primes from 2^13 to 2^22 with a product below 2^63"
             )
+        for p in primes:
+            PrimeField(p)  # refuses composite numbers
         super().__init__(prod(primes))
         self.primes = primes
-        self.fields = tuple(PrimeField(p) for p in primes)
 
     def __repr__(self) -> str:
         return f"PrimeProduct({self.primes})"
 
-    def matmul(self, a: Tensor | Prepared, b: Tensor | Prepared) -> Tensor:
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         batch = product_shape(a.shape, b.shape)
         terms = b.shape[-2]
-        a, b = self._prepared(a, "left"), self._prepared(b, "right")
+        left, right = self._residues(a), self._residues(b)
         shape = (len(self.primes), *batch, a.shape[-2], b.shape[-1])
-        digits = torch.empty(shape, dtype=torch.int64, device=a.parts.device)
-        for p, x, y, digit in zip(self.primes, a.parts, b.parts, digits, strict=True):
+        digits = torch.empty(shape, dtype=torch.int64, device=a.device)
+        for p, x, y, digit in zip(self.primes, left, right, digits, strict=True):
             floats.product(x.unsqueeze(-3), y.unsqueeze(-2), plan(terms, p), p, digit)
         return floats.join(digits, self.primes)
 
-    def prepare(self, x: Tensor, side: str) -> Prepared:
-        known_side(side)
-        product_shape(x.shape, x.mT.shape if x.dim() > 1 else x.shape)
-        return self._prepared(x, side)
-
-    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        self.check(a, b)
-        return floats.join(torch.stack([(a % p).mul(b % p).remainder_(p) for p in self.primes]), self.primes)
-
-    def inverse(self, x: Tensor) -> Tensor:
-        self.check(x)
-        residues = [x % p for p in self.primes]
-        for p, residue in zip(self.primes, residues, strict=True):
-            if (residue == 0).any():
-                raise ConfigurationError(f"a multiple of {p} has no inverse; take it out before")
-        fields = zip(self.fields, residues, strict=True)
-        return floats.join(torch.stack([field.inverse(residue) for field, residue in fields]), self.primes)
-
-    def _prepared(self, x: Tensor | Prepared, side: str) -> Prepared:
-        if isinstance(x, Prepared):
-            if x.owner != self or x.side != side:
-                raise ConfigurationError(
-                    f"an operand prepared for the {x.side} of {x.owner} is on the {side} of {self}; prepare it anew"
-                )
-            return x
+    def _residues(self, x: Tensor) -> Tensor:
         integers(x)
         parts, fine = floats.residues(x, self.primes)
         if not fine:
-            self.check(x)  # says which element
-        return Prepared(self, side, x.shape, parts, 1)
+            self.check(x)  # the error names the element
+        return parts

@@ -19,7 +19,7 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.streams import seed_of
-from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch
 
 
 @dataclass
@@ -127,7 +127,7 @@ class AsyncVFL(VFLModule):
             seed,
             begin=self.clock.seconds,  # a second fit goes on where the first has ended
             first=self.counts.most_events,
-            number=self.books.rounds.get("fit", 0),
+            number=self.books.rounds.get(Stage.FIT, 0),
         )
 
     def on_fit_start(self) -> None:
@@ -160,7 +160,7 @@ class AsyncVFL(VFLModule):
 
     def requests_made(self) -> int:
         """Two for each event of the busiest party and for its next; for each event of all, if the server was down."""
-        events = self.books.rounds.get("fit", 0)
+        events = self.books.rounds.get(Stage.FIT, 0)
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
         return max(2 * (self.counts.most_events + 1), 2 * events if down else 0)
 

@@ -40,10 +40,11 @@ from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
-from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 
 BOOKS = "lightning_vfl"  # key in a checkpoint
+SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
 class VFLModule(SafelyLoaded, TrainedModule, ABC):
@@ -149,7 +150,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         setup = self.aggregator.setup
         if setup is None:
             return Shuffled(len(records), batch_size, seed, drop_last)
-        blocks = setup.arrangement(len(records), self.roster.parties, self.seed, "fit")
+        blocks = setup.arrangement(len(records), self.roster.parties, self.seed, Stage.FIT)
         return Aligned(blocks, batch_size, seed, drop_last)
 
     def own_books(self) -> Any:
@@ -194,7 +195,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def requests_made(self) -> int:
         """How many requests each party has had in training so far; two a round."""
-        return 2 * self.books.rounds.get("fit", 0)
+        return 2 * self.books.rounds.get(Stage.FIT, 0)
 
     # ---- networks
 
@@ -227,7 +228,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse what cannot be right before anything runs."""
-        self.forget("fit", "validation", "test", "predict")  # what a run that was broken off has left
+        self.forget(*SET_UP)  # what a run that was broken off has left
         if self.datamodule is not None and self.hparams["party_shapes"] is not None:
             refuse_other_data(self.hparams, self.datamodule)
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
@@ -244,7 +245,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
             )
         refuse_overlap(self.roster, None)
         ids = torch.arange(features[0].shape[0])
-        names = RoundNames(self.seed, "predict", self.books.next_round("predict"))
+        names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
         return self.objective.predict(self.output(VerticalBatch(features, None, ids), names))
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
@@ -281,7 +282,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         self.seed = books["seed"]
         self.faults.reseed(self.seed)
         self.books.load(books)
-        self.preparation.forget("fit", "validation", "test", "predict")  # their rounds may be counted back
+        self.preparation.forget(*SET_UP)  # their rounds may be counted back
         self.preparation.load(books.get("preparation", {}))
         path = None if self._trainer is None else self.trainer.ckpt_path
         self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -76,7 +77,7 @@ class Books:
     def next_round(self, stage: Stage) -> int:
         """The number of the round that begins now."""
         number = self.rounds.get(stage, 0)
-        self.rounds[stage] = number + 1
+        self.rounds[str(stage)] = number + 1  # checkpoints hold plain strings
         return number
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
@@ -102,7 +103,7 @@ class Books:
         Returns:
             The seconds that it takes.
         """
-        self.opened[stage] = number
+        self.opened[str(stage)] = number
         taken = 0.0
         for leg in legs:
             named, seconds = _timed(leg, stage, self.clock)
@@ -148,7 +149,7 @@ class Books:
 @lru_cache(maxsize=256)  # a run has few different legs of this kind
 def _timed(leg: Leg, stage: Stage, clock: VirtualClock) -> tuple[Leg, float]:
     """The leg under the name of its stage, and the seconds that it takes."""
-    named = leg if stage == "fit" else replace(leg, kind=f"{stage} {leg.kind}")
+    named = leg if stage == Stage.FIT else replace(leg, kind=f"{stage} {leg.kind}")
     return named, float((clock.computing(leg.flops) + clock.transfer(leg)).max())
 
 
@@ -162,6 +163,8 @@ def _plain(value: Any) -> Any:
         return {**asdict(value), "total": value.total.cpu()}
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, dict):
+        return {(key.value if isinstance(key, Enum) else key): _plain(inner) for key, inner in value.items()}
     return list(value) if isinstance(value, tuple) else deepcopy(value)
 
 

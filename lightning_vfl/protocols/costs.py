@@ -13,7 +13,7 @@ from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.types import Roster
-from lightning_vfl.wire import Leg, LinearForms
+from lightning_vfl.wire import Gate, Leg, LinearForms
 
 Groups = tuple[tuple[int, ...], ...]
 Shapes = tuple[tuple[int, ...], ...]
@@ -110,4 +110,4 @@ def labels_leg(rows: int, roster: Roster) -> tuple[Leg, ...]:
     elements = torch.zeros(roster.parties, dtype=torch.int64)
     elements[roster.active] = rows
     nothing: Tensor = torch.zeros(roster.parties, dtype=torch.float64)
-    return (Leg("labels", "server", elements, FLOAT_BITS, nothing, gate="previous"),)
+    return (Leg("labels", "server", elements, FLOAT_BITS, nothing, gate=Gate.PREVIOUS),)

@@ -19,7 +19,7 @@ from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
 
-SPLITS: Mapping[Stage, str] = {"validation": "val", "test": "test", "predict": "predict"}
+SPLITS: Mapping[Stage, str] = {Stage.VALIDATION: "val", Stage.TEST: "test", Stage.PREDICT: "predict"}
 
 
 class Predictions(NamedTuple):
@@ -98,26 +98,26 @@ class EvaluatedModule(LightningModule, ABC):
         """The stage that the trainer is in; without one, prediction."""
         trainer = self._trainer
         if trainer is None or trainer.predicting:
-            return "predict"
+            return Stage.PREDICT
         if trainer.sanity_checking:
-            return "sanity check"
+            return Stage.SANITY_CHECK
         if trainer.testing:
-            return "test"
-        return "validation" if trainer.validating or trainer.evaluating else "fit"
+            return Stage.TEST
+        return Stage.VALIDATION if trainer.validating or trainer.evaluating else Stage.FIT
 
     def on_validation_start(self) -> None:
         """Begin to count anew; set up validation records, once a fit."""
         self.val.reset()
-        self._set_up("validation", self.trainer.val_dataloaders)
+        self._set_up(Stage.VALIDATION, self.trainer.val_dataloaders)
 
     def on_test_start(self) -> None:
         """Begin to count anew; set up test records."""
         self.test.reset()
-        self._set_up("test", self.trainer.test_dataloaders)
+        self._set_up(Stage.TEST, self.trainer.test_dataloaders)
 
     def on_predict_start(self) -> None:
         """Set up the records to predict."""
-        self._set_up("predict", self.trainer.predict_dataloaders)
+        self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
         """Loss and metrics of a batch."""
@@ -134,21 +134,21 @@ class EvaluatedModule(LightningModule, ABC):
 
     def on_validation_epoch_end(self) -> None:
         """Where the training stood when it was validated."""
-        if self.stage == "validation":
+        if self.stage == Stage.VALIDATION:
             log_standing(self)
 
     def on_validation_end(self) -> None:
         """During a fit the shares are used again."""
         if self.trainer.state.fn == TrainerFn.VALIDATING:
-            self.forget("validation")
+            self.forget(Stage.VALIDATION)
 
     def on_test_end(self) -> None:
         """Give the shares back."""
-        self.forget("test")
+        self.forget(Stage.TEST)
 
     def on_predict_end(self) -> None:
         """Give the shares back."""
-        self.forget("predict")
+        self.forget(Stage.PREDICT)
 
     def _set_up(self, stage: Stage, loaders: Any) -> None:
         """Let the parties set up the records of a stage, once a fit, where evaluation runs through the protocol."""

@@ -40,7 +40,7 @@ class Preparation:
     def start_over(self) -> None:
         """Forget settings and metered stages, for a fit that does not resume a checkpoint."""
         self.agreed = {}
-        self.booked -= {"fit", "validation"}
+        self.booked -= {Stage.FIT, Stage.VALIDATION}
 
     def run(
         self,
@@ -74,7 +74,7 @@ class Preparation:
             if stage in self.booked:
                 return ()
             self.booked.add(stage)
-        return legs if stage == "fit" else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
+        return legs if stage is Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
 
     def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView) -> Any:
         """The parties' memory after the beginning of a round."""
@@ -105,7 +105,7 @@ class Preparation:
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint; plain values."""
-        return {"agreed": dict(self.agreed), "booked": sorted(self.booked)}
+        return {"agreed": dict(self.agreed), "booked": sorted(stage.value for stage in map(Stage, self.booked))}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the settings and the metered stages from a checkpoint."""
@@ -114,7 +114,7 @@ class Preparation:
 
 def stage_of(stage: Stage) -> Stage:
     """The stage whose set-up this stage uses: the sanity check runs on validation records."""
-    return "validation" if stage == "sanity check" else stage
+    return Stage.VALIDATION if stage is Stage.SANITY_CHECK else stage
 
 
 def _announce(name: str, records: int, size: int) -> None:

@@ -195,7 +195,7 @@ class RoundVFL(VFLModule, ABC):
     @property
     def trains_jointly(self) -> bool:
         """Whether several processes are in a training step: every parameter of each of them has to take part."""
-        return self.joint and self.stage == "fit"
+        return self.joint and self.stage == Stage.FIT
 
     def possible_events(self) -> tuple[PrivacyEvent, ...]:
         """What a round may release: with everybody in it, and, where parties may be missing, with as many as there are.

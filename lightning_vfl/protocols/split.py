@@ -28,7 +28,7 @@ from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Leg
 
@@ -147,7 +147,7 @@ class SplitVFL(RoundVFL):
             batches = [len(ids) for ids, _ in schedule.epoch(0)][: int(self.trainer.num_training_batches)]
             if records < len(data.records("train")):  # the others may all be in one batch
                 batches = [max(0, size - len(data.records("train")) + records) for size in batches]
-        done = self.books.rounds.get("fit", 0)
+        done = self.books.rounds.get(Stage.FIT, 0)
         return Exposure(
             group,
             self.embedding_widths[group[0]],

@@ -181,7 +181,7 @@ class TrainedModule(EvaluatedModule, ABC):
         self.faults.at(0, self.roster)
         if self.faults.models:
             refuse_scaler(self.trainer, "a round that nobody learns from has no gradients to be unscaled")
-        self.prepare("fit", "train")
+        self.prepare(Stage.FIT, "train")
         open_privacy(self, self.datamodule)
         if self.memory is None:
             return
@@ -206,18 +206,18 @@ class TrainedModule(EvaluatedModule, ABC):
         who = f"{type(aggregator).__name__} is set up before the first round and has to know the records"
         source = needed_data(self.datamodule, who).records(split)
         fitting = self.trainer.state.fn == TrainerFn.FITTING
-        if stage == "fit" and self.trainer.ckpt_path is None:
+        if stage == Stage.FIT and self.trainer.ckpt_path is None:
             self.preparation.start_over()
         names = RoundNames(self.seed, stage, 0)
         for leg in self.preparation.run(aggregator, self.bottoms, source, self.roster, names, self.device, fitting):
             self.books.meter.add(leg)
-            if stage == "fit":  # no virtual time passes in evaluation
+            if stage == Stage.FIT:  # no virtual time passes in evaluation
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
 
     def on_train_start(self) -> None:
         """How many mini-batches a pass has is known now."""
         loader = self.trainer.train_dataloader
-        refuse_other_records(self.preparation.sources.get("fit"), loader, type(self.aggregator).__name__)
+        refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
         schedule, steps = getattr(loader, "schedule", None), int(self.trainer.num_training_batches)
         self.books.pass_batches = steps if schedule is None else schedule.pass_batches
         self.books.epoch_batches = steps if schedule is None else schedule.steps
@@ -243,4 +243,4 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def on_fit_end(self) -> None:
         """Shares are as large as the data: give them back."""
-        self.forget("fit", "validation")
+        self.forget(Stage.FIT, Stage.VALIDATION)

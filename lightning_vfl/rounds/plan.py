@@ -20,7 +20,7 @@ from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.waiting import Fastest, WaitForAll, WaitingRule
-from lightning_vfl.wire import Leg
+from lightning_vfl.wire import Gate, Leg
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def plan_round(
 
     Args:
         costs: of a faultless round.
-        rule: closes the legs whose gate is ``rule``; its patience holds for the others too.
+        rule: closes the legs whose gate is ``Gate.RULE``; its patience holds for the others too.
         policy: what happens about the missing.
         held: (M,) bool, who holds at least one record of the batch; the others are not missed.
         forward: what happens on the way to the server.
@@ -162,13 +162,13 @@ def plan_round(
     asked, included = called, nobody
     ready = costs.forward
     for number, leg in enumerate(costs.legs):
-        if leg.gate == "previous":  # its work and its bytes are in those of the leg that it travels with
+        if leg.gate == Gate.PREVIOUS:  # its work and its bytes are in those of the leg that it travels with
             sent.append(sent[-1])
             continue
         speaks = asked & forward.sends
         reached = int(called.sum())
         encoding, sending = costs.encoding[number], costs.sending_among(number, reached)
-        for with_it in takewhile(lambda n: costs.legs[n].gate == "previous", range(number + 1, len(costs.legs))):
+        for with_it in takewhile(lambda n: costs.legs[n].gate == Gate.PREVIOUS, range(number + 1, len(costs.legs))):
             encoding, sending = encoding + costs.encoding[with_it], sending + costs.sending_among(with_it, reached)
         arrivals = (ready + encoding) * forward.slowdown + injected(leg, forward) + sending
         arrivals = arrivals.where(speaks & forward.links[:, 0], inf).where(asked, nan)
@@ -200,7 +200,7 @@ def plan_faultless(costs: RoundCosts, roster: Roster) -> RoundPlan:
 
 def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
     """Who is in when the leg's gate closes, and when; a leg that would never close ends with its last arrival."""
-    if leg.gate != "rule":
+    if leg.gate != Gate.RULE:
         rule = Fastest(leg.gate, rule.patience) if isinstance(leg.gate, int) else WaitForAll(rule.patience)
     who, when = rule.close(arrivals, needed)
     if isinf(when):
@@ -214,12 +214,13 @@ def check_pair(
     silent: bool,
     stragglers: Tensor,
     needed: int = 1,
-    first_gate: str | int = "rule",
+    first_gate: Gate | int = Gate.RULE,
     loses_quietly: bool = True,
 ) -> None:
     """Refuse a waiting rule and a policy that cannot train together.
 
-    ``first_gate`` is what closes the first leg, which decides who is in: under ``all``, the late of a later leg are.
+    ``first_gate`` closes the first leg, and so decides which parties are in: with ``Gate.ALL``, a party that is late in
+    a later leg is in.
     ``loses_quietly``: uploads can be used where one that was expected is missing.
 
     Raises:
@@ -234,7 +235,7 @@ def check_pair(
             "are no obstacle), recovery, or layout: segments, where a late group vanishes alone"
         )
     called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
-    included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == "rule" else parties)
+    included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == Gate.RULE else parties)
     if policy.plan(torch.ones(parties, dtype=torch.bool), torch.arange(parties) < included) is None:
         raise ConfigurationError(
             f"{rule} leaves somebody out of every round and {type(policy).__name__} discards such rounds, so nothing "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.wire import Leg
+from lightning_vfl.wire import Gate, Leg
 
 
 class VirtualClock:
@@ -96,7 +96,7 @@ class VirtualClock:
 
     def transfer(self, leg: Leg) -> Tensor:
         """(M,) seconds that each party's part of a leg is under way; what travels with another leg adds no latency."""
-        latency = 0.0 if leg.gate == "previous" else self.latency
+        latency = 0.0 if leg.gate == Gate.PREVIOUS else self.latency
         return leg.bytes.double() * 8 / self.bandwidth + latency
 
 

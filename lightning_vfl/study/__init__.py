@@ -2,7 +2,8 @@
 
 from lightning_vfl.study.bands import Band, band
 from lightning_vfl.study.grid import Run, grid
-from lightning_vfl.study.spec import Study, read_study
+from lightning_vfl.study.read import read_study
+from lightning_vfl.study.spec import Study
 from lightning_vfl.study.summary import summarise
 
 __all__ = ["Band", "Run", "Study", "band", "grid", "read_study", "summarise"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_vfl import __version__
-from lightning_vfl.commands.recipes import find_recipe
+from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study.spec import Study
 
@@ -110,7 +110,7 @@ def _found(name: str, where: str) -> str:
     try:
         found = find_recipe(name)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {str(error).removeprefix('--config ')}") from None
+        raise ConfigurationError(f"{where}: {error}") from None
     return str(Path(found).resolve()) if Path(found).is_file() else found  # workers may stand in another folder
 
 

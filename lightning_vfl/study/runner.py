@@ -53,7 +53,7 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
 
     Args:
         runs: in the order in which they are started.
-        command_line: ``lightning_vfl.cli.run``.
+        command_line: ``lightning_vfl.commands.program.run``.
         means: processes and threads.
         lock: file that this process holds locked as long as it lives.
         console: to draw the progress bar on.

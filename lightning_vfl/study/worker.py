@@ -18,7 +18,7 @@ from lightning_vfl.study.grid import Run
 from lightning_vfl.study.table import write_result
 
 CommandLine = Callable[[Sequence[str], Sequence[Callback]], Any]
-"""``lightning_vfl.cli.run``, handed over because the command line imports the studies and not the other way."""
+"""``lightning_vfl.commands.program.run``, given as an argument: the commands import this package, not the other way."""
 
 Outcome = Literal["finished", "failed"]
 

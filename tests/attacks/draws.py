@@ -19,13 +19,13 @@ from lightning_vfl.privacy import Budget, composed_epsilon
 from lightning_vfl.privacy.draws import Draws
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.rounds.exchange import Exchange, open_round
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.attacks.row import Row
 
 DELTA = 1e-5
 SEED = 7  # of the recipe that the attacker has read
-NAMES = RoundNames(SEED, "fit", 0)
+NAMES = RoundNames(SEED, Stage.FIT, 0)
 ROWS = 20_000  # records of each kind
 
 

@@ -35,7 +35,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude
 from lightning_vfl.privacy import Budget, Noise, Sigma
 from lightning_vfl.schedules.batches import Shuffled
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch
 from tests.attacks.row import Row
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _uploads(module: SplitVFL, batch: VerticalBatch, trial: int) -> Tensor:
     """(N, 2) what party 0 sends of all records, in a round of its own."""
     roll = Roll.everyone(2)
     brought = module.contribute(module.bottoms, batch, roll)
-    value, _ = module.exchange(batch, brought, RoundNames(0, "fit", trial), roll, Exclude())
+    value, _ = module.exchange(batch, brought, RoundNames(0, Stage.FIT, trial), roll, Exclude())
     return value[:, :WIDTH].detach()
 
 
@@ -292,7 +292,7 @@ def _epoch(module: SplitVFL, batch: VerticalBatch, order: list[list[int]], rate:
     hook = module.top.register_forward_pre_hook(lambda _, given: views.append(given[0].detach().clone()))
     optimizer = torch.optim.SGD(module.bottoms.parameters(), lr=rate)
     for number, ids in enumerate(order):
-        names = RoundNames(trial, "fit", number)
+        names = RoundNames(trial, Stage.FIT, number)
         output = module.run_round(_rows(batch, ids), names, Roll.everyone(2), module.missing)[0]
         optimizer.zero_grad()
         module.objective.loss(output, _labels(batch)[ids]).backward()
@@ -335,7 +335,9 @@ def calls(trials: int, times: int = 400) -> Found:
     sums = []
     for value in (-1.0, 1.0):
         batch = VerticalBatch((torch.full((trials, 1), value), torch.ones(trials, 1)), None, torch.arange(trials))
-        answers = [module.output(batch, RoundNames(0, "predict", call)) for call in range(times)]  # what forward did
+        answers = [
+            module.output(batch, RoundNames(0, Stage.PREDICT, call)) for call in range(times)
+        ]  # what forward did
         sums.append(torch.stack(answers).mean(0).flatten().detach().double().numpy())
     figures = (
         reported(protocol(Budget(5.0, DELTA)), TwoWorlds(0.0, Given()), unit) for unit in ("party-record", "party")

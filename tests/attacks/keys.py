@@ -28,13 +28,13 @@ from lightning_vfl.aggregators.secure.recovery import (
 )
 from lightning_vfl.crypto import Identities, KeyPair, MaskNames, PairKeys, PairMasks
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, Message, PartyView, ServerView
 from tests.attacks.row import Row
 
 LEVELS, B, D = 2**20, 4, 3
 STEP = 8 / LEVELS
-NAMES = RoundNames(0, "fit", 0)
+NAMES = RoundNames(0, Stage.FIT, 0)
 ROWS = Rows(torch.arange(B), 0, B)
 Tamper = Callable[[str, int, int, bytes], bytes]  # kind, sender, receiver, what was sent -> what arrives
 

@@ -12,7 +12,7 @@ from lightning_vfl.datamodules import Digits
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute, set_up
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import PartyView, ServerView
 from tests.attacks.row import Row
 
@@ -28,7 +28,7 @@ def decoded(width: int, batch: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]
     records = data.records("train")
     networks = [PolynomialNetwork(shape, width) for shape in data.party_shapes]
     bottoms = PartyBank(networks)
-    roster, names = Roster.singles(PARTIES), RoundNames(0, "fit", 0)
+    roster, names = Roster.singles(PARTIES), RoundNames(0, Stage.FIT, 0)
     aggregator = LagrangeCoded(blocks=1, privacy=1)
     ids = torch.arange(batch)
     rows, everyone = Rows(ids, 0, batch), Roll.everyone(PARTIES)

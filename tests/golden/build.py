@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import yaml
 
-from lightning_vfl.commands.recipes import own_classes, packaged
+from lightning_vfl.commands.recipes import own_classes
+from lightning_vfl.configs import packaged
 
 FACTORIES = {"bottom", "top", "norm", "host", "decoder", "optimizer", "lr_scheduler", "activation", "output_activation"}
 ALSO = {  # short names that only the command line's parser knows, by the type of the argument

@@ -6,7 +6,7 @@ from typing import Any
 
 SPLIT = ("concat", "sum", "mean", "max", "fedvs", "lagrange_shared", "vfedsec", "pbm", "pbm_local", "wait_dp")
 IN_THE_CLEAR = ("concat", "sum", "mean", "max")
-POLICIES = ("stale", "buffer", "zeros", "skip")  # discard is skip under another name
+POLICIES = ("stale", "buffer", "zeros", "skip")
 SPLIT_FAULTS = ("fedvs_stragglers", "fedvs_figure1", "unreliable", "vfedsec_dropout")
 FAULTS_OF = {  # besides faults/unreliable
     "mean": SPLIT_FAULTS,

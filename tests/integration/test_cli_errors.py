@@ -30,7 +30,7 @@ def empty_folder(tmp_path, monkeypatch):
         (["--model.widht", "3"], 2, "model: 'widht' is not a setting of SplitVFL; did you mean width"),
         (["--model.width", "wide"], 2, "model.width: Expected a int. Got value: wide"),
         (["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),
-        (["--trainer.loger", "false"], 2, "unknown option --trainer.loger"),
+        (["--trainer.loger", "false"], 2, "unknown option --trainer.loger false; did you mean --trainer.logger"),
         (["--data.partitioner", "NamedColumns"], 2, "NamedColumns needs a value for columns"),
         (["--model.width", "0"], 1, "width must be at least 1; got 0"),
         (["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"),
@@ -69,8 +69,10 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fitt"], "invalid choice: 'fitt'"),
-        ([], "fit"),
+        (["fitt"], "unknown command 'fitt'; did you mean fit?"),
+        ([], "no command is given; give one of fit, validate, test, predict, study, plot, privacy, keys"),
+        (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
+        (["fit", "data/digits"], "unexpected argument data/digits"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),
     ],
 )

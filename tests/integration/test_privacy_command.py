@@ -56,9 +56,9 @@ def test_what_meets_a_target(capsys, solve, target, found):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--config", "data/digits", "--config", "protocol/mean"], "Mean claims no privacy that could be counted"),
+        (["--config", "data/digits", "--config", "protocol/mean"], "Mean has no privacy guarantee to account for"),
         ([*PBM, "--solve", "beta"], "--solve and --target-epsilon belong together"),
-        ([*PBM, "--solve", "gamma", "--target-epsilon", "1"], "invalid choice: 'gamma'"),
+        ([*PBM, "--solve", "gamma", "--target-epsilon", "1"], "--solve: 'gamma' is none of beta, levels, epochs"),
         ([*PBM, "--trainer.max_epocs", "3"], "max_epocs"),
         (["--config", "protocol/pbm"], "data: no recipe names the data set; add one (--config data/digits)"),
         (

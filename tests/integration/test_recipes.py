@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lightning_vfl.cli import run
-from lightning_vfl.commands.recipes import packaged
+from lightning_vfl.configs import packaged
 from tests.unit.datamodules import miniature
 
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]

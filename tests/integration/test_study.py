@@ -18,10 +18,10 @@ import yaml
 from filelock import FileLock
 
 from lightning_vfl.cli import check, main
-from lightning_vfl.commands.recipes import packaged
+from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import grid, read_study
-from lightning_vfl.study.spec import find_study
+from lightning_vfl.study.read import find_study
 
 STUDY = """
 recipes:
@@ -224,11 +224,13 @@ def test_a_changed_setting_runs_again(capfd):
     ("arguments", "status", "message"),
     [
         (["study", "gone.yaml"], 1, "gone.yaml: no such file, and no packaged recipe of that name"),
-        (["study", "study.yaml", "--jobs", "0"], 1, "--jobs 0 does nothing; give 1 or more"),
-        (["study", "study.yaml", "--backend", "threads"], 2, "invalid choice: 'threads'"),
-        (["study", "study.yaml", "--job", "x"], 2, "invalid int value: 'x'"),
-        (["study", "study.yaml", "--backend-options", "x"], 2, "'x' is no mapping; write"),
-        (["study"], 2, "STUDY"),
+        (["study", "study.yaml", "--jobs", "0"], 2, "--jobs: 0 is none of whole number above 0, null"),
+        (["study", "study.yaml", "--backend", "threads"], 2, "--backend: 'threads' is none of loky, dask, ray"),
+        (["study", "study.yaml", "--jos", "x"], 2, "unknown option --jos x; did you mean --jobs"),
+        (["study", "study.yaml", "--backend-options", "x"], 2, "--backend-options: Expected a dict. Got value: x"),
+        (["study"], 2, "study needs STUDY; see study --help"),
+        (["study", "study.yaml", "more"], 2, "unexpected argument more"),
+        (["plot"], 2, "plot needs RESULTS"),
         (["plot", "nowhere"], 1, "nowhere/study.yaml"),
     ],
 )
@@ -322,4 +324,6 @@ def test_two_studies_do_not_share_a_folder(capsys):
     Path("out").mkdir()
     with FileLock("out/.lock"):
         assert study(STUDY) == 1
-    assert "a study is being run in out; wait for its end, or give another --out" in capsys.readouterr().err
+    assert (
+        "another process is running a study in out; wait for its end, or give another --out" in capsys.readouterr().err
+    )

@@ -9,7 +9,7 @@ import lightning_vfl.missing as room
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip, Stale, Zeros
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 M, B, D, N = 4, 3, 2, 8
@@ -22,7 +22,7 @@ def exchange(aggregator, policy, included, h, ids):
     everybody, nobody = torch.ones(M, dtype=torch.bool), torch.zeros(M, dtype=torch.bool)
     filled = policy.plan(everybody, included)
     roll = Roll(everybody, included, included, nobody if filled is None else filled)
-    names, roster, rows = RoundNames(0, "fit", 0), Roster.singles(M), Rows(ids, 0, len(ids))
+    names, roster, rows = RoundNames(0, Stage.FIT, 0), Roster.singles(M), Rows(ids, 0, len(ids))
     parties = PartyView(names, roster, tuple(range(M)), roll.called, rows, {})
     return Exchange(aggregator, Embeddings(h), parties, ServerView(names, roster, rows, roll, (D,) * M), policy)
 

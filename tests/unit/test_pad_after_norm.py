@@ -8,7 +8,7 @@ import torch
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.missing import Exclude, MissingPolicy, PadAfterNorm, Skip, Stale, Zeros
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 B, D = 3, 4
@@ -66,7 +66,7 @@ def test_before_the_norm_it_excludes(included):
     """The aggregate is that of Exclude."""
     included = torch.tensor(included, dtype=torch.bool)
     called, nobody = torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)
-    names, roster, rows = RoundNames(0, "fit", 0), Roster.singles(3), Rows(torch.arange(B), 0, B)
+    names, roster, rows = RoundNames(0, Stage.FIT, 0), Roster.singles(3), Rows(torch.arange(B), 0, B)
     roll = Roll(called, included, included, nobody)
     view = ServerView(names, roster, rows, roll, (2, 2, 2))
     h = tuple(torch.randn(B, 2, generator=torch.Generator().manual_seed(m)) for m in range(3))

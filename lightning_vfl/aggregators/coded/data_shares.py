@@ -15,7 +15,7 @@ from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, auto_weight_bits
 from lightning_vfl.types import PartyRecords, Roster, Stage
-from lightning_vfl.wire import Leg, Message, PartyView
+from lightning_vfl.wire import Gate, Leg, Message, PartyView
 
 SHARED_AT_ONCE = 2**21  # share elements of one message of set-up: 16 MiB
 QUANTISED_AT_ONCE = 8192  # records
@@ -67,7 +67,7 @@ class DataShares(Setup):
         k = self.coding.blocks_for(m)
         elements = -(-records // k) * torch.tensor(basis)
         flops = 2.0 * m * (k + self.coding.privacy) * elements.double()
-        return (Leg(DATA, "peers", (m - 1) * elements, self.coding.field.wire_bits, flops, gate="all"),)
+        return (Leg(DATA, "peers", (m - 1) * elements, self.coding.field.wire_bits, flops, gate=Gate.ALL),)
 
     def propose(self, records: PartyRecords, party: int, weight: Tensor, roster: Roster) -> Mapping[str, int]:
         """The most scale bits at which the party's own part of a sum cannot wrap around."""
@@ -139,4 +139,4 @@ def arrangement(coding: Coding, records: int, parties: int, seed: int, stage: St
     Evaluation goes through its records in order, so that K records in succession make a coded row.
     """
     k = coding.blocks_for(parties)
-    return Blocks.shuffled(records, k, seed, stage) if stage == "fit" else Blocks(records, k)
+    return Blocks.shuffled(records, k, seed, stage) if stage is Stage.FIT else Blocks(records, k)

@@ -19,7 +19,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
 from lightning_vfl.streams import stream
 from lightning_vfl.types import Roll, Roster
-from lightning_vfl.wire import Aggregate, Contribution, Leg, LinearForms, Message, PartyView, ServerView
+from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, LinearForms, Message, PartyView, ServerView
 
 DEGREE = 2  # of what the parties compute on shares: data times weights
 
@@ -53,9 +53,9 @@ class ProductWire(Wire):
         products = 2.0 * rows * int(w.sum()) * d * torch.ones(m).double()
         # section 6.2: sharing the weights is (ln² M) / |B| of the work of a round's upload, and is slowed down like it
         share = log(m) ** 2 / rows if rows else 1.0
-        models = Leg(MODELS, "peers", (m - 1) * w * d, bits, weights, gate="all", delay_share=share)
-        hiding = (Leg(ZEROS, "peers", (m - 1) * results, bits, zeros, gate="previous"),)
-        uploads = Leg(PRODUCTS, "server", results, bits, products, gate="rule")
+        models = Leg(MODELS, "peers", (m - 1) * w * d, bits, weights, gate=Gate.ALL, delay_share=share)
+        hiding = (Leg(ZEROS, "peers", (m - 1) * results, bits, zeros, gate=Gate.PREVIOUS),)
+        uploads = Leg(PRODUCTS, "server", results, bits, products, gate=Gate.RULE)
         return (models, *(hiding if self.rerandomise else ()), uploads)
 
     def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:

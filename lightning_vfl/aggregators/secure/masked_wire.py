@@ -23,7 +23,7 @@ from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.draws import OwnKeystreams
 from lightning_vfl.types import Roll, Roster
-from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
+from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, Message, PartyView, ServerView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,10 +63,10 @@ class MaskedWire(Wire):
         if self.layer.recovery is None:
             return (masked,)
         m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
-        keys = Leg(ROUND_KEYS, "server", torch.full((m,), SIZE), 8, nothing, gate="previous")
+        keys = Leg(ROUND_KEYS, "server", torch.full((m,), SIZE), 8, nothing, gate=Gate.PREVIOUS)
         needed = self.needed(m)
         signed = Leg(SIGNED, "server", torch.full((m,), SIGNATURE), 8, nothing, gate=needed)
-        lists = Leg(LISTS, "parties", torch.full((m,), needed * SIGNATURE), 8, nothing, gate="all", delay_share=0.0)
+        lists = Leg(LISTS, "parties", torch.full((m,), needed * SIGNATURE), 8, nothing, gate=Gate.ALL, delay_share=0.0)
         shares = Leg(REVEALED, "server", torch.full((m,), m * LIMBS), FIELD.wire_bits, nothing, gate=needed)
         return masked, keys, signed, lists, shares
 

@@ -19,7 +19,7 @@ from lightning_vfl.crypto import PairKeys, PairMasks, Sealed, key_period
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
 from lightning_vfl.types import Roster
-from lightning_vfl.wire import Leg, Message, PartyView
+from lightning_vfl.wire import Gate, Leg, Message, PartyView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -193,4 +193,4 @@ def _legs(
     if roster.active is not None:
         sent[IDS] = torch.zeros(m, dtype=torch.int64)
         sent[IDS][roster.active] = others * (rows * ID_BYTES + OVERHEAD)
-    return tuple(Leg(kind, "peers", size, 8, nothing, gate="all") for kind, size in sent.items())
+    return tuple(Leg(kind, "peers", size, 8, nothing, gate=Gate.ALL) for kind, size in sent.items())

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.accounts.single_records import refuse_shared_statistics
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import VerticalBatch
+from lightning_vfl.types import Stage, VerticalBatch
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.training import TrainedModule
@@ -79,7 +79,7 @@ def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch,
     parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
     event = accounting.event(parties, module.embedding_widths, roster)
     if event is not None:
-        module.privacy.spend(module.books.rounds["fit"] - 1, event, joint_ids(batch))
+        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, event, joint_ids(batch))
         if module.trainer.world_size > 1:
             module.trainer.strategy.barrier("privacy ledger")
 

@@ -15,7 +15,7 @@ from lightning_vfl.protocols.round import aggregator_notes
 from lightning_vfl.rounds.exchange import contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Event, RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.types import Event, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Embeddings, Message, ServerView
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _fill(
     module.memory.receive(event.party, event.start)
     for party, after in plan.late.items():
         module.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
-    roll, names = plan.roll, RoundNames(module.seed, "fit", event.number)
+    roll, names = plan.roll, RoundNames(module.seed, Stage.FIT, event.number)
     view = ServerView(names, module.roster, joint_rows(batch), roll, module.embedding_widths)
     arrived = tuple(h[m] for m in roll.included_parties)
     filled = stand_in.fill(Message("embeddings", "server", roll.included_parties, arrived), view)

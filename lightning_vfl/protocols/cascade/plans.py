@@ -15,7 +15,7 @@ from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import Faults, RoundOutcome
 from lightning_vfl.types import Roster
-from lightning_vfl.wire import Leg
+from lightning_vfl.wire import Gate, Leg
 
 IDS, ID_BITS = "record ids", 64
 
@@ -180,7 +180,7 @@ class EventPlanner:
         downlink = _without(self.wire.downlink(rows, networks.widths, roster), party)
         if party in self.amplifies:  # Algorithm 1, lines 8 to 10; the factor travels with the gradients
             one = _without(_leg("regularisers", "server", torch.ones(roster.parties, dtype=torch.int64)), party)
-            legs.append(replace(one, gate="previous"))
+            legs.append(replace(one, gate=Gate.PREVIOUS))
             downlink = replace(downlink, elements=downlink.elements + one.elements)
         again = [Work(w.forward, w.forward + w.backward) for w in networks.bottoms]  # Algorithm 2: a new forward
         plain = RoundCosts.of(tuple(legs), downlink, rows, again, networks.top, self.clock)
@@ -206,7 +206,7 @@ class EventPlanner:
             elements = torch.zeros(self.roster.parties, dtype=torch.int64)
             elements[party] = (self.roster.parties - 1) * rows
             nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
-            self._ids[party, rows] = Leg(IDS, "peers", elements, ID_BITS, nothing, gate="all")
+            self._ids[party, rows] = Leg(IDS, "peers", elements, ID_BITS, nothing, gate=Gate.ALL)
         return self._ids[party, rows]
 
     def _opening_seconds(self, number: int, party: int, rows: int) -> float:

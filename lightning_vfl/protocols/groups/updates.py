@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.protocols.groups.sums import Summed
 from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Stage
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
@@ -55,7 +56,7 @@ def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
     groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
     for number in sorted(set(groups.values())):
         ids = torch.tensor([record for record, count in groups.items() if count == number])
-        module.privacy.spend(module.books.rounds["fit"] - 1, module.update_noise.event(number), ids)
+        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, module.update_noise.event(number), ids)
 
 
 def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, exchange: Exchange) -> None:

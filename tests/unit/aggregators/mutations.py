@@ -15,13 +15,13 @@ from torch import Tensor
 
 from lightning_vfl.aggregators import Aggregator, MaskedSum, Opening, PoissonBinomial, Setup
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 
 from .sides import Upload, decoded, second_leg
 from .test_contract import FACTORIES, RECORDS, B, D, FourColumns, M, contribution_of
 
-FIRST, SECOND = RoundNames(0, "fit", 0), RoundNames(0, "fit", 1)
+FIRST, SECOND = RoundNames(0, Stage.FIT, 0), RoundNames(0, Stage.FIT, 1)
 SUBJECTS: dict[str, tuple[Callable[[], Aggregator], Roster]] = {
     name: (make, Roster.singles(M)) for name, make in FACTORIES.items()
 } | {  # with an active party, whose record ids are sealed
@@ -229,7 +229,7 @@ def mutations(message: Message, before: Message | None, place: int = 0) -> dict[
     if before is not None:
         spoilt["of the round before"] = before
     if hasattr(message, "round") and message.round is not None:
-        spoilt["of another stage"] = replace(message, round=message.round._replace(stage="validation"))
+        spoilt["of another stage"] = replace(message, round=message.round._replace(stage=Stage.VALIDATION))
     if message.to == "peers":
         spoilt["for other receivers"] = replace(message, receivers=(0, 2, 3))
         spoilt["for one receiver twice"] = replace(message, receivers=(0, 1, 1, 3))

@@ -24,7 +24,7 @@ from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, set_up
 from lightning_vfl.streams import stream
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 from tests.examples import examples
 from tests.unit.aggregators.sides import Upload, decoded, first_leg, second_leg
@@ -418,7 +418,7 @@ def passes(aggregator, parties, short=0.0):
     m, agreed = len(parties), {"l_w": 0}
     ids = torch.arange(len(parties[0][0]))
     view = PartyView(
-        RoundNames(0, "fit", 0),
+        RoundNames(0, Stage.FIT, 0),
         Roster.singles(m),
         tuple(range(m)),
         Roll.everyone(m).called,
@@ -645,7 +645,7 @@ def seen(monkeypatch, aggregator, basis, weights, included, draws):
     ids, called = torch.arange(len(records)), mask(included, m)
     queue = scripted(monkeypatch, draws)
     view = PartyView(
-        RoundNames(0, "test", 0),
+        RoundNames(0, Stage.TEST, 0),
         Roster.singles(m),
         tuple(range(m)),
         called,

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators import LagrangeShared
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField, PrimeProduct
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
@@ -23,7 +23,7 @@ def exchange(aggregator, h, included=None, responders=None):
     everyone = torch.ones(parties, dtype=torch.bool)
     included = everyone if included is None else included
     roll = Roll(everyone, included, included if responders is None else responders, torch.zeros_like(everyone))
-    names, roster = RoundNames(0, "fit", 3), Roster.singles(parties)
+    names, roster = RoundNames(0, Stage.FIT, 3), Roster.singles(parties)
     view = PartyView(names, roster, tuple(range(parties)), everyone, rows)
     server = ServerView(names, roster, rows, roll, (h[0].shape[1],) * parties)
     return Exchange(aggregator, Embeddings(h), view, server)

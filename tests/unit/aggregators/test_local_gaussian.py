@@ -25,7 +25,7 @@ from lightning_vfl.privacy import (
     poisson_binomial_rdp,
 )
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.waiting import Deadline
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, same, split, trainer
@@ -45,7 +45,7 @@ def setting(
     h = tuple((torch.randn(B, D, generator=generator, dtype=dtype) * scale).requires_grad_() for _ in range(M))
     roll = Roll.of(torch.tensor(who, dtype=torch.bool))
     rows = rows or Rows(torch.arange(B), 0, B)
-    names = names or RoundNames(0, "fit", 0)
+    names = names or RoundNames(0, Stage.FIT, 0)
     roster = Roster.singles(M)
     parties = PartyView(names, roster, tuple(range(M)), roll.called, rows, {}, present)
     return aggregator, Embeddings(h), parties, ServerView(names, roster, rows, roll, (D,) * M, present)
@@ -329,13 +329,13 @@ def test_nobody_learns_from_what_stands_in_for_it():
     policy = Stale()
     policy.prepare(B, (D,) * M, torch.device("cpu"))
     Exchange(aggregator, contribution, view, server, policy).run()
-    later = RoundNames(0, "fit", 1)
+    later = RoundNames(0, Stage.FIT, 1)
     then = Exchange(
         aggregator, contribution, replace(view, names=later), replace(server, roll=roll, names=later), policy
     )
     grads = torch.autograd.grad(then.run().sum(), contribution.leaves)
     first, second = (
-        uploads(aggregator, contribution, replace(view, names=RoundNames(0, "fit", round_))) for round_ in (0, 1)
+        uploads(aggregator, contribution, replace(view, names=RoundNames(0, Stage.FIT, round_))) for round_ in (0, 1)
     )
     torch.testing.assert_close(then.aggregate.value, (second.sum(0) - second[1] + first[1]) / M)
     assert not grads[1].any()

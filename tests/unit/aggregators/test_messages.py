@@ -10,11 +10,11 @@ from lightning_vfl.aggregators.messages import check_message, gradients_in, refu
 from lightning_vfl.aggregators.secure.recovery import reconstruct, share
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.missing import Stale
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Message, PartyView, ServerView
 from tests.unit.aggregators.sides import decoded
 
-NAMES = RoundNames(0, "fit", 3)
+NAMES = RoundNames(0, Stage.FIT, 3)
 SHAPES = dict.fromkeys(range(3), (2, 3))
 
 
@@ -29,7 +29,7 @@ def check(given, **settings):
 
 def test_a_message_that_does_not_name_its_round_is_taken():
     check(message(round=None), required=3)
-    for other in (NAMES._replace(round=2), NAMES._replace(stage="test"), NAMES._replace(seed=1)):
+    for other in (NAMES._replace(round=2), NAMES._replace(stage=Stage.TEST), NAMES._replace(seed=1)):
         with pytest.raises(MalformedMessage, match=r"parties 0, 1, 2 sent 'embeddings' of round \d of .*, but this is"):
             check(message(round=other))
 

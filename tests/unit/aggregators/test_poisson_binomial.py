@@ -15,7 +15,7 @@ from lightning_vfl.aggregators import MaskedSum, PoissonBinomial
 from lightning_vfl.aggregators.poisson_binomial import Binomial
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.exchange import Exchange, open_round
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, trainer
 from tests.unit.aggregators.sides import first_leg
@@ -29,7 +29,7 @@ def round_of(aggregator, h, number=0, start=0, total=None, called=None):
     aggregator = aggregator.among(roster)
     roll = Roll.of(torch.ones(len(h), dtype=torch.bool) if called is None else torch.tensor(called))
     rows = Rows(torch.arange(len(h[0])), start, total or len(h[0]))
-    names = RoundNames(7, "fit", number)
+    names = RoundNames(7, Stage.FIT, number)
     parties = PartyView(names, roster, tuple(range(len(h))), roll.called, rows)
     parties = PartyView(
         **{**vars(parties), "memory": open_round(aggregator.opening, aggregator.opening.empty_memory(parties), parties)}
@@ -100,7 +100,7 @@ def test_a_number_takes_as_many_bits_as_the_sum_needs(parties, levels):
 def test_uploads_are_uniform_in_their_ring():
     roster = Roster.singles(M)
     aggregator = PoissonBinomial(MaskedSum(insecure_seeded_secrets=True), levels=5).among(roster)  # 15: a ring of 16
-    names, rows = RoundNames(1, "fit", 0), Rows(torch.arange(20_000), 0, 20_000)
+    names, rows = RoundNames(1, Stage.FIT, 0), Rows(torch.arange(20_000), 0, 20_000)
     view = PartyView(names, roster, (0, 1, 2), torch.ones(M, dtype=torch.bool), rows)
     view = replace(view, memory=open_round(aggregator.opening, aggregator.opening.empty_memory(view), view))
     message = first_leg(aggregator, Embeddings(tuple(torch.zeros(20_000, 1) for _ in range(M))), view)

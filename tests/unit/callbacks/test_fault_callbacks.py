@@ -17,7 +17,8 @@ from lightning_vfl.callbacks import (
     TraceReplay,
     VirtualTimeLimit,
 )
-from lightning_vfl.commands.recipes import packaged, with_full_paths
+from lightning_vfl.commands.recipes import with_full_paths
+from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation import Constant, Exponential
 from tests.subjects import Blobs, split, trainer

@@ -26,3 +26,8 @@ def elements(field: Modular, *shape: int, seed: int = 0) -> Tensor:
     extremes = torch.tensor([p - 1, 0, p // 2, 1, p // 2 + 1])
     flat[: min(5, flat.numel())] = extremes[: flat.numel()]
     return flat.reshape(shape)
+
+
+def times(field: Modular, a: Tensor, b: Tensor) -> Tensor:
+    """The element-wise product, by the field's products of 1 x 1 matrices."""
+    return field.matmul(a[..., None, None], b[..., None, None])[..., 0, 0]

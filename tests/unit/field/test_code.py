@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import DecodingError, LagrangeCode, PrimeField, PrimeProduct
-from tests.unit.field.oracle import elements
+from tests.unit.field.oracle import elements, times
 
 FIELDS = [PrimeField(97), PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
 CODE = LagrangeCode(PrimeField(11), 2, 1, 5)
@@ -179,7 +179,7 @@ def test_zero_polynomials_are_uniform_over_all_that_vanish(p, blocks, privacy, p
 def test_a_zero_polynomial_changes_uploads_and_not_what_they_say(field):
     code = LagrangeCode(field, 2, 1, 7)
     x, w = (elements(field, 3, 6, seed=seed) for seed in (5, 6))
-    uploads = field.multiply(code.share(x[:2], x[2:]), code.share(w[:2], w[2:]))
+    uploads = times(field, code.share(x[:2], x[2:]), code.share(w[:2], w[2:]))
     hidden = field.add(uploads, code.share_zeros(elements(field, 3, 6, seed=7), 2))
     assert not (hidden == uploads).all(1).any()
     assert torch.equal(code.decode(hidden[2:], range(2, 7), 2), code.decode(uploads[:5], range(5), 2))
@@ -191,7 +191,7 @@ def test_wrong_results_are_corrected_and_named_by_position(field):
     code = LagrangeCode(field, 1, 1, 8)
     values = elements(field, 2, 5, seed=8)
     shares = code.share(values[:1], values[1:])
-    results = field.multiply(shares, shares)
+    results = times(field, shares, shares)
     holders = (7, 0, 2, 3, 6, 5, 1)
     wanted = [[v * v % field.modulus for v in values[0].tolist()]]
     for wrong in [(), (3,), *combinations(range(7), 2)]:
@@ -233,7 +233,10 @@ def test_nothing_shared_is_nothing_decoded(field):
         (lambda: LagrangeCode(PrimeField(97), 40, 1, 57), "no room for 98 points"),
         (lambda: CODE.share(torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64)), "3 points"),
         (lambda: CODE.share(torch.ones(2, 2), torch.ones(1, 2)), "int64"),
-        (lambda: CODE.share(torch.full((2, 2), 11), torch.ones(1, 2, dtype=torch.int64)), "11 is no element modulo 11"),
+        (
+            lambda: CODE.share(torch.full((2, 2), 11), torch.ones(1, 2, dtype=torch.int64)),
+            "11 is not an element",
+        ),
         (lambda: CODE.share_copies(torch.ones(2, dtype=torch.int64), torch.ones(2, 2, dtype=torch.int64)), "2 columns"),
         (lambda: CODE.share_zeros(torch.ones(2, 2, dtype=torch.int64), 2), "has 3 free values, not 2"),
         (lambda: CODE.share_zeros(torch.ones(3, 2, dtype=torch.int64), 1), "has 1 free values, not 3"),

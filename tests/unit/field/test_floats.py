@@ -36,8 +36,6 @@ def way(request, monkeypatch):
 def agree(field: Modular, a: torch.Tensor, b: torch.Tensor) -> None:
     expected = matmul(a, b, field.modulus)
     assert torch.equal(field.matmul(a, b), expected)
-    assert torch.equal(field.matmul(field.prepare(a, "left"), b), expected)
-    assert torch.equal(field.matmul(a, field.prepare(b, "right")), expected)
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
@@ -64,8 +62,6 @@ def test_the_plan_at_its_limits(field, value, way):
             expected = x * int(right[0, 0]) * k % p
             assert (field.matmul(left, right) == expected).all()
             assert (field.matmul(right.mT, left.mT) == expected).all()
-            assert (field.matmul(left, field.prepare(right, "right")) == expected).all()
-            assert (field.matmul(field.prepare(left, "left"), right) == expected).all()
 
 
 def worst(p: int, count: int) -> list[int]:
@@ -172,7 +168,7 @@ def test_elements_outside_the_field_are_seen_wherever_they_are(field, shape, way
             for x in (a, b):
                 kept = int(x.view(-1)[place])
                 x.view(-1)[place] = wrong
-                with pytest.raises(ConfigurationError, match=f"{wrong} is no element modulo {field.modulus}"):
+                with pytest.raises(ConfigurationError, match=f"{wrong} is not an element modulo {field.modulus}"):
                     field.matmul(a, b)
                 x.view(-1)[place] = kept
 

@@ -15,7 +15,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
 from lightning_vfl.simulation import PartyDropout, VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
 from tests.subjects import Blobs, split, trainer
 
@@ -210,7 +210,7 @@ def test_every_pair_gives_gradients_with_every_plain_aggregator(aggregator, rule
         plan = module.plan_round(batch, number)
         if not plan.skipped:
             module.zero_grad()
-            output, _ = module.run_round(batch, RoundNames(0, "fit", number), plan.roll, module.missing)
+            output, _ = module.run_round(batch, RoundNames(0, Stage.FIT, number), plan.roll, module.missing)
             output.square().sum().backward()
             moved = [any(p.grad is not None for p in party.parameters()) for party in module.bottoms.parties]
             assert moved == plan.roll.included.tolist()

@@ -8,7 +8,8 @@ import torch
 
 from lightning_vfl import SplitVFL, VFLModule
 from lightning_vfl.aggregators import Mean
-from lightning_vfl.cli import _build, _BuildOnly, run
+from lightning_vfl.cli import run
+from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP
@@ -129,7 +130,7 @@ REACHABLE = [
     "builtins.eval",
     "subprocess.Popen",
     "lightning.pytorch.Trainer",
-    "lightning_vfl.cli.VFLCLI",
+    "lightning_vfl.commands.vfl_cli.VFLCLI",
     "lightning_vfl.cli.main",
     "lightning_vfl.__main__.main",
     "lightning_vfl.protocols.base.os.system",
@@ -217,7 +218,7 @@ def test_the_module_that_is_called_is_trusted_and_no_instance_loads(tmp_path):
 
 @pytest.mark.parametrize("recipe", ["dvfl", "pbm_local", "vfedsec", "fedvs"])
 def test_checkpoints_of_packaged_recipes_name_accepted_classes(recipe):
-    module = _build(_BuildOnly, ["fit", "--config", "data/digits", "--config", f"protocol/{recipe}"], ()).model
+    module = VFLCLI(["fit", "--config", "data/digits", "--config", f"protocol/{recipe}"]).build().model
     assert "class_path" in str(module.hparams)
     refuse_strangers({"hyper_parameters": dict(module.hparams)}, VFLModule, (), ())
 

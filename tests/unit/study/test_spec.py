@@ -2,10 +2,11 @@
 
 import pytest
 
-from lightning_vfl.commands.recipes import packaged
+from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import grid, read_study
-from lightning_vfl.study.spec import Target, find_study
+from lightning_vfl.study.read import find_study
+from lightning_vfl.study.spec import Target
 
 GOOD = "recipes: {A: [data/digits, protocol/mean]}\nseeds: [0, 1]\n"
 
@@ -21,38 +22,54 @@ def read(text, tmp_path):
     [
         ("seeds: [0]", "recipes is missing"),
         ("recipes: {A: [x]}", "seeds is missing"),
-        ("[a]", "is no mapping"),
+        ("[a]", "is not a mapping"),
         ("a: [", "correct the YAML"),
         (GOOD + "override: {}", "'override' is not a key of a study; did you mean overrides?"),
         (GOOD + "figure: {metrc: x}", "'metrc' is not a key of figure; did you mean metric?"),
-        (GOOD + "figure: {width: wide}", "figure.width"),
-        (GOOD + "figure: {range: [3, 1]}", "figure.range"),
-        (GOOD + "figure: {metric: [x]}", "figure.metric"),
-        (GOOD + "figure: {against: [round]}", "did you mean rounds?"),
-        (GOOD + "figure: {only: [nobody]}", "figure.only"),
-        (GOOD + "targets: [val/accuracy]", "targets: ['val/accuracy'] is no mapping"),
-        (GOOD + "targets: {val/accuracy: high}", "targets.val/accuracy: 'high' is no target; write a number such as"),
-        (GOOD + "targets: {val/accuracy: true}", "targets.val/accuracy: True is no target"),
-        (GOOD + "targets: {val/accuracy: .nan}", "targets.val/accuracy: nan is no target"),
-        (GOOD + "targets: {m: {under: 0.3}}", "targets.m: {'under': 0.3} is no target"),
-        (GOOD + "targets: {m: {below: 0.3, above: 0.1}}", "is no target; write a number such as 0.9, or {below: 0.3}"),
+        (GOOD + "figure: {width: wide}", "figure.width: 'wide' is not allowed; write a number of inches from 1 to 30"),
+        (GOOD + "figure: {width: 40}", "figure.width: 40.0 is not allowed"),
+        (GOOD + "figure: {range: [3, 1]}", "figure.range: [3.0, 1.0] is not allowed; write [lowest, highest], such as"),
+        (GOOD + "figure: {range: [1, 2, 3]}", "figure.range: [1, 2, 3] is not allowed"),
+        (GOOD + "figure: {metric: [x]}", "figure.metric: ['x'] is not allowed; write the name of a metric"),
+        (
+            GOOD + "figure: {against: [round]}",
+            "figure.against: ['round'] is not allowed; write a list",
+        ),
+        (GOOD + "figure: {only: [nobody]}", "figure.only: 'nobody' is not in this study; use one of A"),
+        (GOOD + "targets: [val/accuracy]", "targets: ['val/accuracy'] is not a mapping"),
+        (
+            GOOD + "targets: {val/accuracy: high}",
+            "targets.val/accuracy: 'high' is not a target; write a number",
+        ),
+        (GOOD + "targets: {val/accuracy: true}", "targets.val/accuracy: True is not a target"),
+        (GOOD + "targets: {val/accuracy: .nan}", "targets.val/accuracy: nan is not a target"),
+        (GOOD + "targets: {m: {under: 0.3}}", "targets.m: {'under': 0.3} is not a target"),
+        (
+            GOOD + "targets: {m: {below: 0.3, above: 0.1}}",
+            "write a number such as 0.9, or {below: 0.3}",
+        ),
         (
             GOOD + "targets: {train/loss: 0.3}",
             "targets.train/loss: a metric of that name falls; write {below: 0.3}",
         ),
-        (GOOD + "baseline: B", "baseline: 'B' is not known; use A"),
-        (GOOD + "outliers: tukey", "outliers: 'tukey' is not known; use iqr"),
-        (GOOD + "test: sometimes", "test: 'sometimes' is not known"),
+        (GOOD + "baseline: B", "baseline: 'B' is not in this study; use one of A"),
+        (GOOD + "outliers: tukey", "outliers: 'tukey' is not allowed; write iqr, or leave it out"),
+        (GOOD + "test: sometimes", "test: 'sometimes' is not allowed; write true or false"),
         (GOOD + "settings: {trainer: {max_epochs: 3}}", "write trainer.max_epochs: VALUE"),
         (GOOD + "settings: {seed_everything: 3}", "seed_everything is set by seeds"),
-        (GOOD + "settings: [a]", "settings: ['a'] is no mapping"),
+        (GOOD + "settings: [a]", "settings: ['a'] is not a mapping"),
         (GOOD + "overrides: {a/b: {}}", "'a/b' cannot name a folder"),
         (GOOD + "name: ..", "name: '..' cannot name a folder"),
-        (GOOD + "common: protocol/mean", "common: 'protocol/mean' is no list of names"),
+        (
+            GOOD + "common: protocol/mean",
+            "common: 'protocol/mean' is not allowed; write a list of recipes",
+        ),
         ("recipes: {A: {recipe: [x]}}\nseeds: [0]", "did you mean recipes?"),
-        ("recipes: {A: [x]}\nseeds: 3", "seeds: 3 is no list"),
-        ("recipes: {A: [x]}\nseeds: [1, 1]", "names one twice"),
-        ("recipes: {A: [x]}\nseeds: [true]", "no list of whole numbers"),
+        ("recipes: {A: {settings: {a.b: 1}}}\nseeds: [0]", "recipes.A.recipes: None is not allowed; write a list"),
+        ("recipes: {A: x}\nseeds: [0]", "recipes.A.recipes: 'x' is not allowed; write a list of recipes, such as"),
+        ("recipes: {A: [x]}\nseeds: 3", "seeds: 3 is not allowed; write a list of different whole numbers"),
+        ("recipes: {A: [x]}\nseeds: [1, 1]", "seeds: [1, 1] is not allowed; write a list of different"),
+        ("recipes: {A: [x]}\nseeds: [true]", "seeds: [True] is not allowed; write a list of different whole numbers"),
     ],
 )
 def test_one_line_names_the_fix(text, message, tmp_path):
@@ -101,6 +118,14 @@ def test_the_grid(tmp_path):
         assert f"--{option}" in arguments
     assert '--model.bottom_of={"1": "Linear"}' in arguments
     assert "--trainer.logger=false" in arguments
+
+
+def test_settings_reach_the_command_line_as_they_are_written(tmp_path):
+    """A string that looks like a number stays a string: results of a study are found by their settings."""
+    text = GOOD + "settings: {a.b: 1e-3, c.d: '3', e.f: 'true', g.h: 3, i.j: null, k.l: {class_path: MLP}}"
+    arguments = next(grid(read(text, tmp_path), tmp_path)).arguments
+    said = ["--a.b=1e-3", "--c.d=3", "--e.f=true", "--g.h=3", "--i.j=null", '--k.l={"class_path": "MLP"}']
+    assert [argument for argument in arguments if argument[2:5] in ("a.b", "c.d", "e.f", "g.h", "i.j", "k.l")] == said
 
 
 def test_targets_change_no_result(tmp_path):

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.period_keys import Keys
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.rounds.exchange import Exchange, open_round
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests import coalitions
 from tests.attacks.keys import LEVELS, Parties, share_read, two_stories
@@ -49,7 +49,7 @@ def real_round(layout, roster, recovery=None):
         h.append((whole.double() * 8 / LEVELS).float() * present[:, m, None])
     everybody = tuple(range(roster.parties))
     view = PartyView(
-        RoundNames(0, "fit", 0),
+        RoundNames(0, Stage.FIT, 0),
         roster,
         everybody,
         torch.ones(roster.parties).bool(),

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.secure.period_keys import KEYS, NONCES, Keys
 from lightning_vfl.crypto import Identities, KeyPair
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.exchange import open_round
-from lightning_vfl.types import Roster, RoundNames, Rows
+from lightning_vfl.types import Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Message, PartyView
 from tests.attacks.keys import Parties, replaced_public_keys
 
@@ -98,9 +98,9 @@ def test_a_replayed_key_is_refused(folder, of):
     if of == "run":
         views = [view_of(4, m) for m in range(4)]
     elif of == "period":
-        views = [replace(view, names=RoundNames(0, "fit", 5)) for view in views]
+        views = [replace(view, names=RoundNames(0, Stage.FIT, 5)) for view in views]
     else:
-        views = [replace(view, names=RoundNames(0, "validation", 0)) for view in views]
+        views = [replace(view, names=RoundNames(0, Stage.VALIDATION, 0)) for view in views]
     with pytest.raises(ValueError, match=r"the public key of party \d is refused"):
         opened(views, True)
 

@@ -37,7 +37,7 @@ from lightning_vfl.crypto import KeyPair, PairKeys, PairMasks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.rounds.exchange import Exchange, open_round
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
 from tests.keystream_uses import reused
@@ -217,7 +217,7 @@ def test_nothing_that_is_sent_holds_a_secret_of_the_period():
     for number in range(2):
         called = torch.ones(4).bool()
         view = PartyView(
-            RoundNames(0, "fit", number), roster, (0, 1, 2, 3), called, Rows(torch.arange(B), 0, B), memory
+            RoundNames(0, Stage.FIT, number), roster, (0, 1, 2, 3), called, Rows(torch.arange(B), 0, B), memory
         )
         for message in aggregator.opening.open(memory, view):
             wire += [piece.numpy().tobytes() for piece in message.pieces]
@@ -428,7 +428,7 @@ def test_no_block_is_used_twice_over_rounds_periods_and_losses(uses):
 
 
 def test_seeds_come_from_the_system_unless_it_is_said_that_they_do_not():
-    names = RoundNames(0, "fit", 0)
+    names = RoundNames(0, Stage.FIT, 0)
     drawn = [RoundSecrets.draw(0, names, 0, False) for _ in range(3)]
     assert len({seed for own in drawn for seed in own.seeds}) == 6
     seeded = [

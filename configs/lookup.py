@@ -1,0 +1,47 @@
+"""Recipes by name.
+
+The rule for ``--config NAME``: if a file called NAME exists, it is the recipe. Otherwise NAME is looked up among the
+recipes that ship with the package, where a leading ``configs/`` and the ending ``.yaml`` may be left out:
+``--config data/digits``.
+"""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from lightning_vfl.errors import ConfigurationError, nearest
+
+
+def packaged() -> dict[str, Traversable]:
+    """The recipes that ship with the package, by name: ``data/digits`` -> its file."""
+
+    def walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                yield from walk(entry, f"{prefix}{entry.name}/")
+            elif entry.name.endswith(".yaml"):
+                yield prefix + entry.name.removesuffix(".yaml"), entry
+
+    return dict(sorted(walk(files("lightning_vfl.configs"), "")))
+
+
+def find_recipe(name: str) -> str:
+    """The path of a recipe: the file itself, or the packaged recipe of that name.
+
+    Text that begins with ``{`` is a recipe written as JSON on the command line, and is returned as it is.
+
+    Raises:
+        ConfigurationError: if there is neither; the message names the nearest recipes.
+    """
+    if Path(name).is_file() or name.lstrip().startswith("{"):
+        return name
+    recipes = packaged()
+    short = name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".yaml")
+    if short in recipes:
+        return str(recipes[short])
+    inside = [recipe for recipe in recipes if short.strip("/") in recipe.split("/")]
+    folders = ", ".join(dict.fromkeys(recipe.split("/")[0] for recipe in recipes))
+    other = f"give a file, or a recipe from one of: {folders}"
+    hint = f"did you mean {' or '.join(inside)}?" if inside else nearest(short, recipes, other, most=3)
+    raise ConfigurationError(f"{name}: no such file, and no packaged recipe of that name; {hint}")

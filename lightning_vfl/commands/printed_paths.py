@@ -1,0 +1,16 @@
+"""Files that a command has written, as it prints them: relative to the current folder where they are below it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def short(path: Path) -> Path:
+    """The path from the current folder, or the path itself if it is elsewhere."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def print_files(paths: Iterable[Path]) -> None:
+    """One line a file; SVG figures are left out, since each has a PNG beside it."""
+    for path in paths:
+        if path.suffix != ".svg":
+            print(short(path))

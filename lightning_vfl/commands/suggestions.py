@@ -1,0 +1,46 @@
+"""What a user may have meant by a word that the command line does not know."""
+
+import inspect
+from importlib import import_module
+
+from lightning_vfl.commands.recipes import own_classes
+from lightning_vfl.errors import nearest
+
+_NO_PLACE = {  # settings of other protocols that users try, and why this protocol does not have them
+    "AsyncVFL": (("waiting", "missing"), "AsyncVFL waits for nobody; leave the policy recipe out"),
+    "DecoupledVFL": (
+        ("waiting", "missing", "aggregator"),
+        "its hosts join the latest embeddings, and nobody waits; leave the policy or the aggregator out",
+    ),
+}
+
+
+def unknown_class(name: str) -> str:
+    """The error for a class that is not found."""
+    hint = nearest(name.rsplit(".", 1)[-1], own_classes(), "give one of the toolkit's classes or a full import path")
+    return f"'{name}' is not a known class; {hint}"
+
+
+def unknown_setting(setting: str, class_path: str | None) -> str:
+    """The error for a setting that a class does not have."""
+    if class_path is None:
+        return f"'{setting}' is not a setting; see --help"
+    module, _, name = class_path.rpartition(".")
+    settings = _settings(getattr(import_module(module), name))
+    foreign, reason = _NO_PLACE.get(name, ((), ""))
+    if setting.split(".")[0] in foreign:
+        hint = reason
+    else:
+        hint = nearest(setting, settings)
+    return f"'{setting}' is not a setting of {name}; {hint}"
+
+
+def _settings(kind: type) -> list[str]:
+    """The settings of a class, including those that it passes on to its base class."""
+    names: dict[str, None] = {}
+    for owner in kind.__mro__ if isinstance(kind, type) else (kind,):
+        parameters = inspect.signature(owner).parameters.values()
+        names |= {p.name: None for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return [name for name in names if name not in _NO_PLACE.get(kind.__name__, ((), ""))[0]]

@@ -1,0 +1,37 @@
+"""The sub-commands of ``lightning-vfl``: name, class and the line in ``lightning-vfl --help``."""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from lightning_vfl.commands.command import Command
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sub-command whose file is imported when the sub-command is called.
+
+    Args:
+        path: module in this folder, and class of the command.
+        about: one line of help.
+    """
+
+    path: str
+    about: str
+
+    def load(self, name: str) -> Command:
+        """The command itself."""
+        module, _, kind = self.path.partition(".")
+        command: Command = getattr(import_module(f"lightning_vfl.commands.{module}"), kind)(name)
+        return command
+
+
+COMMANDS = {
+    "fit": Entry("training.TrainerCommand", "Train the model of a recipe."),
+    "validate": Entry("training.TrainerCommand", "Evaluate a trained model on the validation records."),
+    "test": Entry("training.TrainerCommand", "Evaluate a trained model on the test records."),
+    "predict": Entry("training.TrainerCommand", "Write the predictions of a trained model to a file."),
+    "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),
+    "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
+    "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training."),
+    "keys": Entry("keys.KeysCommand", "Generate identity keys for the parties."),
+}

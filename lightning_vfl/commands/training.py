@@ -1,0 +1,22 @@
+"""``lightning-vfl fit``, ``validate``, ``test`` and ``predict``."""
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.errors import ConfigurationError
+
+
+class TrainerCommand(Command):
+    """A recipe, and the method of Lightning's trainer that the command is named after."""
+
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        return cli.trainer_parser(self.name)
+
+    def run(self, cli: VFLCLI) -> int:
+        if self.name != "fit" and cli.given.ckpt_path is None:
+            raise ConfigurationError(
+                f"{self.name} needs a trained model; give --ckpt_path FILE, which the summary of fit names"
+            )
+        cli.build().run_trainer()
+        return 0

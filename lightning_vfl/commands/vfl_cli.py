@@ -1,0 +1,182 @@
+"""LightningCLI with recipes that overlay, and with all sub-commands of ``lightning-vfl`` in one parser."""
+
+from argparse import ArgumentError
+from collections.abc import Sequence
+from functools import cached_property
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import Namespace, get_loader, set_loader
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from lightning_vfl import __version__
+from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
+from lightning_vfl.commands.recipes import expand_arguments, with_full_paths
+from lightning_vfl.commands.table import COMMANDS
+from lightning_vfl.datamodules import VerticalDataModule
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols import VFLModule
+
+_ABOUT = (
+    "Vertical federated learning. A run is described by recipes that overlay: --config data/digits --config "
+    "protocol/mean."
+)
+_MORE = "lightning-vfl COMMAND --help lists the options of a command."
+_PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
+
+
+class VFLCLI(LightningCLI):
+    """The command line: ``VFLCLI(arguments)`` parses, ``build()`` makes trainer, data and model, ``train()`` uses them.
+
+    Only the sub-command that is called builds its options: those of a recipe take most of the time of parsing.
+
+    Args:
+        arguments: of ``lightning-vfl``.
+        callbacks: added to those of the recipe.
+
+    Raises:
+        UsageError: if the arguments cannot be read.
+        ConfigurationError: if a recipe is not found.
+    """
+
+    def __init__(self, arguments: Sequence[str], callbacks: Sequence[Callback] = ()) -> None:
+        load_yaml = get_loader("yaml")
+        set_loader("recipe", lambda text: with_full_paths(load_yaml(text)), exceptions=(yaml.YAMLError,))
+        self._first = next(iter(arguments), "--help")
+        super().__init__(
+            VFLModule,
+            VerticalDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,  # the module makes the optimiser, so that checkpoints rebuild it
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={
+                "max_epochs": 20,  # Lightning's default is 1000
+                "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs"}},
+                "callbacks": list(callbacks),
+            },
+            parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": _ABOUT},
+            args=expand_arguments(arguments),
+        )
+
+    @cached_property
+    def command(self) -> Command:
+        """The sub-command that is called."""
+        name: str = self.config.subcommand
+        return COMMANDS[name].load(name)
+
+    @property
+    def given(self) -> Namespace:
+        """The values of the sub-command's options."""
+        given: Namespace = self.config[self.command.name]
+        return given
+
+    def empty_parser(self) -> LightningArgumentParser:
+        """A parser without options, for a command that reads no recipe."""
+        return LightningArgumentParser(description="", **_PARSER)
+
+    def recipe_parser(self) -> LightningArgumentParser:
+        """A parser of recipes: --config, and every setting of trainer, model, data and the callbacks of each run."""
+        parser = self.init_parser(description="", **_PARSER)
+        self._add_arguments(parser)
+        return parser
+
+    def trainer_parser(self, method: str) -> LightningArgumentParser:
+        """A parser of recipes and of the arguments that a method of the trainer takes."""
+        return self._prepare_subcommand_parser(Trainer, method, description="", **_PARSER)
+
+    def build(self) -> "VFLCLI":
+        """Make ``trainer``, ``model`` and ``datamodule`` of the recipe; run nothing.
+
+        Raises:
+            ConfigurationError: for settings that do not fit together, and for a checkpoint that is none.
+        """
+        self._check_checkpoint()
+        super()._set_seed()
+        super().instantiate_classes()
+        return self
+
+    def run_trainer(self) -> None:
+        """Call the method of the trainer that is named like the sub-command."""
+        super()._run_subcommand(self.command.name)
+
+    # LightningCLI's constructor parses, builds and runs. These four are its steps behind parsing, which are put off:
+
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: LightningCLI would overrule the recipe by the checkpoint's settings; see ``build``."""
+
+    def _set_seed(self) -> None:
+        """Nothing: see ``build``."""
+
+    def instantiate_classes(self) -> None:
+        """Nothing: see ``build``."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Nothing: see ``run_trainer``."""
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        """All commands, in place of LightningCLI's four."""
+        parser.add_argument("-V", "--version", action="version", version=f"%(prog)s {__version__}")
+        self._subcommand_parsers = {}
+        commands = parser.add_subcommands(title="commands", metavar="COMMAND", description=_MORE)
+        for name, entry in COMMANDS.items():
+            one = entry.load(name).parser(self) if self._is_called(name) else self.empty_parser()
+            one.description = one.description or entry.about
+            self._subcommand_parsers[name] = one
+            commands.add_subcommand(name, one, help=entry.about)
+
+    def _is_called(self, name: str) -> bool:
+        """Whether a command needs its options: it comes first, or a recipe does, which may say which command it is."""
+        return self._first == name or self._first.partition("=")[0] in ("-c", "--config")
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """The summary at the end and the file of predictions, which every run has."""
+        parser.add_lightning_class_args(RunSummary, "summary")
+        parser.add_lightning_class_args(PredictionWriter, "predictions")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """As LightningCLI, without its warning about ``sys.argv``; what cannot be read is told in one line."""
+        try:
+            self.config = parser.parse_args(args)  # type: ignore[arg-type]  # always a list, see __init__
+        except ArgumentError as error:
+            options = self._subcommand_parsers.get(self._first, parser)._option_string_actions
+            message = str(error)
+            if self._first.startswith("-") and self._first.partition("=")[0] not in options:
+                message = f"unrecognized arguments: {self._first}"  # argparse takes its value for the command
+            raise UsageError(one_line(ParserError(message, options))) from None
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """With a progress bar that is refreshed every 20th round, unless the recipe has one of its own."""
+        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
+        for position, callback in enumerate(callbacks):
+            if type(callback) in (RichProgressBar, TQDMProgressBar):  # Lightning's defaults
+                chosen = [type(c) for c in self._get(self.config_init, "trainer").callbacks or ()]
+                if type(callback) not in chosen:
+                    callbacks[position] = SparseProgressBar()
+        return trainer
+
+    def _check_checkpoint(self) -> None:
+        """Refuse a checkpoint that is none, before anything is built.
+
+        The recipe decides what is built; the loaded module is compared with the checkpoint in
+        ``VFLModule.on_load_checkpoint``.
+        """
+        path = self.given.get("ckpt_path")
+        if path is None or path in ("best", "last", "hpc", "registry"):
+            return
+        try:
+            known = "pytorch-lightning_version" in torch.load(path, weights_only=True, map_location="cpu")
+        except FileNotFoundError:
+            raise ConfigurationError(f"--ckpt_path {path}: no such file; give the .ckpt that fit has written") from None
+        except (OSError, RuntimeError, LookupError, TypeError, UnpicklingError):
+            known = False
+        if not known:
+            raise ConfigurationError(f"--ckpt_path {path} is no checkpoint; give the .ckpt that fit has written")

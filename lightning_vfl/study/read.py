@@ -1,0 +1,136 @@
+"""A study from its YAML file, checked before anything runs."""
+
+import re
+from argparse import ArgumentError
+from collections.abc import ItemsView, Mapping
+from dataclasses import fields
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from jsonargparse import ArgumentParser
+
+from lightning_vfl.configs import find_recipe
+from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.study.spec import Entry, Look, Settings, Study, Target, refusal
+
+T = TypeVar("T")
+
+_FALLING = ("loss", "error", "mse")  # in names of metrics whose first value is above any target
+
+
+def find_study(name: str) -> Path:
+    """The file of a study, or the packaged one: ``studies/digits_stragglers``.
+
+    Raises:
+        ConfigurationError: if there is neither.
+    """
+    return Path(find_recipe(name))
+
+
+def read_study(path: Path) -> Study:
+    """A study from its file; its name is that of the file unless it has a ``name``.
+
+    Raises:
+        ConfigurationError: for a file that is not as ``docs/studies.md`` describes it; the message has the wrong key.
+    """
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path}: {' '.join(str(error).split())}; correct the YAML") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}); give the YAML file of a study") from None
+    try:
+        return _study(said, path.stem)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _study(said: Any, name: str) -> Study:
+    given = _known(Study, said, "a study")
+    for needed in ("recipes", "seeds"):
+        if not given.get(needed):
+            raise ConfigurationError(f"{needed} is missing; docs/studies.md shows a study")
+    overrides = {
+        _folder(key, "overrides"): _settings(value, f"overrides.{key}") for key, value in _items(given, "overrides")
+    }
+    return _read(
+        Study,
+        given,
+        name=_folder(given.get("name", name), "name"),
+        recipes={_folder(key, "recipes"): _entry(value, f"recipes.{key}") for key, value in _items(given, "recipes")},
+        overrides=overrides or {"": {}},
+        settings=_settings(given.get("settings"), "settings"),
+        figure=_read(Look, _known(Look, given.get("figure") or {}, "figure"), "figure."),
+        targets={str(key): _target(str(key), value) for key, value in _items(given, "targets")},
+    )
+
+
+def _entry(said: Any, where: str) -> Entry:
+    given = _known(Entry, said, where) if isinstance(said, Mapping) else {"recipes": said}
+    return _read(Entry, given, f"{where}.", settings=_settings(given.get("settings"), f"{where}.settings"))
+
+
+def _read(kind: type[T], given: Mapping[str, Any], prefix: str = "", **built: Any) -> T:
+    """A dataclass; jsonargparse checks the types of the values that are not built already."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, skip=set(built))
+    try:
+        try:
+            values = parser.parse_object({key: value for key, value in given.items() if key not in built})
+        except ArgumentError as error:
+            key = re.findall(r'(?:Parser key "|required: )(\w+)', str(error))[0]
+            raise refusal(kind, key, given.get(key)) from None
+        return kind(**vars(values), **built)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{prefix}{error}") from None
+
+
+def _target(metric: str, said: Any) -> Target:
+    way = next(iter(said), None) if isinstance(said, Mapping) and len(said) == 1 else None
+    value = said[way] if way in ("above", "below") else said
+    if type(value) not in (int, float) or not isfinite(value):
+        raise ConfigurationError(
+            f"targets.{metric}: {said!r} is not a target; write a number such as 0.9, or {{below: 0.3}} for a metric "
+            "that falls"
+        )
+    if way is None and any(word in metric for word in _FALLING):
+        raise ConfigurationError(f"targets.{metric}: a metric of that name falls; write {{below: {said!r}}}")
+    return Target(float(value), way == "below")
+
+
+def _known(kind: type, said: Any, where: str) -> Mapping[str, Any]:
+    names = [one.name for one in fields(kind)]
+    for key in _mapping(said, where):
+        if key not in names:
+            raise ConfigurationError(f"{key!r} is not a key of {where}; {nearest(str(key), names)}")
+    return dict(said)
+
+
+def _items(given: Mapping[str, Any], key: str) -> ItemsView[Any, Any]:
+    return _mapping(given.get(key) or {}, key).items()
+
+
+def _mapping(said: Any, where: str) -> Mapping[Any, Any]:
+    if not isinstance(said, Mapping):
+        raise ConfigurationError(f"{where}: {said!r} is not a mapping; write NAME: VALUE below it")
+    return said
+
+
+def _settings(said: Any, where: str) -> Settings:
+    for key, value in _mapping(said or {}, where).items():
+        if str(key).split(".")[0] == "seed_everything":
+            raise ConfigurationError(f"{where}: seed_everything is set by seeds; remove it")
+        if "." not in str(key) and isinstance(value, Mapping):
+            inner = next(iter(value), "setting")
+            raise ConfigurationError(f"{where}.{key}: settings have dotted keys; write {key}.{inner}: VALUE")
+    return dict(said or {})
+
+
+def _folder(name: Any, where: str) -> str:
+    """A name that becomes a folder; names that lead to another place are refused."""
+    text = str(name)
+    if not text.strip() or text.startswith(".") or any(sign in text for sign in '/\\:*?"<>|\n'):
+        raise ConfigurationError(f"{where}: '{text}' cannot name a folder; use letters, digits, spaces, - and _")
+    return text

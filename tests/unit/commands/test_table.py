@@ -1,0 +1,50 @@
+"""All commands are in one parser, and one that is not called costs nothing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lightning_vfl.cli import main
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.table import COMMANDS
+from lightning_vfl.commands.vfl_cli import VFLCLI
+
+
+def test_help_lists_every_command_with_its_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert end.value.code == 0
+    assert list(COMMANDS) == ["fit", "validate", "test", "predict", "study", "plot", "privacy", "keys"]
+    for name, entry in COMMANDS.items():
+        assert f"{name} {entry.about}" in lines
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_own_help(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert end.value.code == 0
+    assert f"lightning-vfl [options] {name}" in said
+    assert "Lightning Trainer command line tool" not in said
+    assert isinstance(COMMANDS[name].load(name), Command)
+
+
+def test_only_the_called_command_has_options():
+    cli = VFLCLI(["fit", "--config", "data/digits", "--config", "protocol/mean"])
+    options = {name: len(parser._actions) for name, parser in cli._subcommand_parsers.items()}
+    assert options.pop("fit") > 20
+    assert set(options.values()) == {1}  # --help
+
+
+@pytest.mark.processes
+def test_a_fit_imports_nothing_of_a_study():
+    code = "from lightning_vfl.cli import check; import sys\n"
+    code += "check(['fit', '--config', 'data/digits', '--config', 'protocol/mean'])\n"
+    code += "print(*{'joblib', 'pandas', 'lightning_vfl.study'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "\n"
