@@ -327,7 +327,7 @@ def test_nobody_learns_from_what_stands_in_for_it():
     away = torch.tensor([True, False, True, True])
     roll = Roll(torch.ones(M, dtype=torch.bool), away, away, ~away)
     policy = Stale()
-    policy.prepare(B, (D,) * M, torch.device("cpu"))
+    policy.memory.prepare(B, (D,) * M, torch.device("cpu"))
     Exchange(aggregator, contribution, view, server, policy).run()
     later = RoundNames(0, Stage.FIT, 1)
     then = Exchange(
