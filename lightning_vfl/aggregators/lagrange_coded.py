@@ -43,12 +43,13 @@ class LagrangeCoded(Aggregator):
         ≤ 2^-(l_x+1) and |w̃ - w| < 2^-l_w, the second 0 on average. No sum wraps around: every party checks its own
         part in every round and raises before anything is sent. With ``wrong`` = A, any A wrong uploads are corrected
         and their parties named.
-    Not guaranteed: privacy against T + 1 colluding parties, or against parties that deviate. What the sums themselves
-        tell, and the gradient. ``scale: auto`` makes one number public that depends on the data, the scale bits; that a
-        round was broken off for overflow is another. Without ``rerandomise``: the server sees R uploads, and their
-        polynomial carries cross terms of data, weights and masks (the tests enumerate cases with K = 2, and with K = 1
-        where a sum is zero). More than A wrong uploads, if coordinated, may be corrected to a wrong result; wrong
-        shares of data or weights are not noticed at all. With ``privacy`` = 0 nothing is hidden from any party.
+    Not guaranteed: privacy against T + 1 colluding parties, or against parties that deviate from the protocol.
+        Protection of the information in the sums and in the gradient. ``scale: auto`` makes the scale bits public,
+        which depend on the data; so does a round that is broken off for overflow. Without ``rerandomise``, the server
+        sees R uploads, whose polynomial carries cross terms of data, weights and masks (the tests enumerate cases with
+        K = 2, and with K = 1 where a sum is zero). More than A wrong uploads, if coordinated, may be corrected to a
+        wrong result; wrong shares of data or weights are not noticed at all. With ``privacy`` = 0 nothing is hidden
+        from any party.
 
     Args:
         blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded. Larger K: cheaper rows, more

@@ -21,7 +21,7 @@ from lightning_vfl.field import FixedPoint, Modular, PrimeField
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
-DEGREE = 1  # of what the parties compute on shares: a sum
+DEGREE = 1  # of the polynomial that the parties compute on shares: a sum
 
 
 class LagrangeShared(Aggregator):
@@ -42,7 +42,7 @@ class LagrangeShared(Aggregator):
         parties whose shares arrived in time. Exact in the field, so the mean is off by at most 2^-(l+1). Nothing wraps
         around: every party checks its own part and raises before anything is sent.
     Not guaranteed: privacy against T + 1 colluding parties, a server that colludes with any, or parties that deviate;
-        a wrong sum is not noticed. What the mean itself tells, and the gradient that every party is sent.
+        a wrong sum is not noticed. Protection of the information in the mean and in the gradient.
 
     Args:
         blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded in the second leg.

@@ -40,7 +40,7 @@ _LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm o
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Clipping and noise: what a party does to its embeddings.
+    """How a party clips its embeddings and adds noise.
 
     Args:
         noise: how much.
@@ -130,7 +130,7 @@ class NoisyWire(EmbeddingWire):
     """Noisy embeddings on the wire; the server joins them as embeddings in the clear.
 
     Args:
-        mechanism: what a party does to its embeddings.
+        mechanism: how a party clips its embeddings and adds noise.
         inner: how the server joins them.
     """
 
@@ -189,7 +189,7 @@ class NoisyParty(PartySide):
 
 @dataclass(frozen=True)
 class NoisyUploads(Accounting):
-    """What noisy uploads cost.
+    """The privacy cost of noisy uploads.
 
     Args:
         mechanism: how embeddings are clipped and made noisy.

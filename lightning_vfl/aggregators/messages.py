@@ -1,4 +1,4 @@
-"""What a receiver demands of a message before it computes with it: one place for all aggregators."""
+"""Checks that a receiver makes on a message before it computes with it, for all aggregators."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import isfinite
@@ -28,18 +28,18 @@ def check_message(
     parties: int = 0,
     alongside: str | None = None,
 ) -> None:
-    """Refuse a message that is not what its receiver waits for.
+    """Refuse a message that does not fit the round.
 
-    Kind, destination, round, senders, and the type and shape of every piece are looked at, in microseconds; numbers
-    are not, see ``refuse_outside`` and ``refuse_infinite``.
+    The check covers kind, destination, round, senders, and the dtype and shape of every piece; it takes microseconds.
+    ``refuse_outside`` and ``refuse_infinite`` check the numbers.
 
     Guarantee: afterwards every sender is one of ``shapes``, each is there once with a piece of its shape and of the
         type, and all that are ``required`` are there.
     Not guaranteed: that the content is honest. A message without a ``round`` is accepted in any round.
 
     Args:
-        message: what was received.
-        kind: what is due.
+        message: as it was received.
+        kind: the expected kind.
         to: its destination.
         shapes: for each party that may send it, the shape of its piece; to peers, without axis 0.
         dtype: of the pieces; None: one floating type for all.
@@ -47,7 +47,7 @@ def check_message(
         required: the parties whose pieces have to be there, or how many pieces.
         holders: to peers, the parties that receive here.
         parties: to peers, M.
-        alongside: the kind of what has to come alongside; None: nothing may.
+        alongside: the expected kind of the message alongside; None: there must be none.
 
     Raises:
         MalformedMessage: naming the party.
@@ -114,7 +114,7 @@ def only(messages: tuple[Message, ...]) -> Message:
 
 
 def common(values: Iterable[T]) -> T | None:
-    """The value that most have: what differs from it is named as wrong; None: there are none."""
+    """The most frequent value, against which others are judged as wrong; None: there are no values."""
     listed = list(values)
     return mode(listed) if listed else None
 
@@ -185,24 +185,24 @@ def gradients_in(answer: Message, leaves: Sequence[Tensor], view: PartyView) -> 
 
 
 def refuse_lacking(held: Collection[Any], wanted: Iterable[int], kind: str) -> None:
-    """Refuse to go on without what these parties should have sent.
+    """Refuse to go on while messages of these parties are missing.
 
     Raises:
-        MalformedMessage: naming those of whom nothing is held.
+        MalformedMessage: naming the parties.
     """
     if lacking := [m for m in wanted if m not in held]:
         raise MalformedMessage(f"'{kind}' of {_parties(lacking)} have not come; wait for them, or begin the round anew")
 
 
 def width_of(message: Message) -> int:
-    """The last size that most pieces have; 0: there are no tensors."""
+    """The most frequent last dimension of the pieces; 0: there are no tensors."""
     return common(piece.shape[-1] for piece in message.pieces if isinstance(piece, Tensor) and piece.dim()) or 0
 
 
 def blamed(message: Message, modulus: int, work: Callable[[], T]) -> T:
-    """What this computes from the message; where it refuses a number, the party that sent it is named.
+    """The result of ``work``; if it refuses a number of the message, the error names the party that sent the number.
 
-    So numbers are looked at where arithmetic looks at them anyway.
+    So numbers are checked where the arithmetic checks them anyway.
 
     Raises:
         MalformedMessage: naming the party.
@@ -225,7 +225,7 @@ def _inside(x: Tensor, modulus: int) -> bool:
 
 
 def _front(message: Message, holders: Sequence[int], parties: int) -> tuple[int, ...]:
-    """Axis 0 of a message to peers, after a look whether it is for those who receive here."""
+    """The expected axis 0 of a message to peers, after a check that it is for the parties hosted here."""
     if message.receivers is None:
         return (parties,)
     receivers = message.receivers

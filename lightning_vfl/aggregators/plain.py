@@ -20,7 +20,7 @@ def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
 
 
 def _stacked(h: tuple[Tensor, ...], counted: tuple[int, ...], present: Tensor | None) -> Tensor:
-    """(n, B, D): the counted parties' embeddings, in order of their numbers; nobody counts as one zero."""
+    """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
     return torch.stack([_held(h[m], m, present) for m in counted] or [torch.zeros_like(h[0])])
 
 

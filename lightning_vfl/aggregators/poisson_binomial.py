@@ -92,7 +92,7 @@ class Binomial(Codec):
 
 @dataclass(frozen=True)
 class DrawnSums(Accounting):
-    """What the sums of draws cost.
+    """The privacy cost of sums of draws.
 
     Args:
         layer: which sums there are.
@@ -141,8 +141,8 @@ class PoissonBinomial(IntegerSum):
 
     A party replaces each value x in [-C, C] by a draw of Binomial(b, 1/2 + β x / C); the draws are summed under the
     masks of ``inner``, in the smallest ring that holds bM, and the server estimates the sum of the embeddings from
-    theirs. No noise is added: what the sum cannot tell, because it is of draws, is what protects. How much that is,
-    ``lightning_vfl.privacy.poisson_binomial_rdp`` computes exactly.
+    theirs. No noise is added: the randomness of the draws protects.
+    ``lightning_vfl.privacy.poisson_binomial_rdp`` computes exactly how much.
 
     Shapes, layouts, keys and recovery: those of ``inner``. Uploads: ⌈log2(bM + 1)⌉ bits a number, gradients float32.
     Guarantee: exact in distribution (p is rounded towards 1/2 by less than 2^-40, so no privacy figure suffers),

@@ -21,7 +21,7 @@ class Coding:
 
     Args:
         field: the modulus.
-        degree: of what the parties compute on shares.
+        degree: of the polynomial that the parties compute on shares.
         blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded.
         privacy: T.
         stragglers: for ``auto``; None: ⌊M/4⌋, fewer if K would be 0.
@@ -85,7 +85,7 @@ class Coding:
         return max(fitting, 1)
 
     def _remedy(self, parties: int, least: int) -> str:
-        """What fits instead; never to hide nothing."""
+        """The settings that fit instead; never those that hide nothing."""
         together = (parties - 2 * self.wrong - 1) // self.degree + 1  # the largest K + T
         if together > self.privacy:
             return f"use blocks: {together - self.privacy} or less (with privacy: {self.privacy})"
@@ -102,7 +102,7 @@ class Coding:
         return _code(self.field, self.blocks_for(parties), self.privacy, parties)
 
     def protection(self, equivalent: bool, of: str, server: str) -> str:
-        """What is hidden, in words: ``of`` the other parties from T, and from the server."""
+        """What is hidden, in words: ``of`` the others from T colluding parties, and what from the ``server``."""
         if equivalent:
             return "simulated: nothing was hidden (execution: equivalent)"
         if self.insecure_seeded_secrets:
@@ -131,7 +131,7 @@ def _code(field: Modular, blocks: int, privacy: int, parties: int) -> LagrangeCo
 
 
 def refuse_unknown(execution: str) -> None:
-    """Refuse a word that is no execution."""
+    """Refuse an unknown execution."""
     if execution not in ("coded", "equivalent"):
         raise ConfigurationError(f"execution must be 'coded' or 'equivalent'; got '{execution}'")
 
@@ -146,7 +146,7 @@ def refuse_partly_held(present: Tensor | None, name: str) -> None:
 
 
 def received_by(holders: Sequence[int], message: Message) -> Tensor:
-    """What these holders have received, all senders' rows side by side: (holders, Σ rows, width)."""
+    """The shares that these holders have received, all senders' rows side by side: (holders, Σ rows, width)."""
     whole = _side_by_side(message.pieces)
     receivers = message.receivers
     if receivers == tuple(holders):
@@ -156,7 +156,7 @@ def received_by(holders: Sequence[int], message: Message) -> Tensor:
 
 
 def _side_by_side(pieces: Sequence[Tensor]) -> Tensor:
-    """The pieces along dimension 1; without a copy if they were cut from one tensor: nobody was away."""
+    """The pieces along dimension 1; without a copy if they are neighbouring views of one tensor."""
     first = pieces[0]
     step, place = first.stride(1), first.storage_offset()
     storage = first.untyped_storage().data_ptr()

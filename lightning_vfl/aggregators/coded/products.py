@@ -21,7 +21,7 @@ from lightning_vfl.streams import stream
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, LinearForms, Message, PartyView, ServerView
 
-DEGREE = 2  # of what the parties compute on shares: data times weights
+DEGREE = 2  # of the polynomial that the parties compute on shares: data times weights
 
 
 @dataclass(frozen=True)
@@ -236,8 +236,8 @@ def linear_forms(contribution: Contribution) -> LinearForms:
 def _memory(view: PartyView) -> Shares:
     if not isinstance(view.memory, Shares):
         raise ConfigurationError(
-            "nobody has shared the records of this stage, so nothing can be computed on shares; let the trainer "
-            "run it with a datamodule, or use evaluate: plain"
+            "nobody has shared the records of this stage, because set-up has not run; give the trainer a datamodule, "
+            "or use evaluate: plain"
         )
     return view.memory
 

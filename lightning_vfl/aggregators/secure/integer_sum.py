@@ -1,4 +1,4 @@
-"""Sums of integers of which the server learns the sums alone: what aggregators on the Secure Layer have in common."""
+"""Masked sums of integers: the common base of aggregators on the Secure Layer."""
 
 from abc import abstractmethod
 from copy import copy

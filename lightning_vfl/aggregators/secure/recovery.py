@@ -1,4 +1,4 @@
-"""What lets a masked sum survive the loss of a party between masking and upload: secrets of a round, shared t of n."""
+"""Recovery of a masked sum if a party is lost between masking and upload: round secrets that are shared t of n."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -69,12 +69,12 @@ class Recovery:
         number = isinstance(self.threshold, int) and not isinstance(self.threshold, bool)
         if not (number or self.threshold == "auto"):
             raise ConfigurationError(
-                f"recovery threshold {self.threshold!r} is no number of parties; use a whole number, or auto"
+                f"recovery threshold must be a whole number of parties, or auto; got {self.threshold!r}"
             )
 
     @classmethod
     def of(cls, given: "Recovery | Mapping[str, Any] | str | None") -> "Recovery | None":
-        """From what a recipe says: ``{threshold: 3}``, ``auto`` or nothing.
+        """The recovery that a recipe gives as ``{threshold: 3}``, ``auto`` or null.
 
         Raises:
             ConfigurationError: for anything else.
@@ -85,10 +85,10 @@ class Recovery:
             return cls()
         if isinstance(given, Mapping) and set(given) <= {"threshold"}:
             return cls(**given)
-        raise ConfigurationError(f"recovery {given!r} cannot be; use {{threshold: 3}}, auto or null")
+        raise ConfigurationError(f"recovery must be {{threshold: 3}}, auto or null; got {given!r}")
 
     def needed(self, parties: int) -> int:
-        """T for so many parties.
+        """The threshold t for so many parties.
 
         Raises:
             ConfigurationError: before training, for a threshold that two disjoint sets could reach, or nobody can.
@@ -159,10 +159,10 @@ def to_limbs(secrets: Sequence[bytes]) -> Tensor:
 
 
 def to_bytes(limbs: Tensor) -> list[bytes]:
-    """The other way round.
+    """The secrets that these elements stand for; the inverse of ``to_limbs``.
 
     Raises:
-        ValueError: for elements that stand for no secret: the shares did not belong together.
+        ValueError: for elements that stand for no secret, because the shares do not belong together.
     """
     values = limbs.numpy()
     if (values >> LIMB_BITS).any():
@@ -208,7 +208,7 @@ def reconstruct(shares: Tensor, holders: Sequence[int], needed: int, parties: in
 
 @dataclass
 class Vault:
-    """What the hosted parties keep for recovery in one key period.
+    """The secrets and shares that the hosted parties keep for recovery in one key period.
 
     Args:
         rounds: of the period.
@@ -238,14 +238,14 @@ class Vault:
             self.publics[party] = b"".join(secrets.pair.public for secrets in own)
 
     def shares_of(self, party: int, needed: int, parties: int, insecure_seed: Sequence[Any] | None) -> list[bytes]:
-        """What everybody is to hold of a party's secrets, by receiver; its own part is kept."""
+        """The shares of a party's secrets for every receiver; the party's own shares are kept."""
         own = [self.secrets[party, round] for round in self.rounds]
         shares = share([seed for secrets in own for seed in secrets.seeds], needed, parties, insecure_seed)
         self.shares[party, party] = shares[party].view(len(self.rounds), 2, LIMBS)
         return [piece.numpy().astype("<u4").tobytes() for piece in shares]
 
     def keep(self, holder: int, owner: int, shares: bytes) -> None:
-        """File what a hosted party was sent."""
+        """Keep the shares that a hosted party has received."""
         limbs = torch.from_numpy(np.frombuffer(shares, "<u4").astype(np.int64))
         self.shares[holder, owner] = limbs.view(len(self.rounds), 2, LIMBS)
 
@@ -258,7 +258,7 @@ class Vault:
         """A hosted party's signature of the survivors of a round; of one set a round.
 
         Raises:
-            RuntimeError: for what it refuses to sign, and for another set than the one that it has signed.
+            RuntimeError: for a set that the party refuses, and for another set than the one that it has signed.
         """
         round = survivors.round
         survivors.refuse(party, self.masked.get((party, round)), self.needed)
@@ -335,7 +335,7 @@ class RoundMasks:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
         own_mask(self.seed, names).add_to(values.reshape(-1), round)
-        if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
+        if self.masks.bits < 8 * values.itemsize:  # an upload has the bits of the ring, as its leg says
             values &= WORD(2**self.masks.bits - 1)
 
 
@@ -358,7 +358,7 @@ def unmask(
     names: MaskNames,
     round: int,
 ) -> None:
-    """Take what did not cancel out of the survivors' sum, in place (Bonawitz et al. 2017, section 4, round 3).
+    """Remove the masks that did not cancel from the survivors' sum, in place.
 
     Args:
         total: the sum of the survivors' uploads in the ring.
@@ -368,13 +368,16 @@ def unmask(
         bits: of the ring.
         names: of the masks.
         round: its number.
+
+    References:
+        Bonawitz et al. 2017, section 4, round 3.
     """
     flat = total.reshape(-1)
     for party in sorted(survivors):
         own_mask(survivors[party], names).add_to(flat, round, -1)
     secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
     everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
-    for party, own in secrets.items():  # what the survivors added for it, it would have taken away
+    for party, own in secrets.items():  # the lost party would have subtracted these masks
         masks = RoundMasks(party, own, everybody, bits).masks
         total += masks.mask_of((party, *sorted(survivors)), names, round, total.shape)
     if bits < 8 * total.itemsize:
