@@ -34,8 +34,8 @@ def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most:
         most: words that are named at most.
 
     Examples:
-        >>> nearest("overide", ["overrides", "seeds"]), nearest("x", ["overrides", "seeds"])
-        ('did you mean overrides?', 'use one of overrides, seeds')
+        >>> nearest("metrc", ["metric", "seeds"]), nearest("x", ["metric", "seeds"])
+        ('did you mean metric?', 'use one of metric, seeds')
     """
     words = list(known)
     near = difflib.get_close_matches(word, words, n=most, cutoff=0.55)

@@ -1,4 +1,4 @@
-"""``lightning-vfl privacy``: what a fit of a recipe costs its records at most, computed without training."""
+"""``lightning-vfl privacy``: an upper bound of the privacy cost of a fit, computed without training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
 from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
 from lightning_vfl.protocols.round import RoundVFL
 
-MOST_COUNTED = 10_000  # epochs that are gone through one by one
+MOST_COUNTED = 10_000  # epochs that are tried one after the other
 DELTAS = [1e-3, 1e-5, 1e-7]
 
 _ABOUT = (
@@ -69,23 +69,23 @@ class PrivacyCommand(Command):
 
 
 def planned(module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> "Plan":
-    """The plan of a fit with new parts, which are then used up: nothing but the plan is to be made of them."""
+    """The plan of a fit. The module, data and trainer are set up for it and must not be used for anything else."""
     data.setup("fit")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
         if isinstance(callback, FaultInjector):
             callback.setup(trainer, module, "fit")
     module.build_for(data)
-    refuse_what_links_records(module, data)  # as the fit will
+    refuse_what_links_records(module, data)  # the fit refuses them too
     return Plan(module, data, trainer)
 
 
 class Plan:
-    """What a fit may release, and what that costs.
+    """The releases of a fit, and their privacy cost.
 
     Args:
         module: the protocol, built.
         data: set up for a fit.
-        trainer: says where the fit ends and how many processes share a joint batch; none is started.
+        trainer: has the limits of the fit and the number of processes; no process is started.
     """
 
     def __init__(self, module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> None:
@@ -96,15 +96,15 @@ class Plan:
             module.schedule, records, data.batch_size * trainer.world_size, data.seed, data.drop_last
         )
         self.releases = planned_releases(self.schedule(), self.records, self.limits)
-        self.events = module.possible_events()  # after the schedule, which says who joins embeddings
+        self.events = module.possible_events()  # needs the schedule, which decides who joins embeddings
         self.timed = isinstance(module, CascadeVFL)
 
     def epsilon(self, delta: float, unit: str, events: Sequence[PrivacyEvent] | None = None) -> float:
-        """What the fit costs at most; with other events, what it would cost with these."""
+        """The largest cost of the fit, or of the fit with other events."""
         return self._cost(self.releases, delta, unit, self.events if events is None else events)
 
     def most_epochs(self, target: float, delta: float, unit: str) -> int:
-        """The largest number of epochs that costs at most the target, whatever the limit on steps is."""
+        """The largest number of epochs that costs at most the target; the limit on steps is ignored."""
         limits = replace(self.limits, epochs=None, steps=None)
         schedule = self.schedule()
         if schedule.whole_passes and limits.batches_of(schedule.steps) == schedule.steps:
@@ -129,7 +129,7 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
     releases, several = plan.releases, len(plan.events) > 1
     print(
         f"ε after {releases.epochs:,} epochs of {releases.rounds:,} rounds in all over {plan.records:,} records, each "
-        f"released {releases.most:,} times at most; {'whichever costs most of ' if several else ''}"
+        f"released {releases.most:,} times at most; {'the most expensive of ' if several else ''}"
         + "; ".join(map(str, plan.events))
     )
     table = Table("unit")

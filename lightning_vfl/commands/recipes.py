@@ -1,4 +1,4 @@
-"""Recipes and short class names on the command line, made full before the parser reads them."""
+"""Find recipes and complete short class names before the parser reads the arguments."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -39,7 +39,7 @@ def own_classes() -> dict[str, str]:
 
 
 def with_full_paths(config: Any) -> Any:
-    """A loaded recipe whose short class paths are full, where the class is ours: ``Linear`` is also one of torch's."""
+    """A loaded recipe with full paths for short names of the toolkit's classes; torch has a ``Linear`` too."""
     if isinstance(config, dict):
         return {
             key: own_classes().get(value, value)
@@ -51,10 +51,10 @@ def with_full_paths(config: Any) -> Any:
 
 
 def expand_arguments(arguments: Sequence[str]) -> list[str]:
-    """Command-line arguments with recipes found and short names of factories (``--model.top=Linear``) made full.
+    """The arguments with the paths of recipes, and with full paths of short class names (``--model.top=Linear``).
 
-    The first recipe that names the data set, or ``--data NAME``, is put in front of recipes that set only a part of the
-    data (``protocol/pbm`` sets the scaling), because the parser cannot read a part before it knows the class.
+    The first recipe that names the data set, or ``--data NAME``, is moved before recipes that set only a part of the
+    data (``protocol/pbm`` sets the scaling), because the parser cannot read settings of a class that it does not know.
     """
     expanded: list[list[str]] = []  # an option with its value
     for argument in arguments:
@@ -72,7 +72,7 @@ def expand_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _about_data(words: Sequence[str]) -> str:
-    """What an option and its value say about the data: their ``name``, a ``part`` of their settings, or nothing."""
+    """Whether an option gives the ``name`` of the data set, a ``part`` of its settings, or neither (empty)."""
     option, _, value = words[0].partition("=")
     value = words[1] if len(words) > 1 else value
     if option == "--data" and value:
@@ -81,7 +81,7 @@ def _about_data(words: Sequence[str]) -> str:
         return ""
     try:
         recipe = yaml.safe_load(value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # the parser says what is wrong with it
+    except (OSError, ValueError, yaml.YAMLError):  # the parser will report the error
         return ""
     if not isinstance(recipe, dict) or not any(str(key).split(".")[0] == "data" for key in recipe):
         return ""

@@ -1,4 +1,4 @@
-"""Lagrange coding: K secrets and T masks become M shares, of which any T say nothing and enough say everything."""
+"""Lagrange coding: K secrets and T masks become M shares. Any T shares reveal nothing; enough shares reveal all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class LagrangeCode:
               \text{share}_j = F(\alpha_j).
 
     The points are β = 1..K+T and α = K+T+1..K+T+M: all distinct, and distinct modulo every prime that is larger.
-    Whatever polynomial of total degree g the holders evaluate on their shares has degree g(K+T-1), so that any
-    g(K+T-1)+1 of the results determine it, and its values at β_1..β_K are those of the secrets.
+    If the holders evaluate a polynomial of total degree g on their shares, the results lie on a polynomial of degree
+    g(K+T-1). Any g(K+T-1)+1 results determine it, and its values at β_1..β_K are the results for the secrets.
 
     Shapes: secrets (K, *S), masks (T, *S), shares (M, *S).
     Units: field elements.
@@ -60,8 +60,8 @@ class LagrangeCode:
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.privacy < 0 or self.parties < 1:
             raise ConfigurationError(
-                f"there is no code for {self.blocks} blocks, {self.privacy} masks and {self.parties} parties; "
-                "use blocks >= 1, privacy >= 0 and parties >= 1"
+                f"blocks must be at least 1, privacy at least 0 and parties at least 1; got blocks = {self.blocks}, "
+                f"privacy = {self.privacy} and parties = {self.parties}"
             )
         points = self.beta + self.alpha
         smallest = min(self.field.primes) if isinstance(self.field, PrimeProduct) else self.field.modulus
@@ -72,21 +72,21 @@ class LagrangeCode:
 
     @property
     def beta(self) -> tuple[int, ...]:
-        """Where the secrets and masks are, K + T points."""
+        """The K + T points of secrets and masks."""
         return tuple(range(1, self.blocks + self.privacy + 1))
 
     @property
     def alpha(self) -> tuple[int, ...]:
-        """Where the shares are, M points."""
+        """The M points of the shares."""
         first = self.blocks + self.privacy + 1
         return tuple(range(first, first + self.parties))
 
     def threshold(self, degree: int) -> int:
-        """How many results of a computation of this degree determine it: g(K + T - 1) + 1."""
+        """How many results determine a computation of degree g: g(K + T - 1) + 1."""
         return degree * (self.blocks + self.privacy - 1) + 1
 
     def share(self, secrets: Tensor, masks: Tensor, holders: Sequence[int] | None = None) -> Tensor:
-        """Shares of K different secrets, of all M holders or of these."""
+        """Shares of K different secrets, for all M holders or for the given ones."""
         points = self.alpha if holders is None else self._points(holders)
         return interpolate(self.field, torch.cat([secrets, masks]), self.beta, points)
 
@@ -99,19 +99,19 @@ class LagrangeCode:
     def share_zeros(self, free: Tensor, degree: int, holders: Sequence[int] | None = None) -> Tensor:
         """Shares of a polynomial of degree g(K + T - 1) that is zero at β_1..β_K, for ``free`` (g(K+T-1)+1-K, *S).
 
-        Uniform ``free`` values make it uniform among all such polynomials.
+        If the ``free`` values are uniform, the polynomial is uniform among all such polynomials.
         """
         if len(free) != self.threshold(degree) - self.blocks:
             raise ConfigurationError(
                 f"a polynomial with {self.threshold(degree)} coefficients and {self.blocks} zeros has "
-                f"{self.threshold(degree) - self.blocks} free values, not {len(free)}; give as many"
+                f"{self.threshold(degree) - self.blocks} free values; got {len(free)}"
             )
         matrix = _zero_matrix(self, degree)
         matrix = matrix if holders is None else matrix[list(holders)]
         return self.field.matmul(matrix.to(free.device), free.flatten(1)).view(len(matrix), *free.shape[1:])
 
     def decode(self, results: Tensor, holders: Sequence[int], degree: int) -> Tensor:
-        """What was computed, at the K secrets, from the first g(K + T - 1) + 1 of these holders' results (n, *S)."""
+        """The results for the K secrets, from the first g(K + T - 1) + 1 of these holders' results (n, *S)."""
         needed = self.threshold(degree)
         if len(holders) < needed:
             raise ConfigurationError(
@@ -121,7 +121,7 @@ class LagrangeCode:
         return interpolate(self.field, results[:needed], points, self.beta[: self.blocks])
 
     def correct(self, results: Tensor, holders: Sequence[int], degree: int) -> Decoded:
-        """As ``decode``, from all results, of which ⌊(n - needed) / 2⌋ may be wrong; positions of the wrong ones."""
+        """As ``decode``, from all n results, of which ⌊(n - needed) / 2⌋ may be wrong; also gives their positions."""
         points = self._points(holders)
         return decode(self.field, results, points, self.beta[: self.blocks], self.threshold(degree))
 
@@ -133,7 +133,7 @@ class LagrangeCode:
 
     @cached_property
     def _copies(self) -> Tensor:
-        """(M, 1 + T): what a share takes of the one secret, and of each mask."""
+        """(M, 1 + T): the factors of the one secret and of each mask in every share."""
         matrix = lagrange_matrix(self.beta, self.alpha, self.field.modulus)
         return torch.cat([self.field.sum(matrix[:, : self.blocks].T).unsqueeze(1), matrix[:, self.blocks :]], dim=1)
 

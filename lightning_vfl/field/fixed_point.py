@@ -1,4 +1,4 @@
-"""Real numbers as field elements: scaling, rounding, signs, and the proof that nothing wraps around."""
+"""Real numbers as field elements: scaling, rounding, signs, and a check that no sum wraps around."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ MOST_BITS = 60  # of a scale: 2^60 times the smallest float32 step is still an i
 class FixedPoint:
     r"""Data in units of 2^-l_x and weights in units of 2^-l_w, as integers and as elements of a field.
 
-    Data are rounded to the nearest integer (halves upwards), weights at random to either neighbour so that the mean is
-    the weight. A negative integer x becomes the element p + x. A product of both, and a sum of such products, comes
-    back as its centred residue times 2^-(l_x + l_w); it is the sum of the parties in S if every party has made sure
-    by ``check_overflow`` that
+    Data are rounded to the nearest integer (halves upwards). Weights are rounded at random to one of the two nearest
+    integers, so that the mean is the weight. A negative integer x becomes the element p + x. A sum of products of data
+    and weights is decoded as its centred residue times 2^-(l_x + l_w). The decoded number is the sum over the parties
+    in S if every party has checked with ``check_overflow`` that
 
     .. math:: \max(|\bar X_m| |\bar W_m|) \le \frac{p - 1}{2 |S|}.
 
@@ -63,7 +63,7 @@ class FixedPoint:
     def __post_init__(self) -> None:
         for name, bits in (("l_x", self.l_x), ("l_w", self.l_w)):
             if not 0 <= bits <= MOST_BITS:
-                raise ConfigurationError(f"{name} {bits} is no number of scale bits; use 0 to {MOST_BITS}")
+                raise ConfigurationError(f"{name} must be from 0 to {MOST_BITS} bits; got {name} {bits}")
 
     def quantise_data(self, x: Tensor) -> Tensor:
         """Nearest integers to 2^l_x · x, halves upwards."""
@@ -73,9 +73,9 @@ class FixedPoint:
         return below.to(torch.int64) + (scaled - below >= 0.5)
 
     def round_data(self, x: Tensor) -> Tensor:
-        """The real numbers that ``quantise_data`` stands for, x̄ 2^-l_x: no operation here rounds.
+        """The real numbers x̄ 2^-l_x that the integers of ``quantise_data`` represent; no further rounding happens.
 
-        In the dtype of x; in float32 for the half precisions, which would overflow.
+        The result has the dtype of x, or float32 for the half precisions, which would overflow.
         """
         scaled = (x if x.dtype in (torch.float32, torch.float64) else x.float()) * 2.0**self.l_x
         below = scaled.floor()
@@ -99,10 +99,10 @@ class FixedPoint:
         return self.field.lift(elements).to(torch.float64).mul_(2.0 ** -(self.l_x + self.l_w))
 
     def check_overflow(self, x: Tensor, w: Tensor, summands: int) -> float:
-        """A party's own proof that its part cannot make the sum wrap around; done in every round, before it sends.
+        """Check that a party's part cannot make the sum wrap around; parties do this in every round, before they send.
 
-        The product of absolute values is taken in float64. Below 2^53 that is exact; above, what rounding may have
-        taken away is added, so that the test may refuse a hair too early and never passes too late.
+        The product of absolute values is computed in float64. Below 2^53 it is exact. Above, the largest possible
+        rounding error is added, so that the check may refuse slightly too early but never accepts an overflow.
 
         Args:
             x: the rows of this round as signed integers, (*, B, d).
@@ -117,7 +117,7 @@ class FixedPoint:
         """
         reach, rows = _reach(x, w)
         if summands < 1:
-            raise ConfigurationError(f"a sum over {summands} parties has no bound; use at least 1")
+            raise ConfigurationError(f"summands must be at least 1; got a sum over {summands} parties")
         bound = self.field.half // summands
         if reach <= bound:
             return reach / bound if bound else 0.0
@@ -127,7 +127,7 @@ class FixedPoint:
         )
 
     def _remedy(self, reach: float, rows: float, bound: int) -> str:
-        """The largest l_w that surely fits, or what else to do."""
+        """The end of the error message: the largest l_w that fits, or what else to change."""
         # |w̄| ≤ 2^l_w |w| + 1 after any rounding and the other way round: with e bits fewer, each weight is at most
         # (|w̄| + 1) 2^-e + 1, and |X||W| at most (reach + rows) 2^-e + rows, where rows = max Σ_j |x_ij|
         for fewer in range(1, self.l_w + 1):
@@ -139,13 +139,13 @@ class FixedPoint:
     def _scaled(self, x: Tensor, name: str, bits: int) -> Tensor:
         """The numbers times 2^bits in float64, which does not round, if it fits the field's signed range."""
         if not x.is_floating_point():
-            raise ConfigurationError(f"{x.dtype} is no type of real numbers; convert with .float()")
+            raise ConfigurationError(f"the numbers must be floating point; got {x.dtype}, convert with .float()")
         scaled = x.to(torch.float64) * 2.0**bits
         if scaled.numel():
             largest = float(scaled.abs().max())
             if not isfinite(largest):  # max() passes a NaN on
                 raise ConfigurationError(
-                    "NaN or infinity cannot be quantised; clean the data or lower the learning rate"
+                    "NaN or infinity cannot be quantised; remove such values from the data, or lower the learning rate"
                 )
             if largest + 1 > self.field.half:
                 fit = next(
@@ -159,15 +159,15 @@ class FixedPoint:
 
 
 def auto_weight_bits(field: Modular, l_x: int, x: Tensor, weights: Tensor, summands: int, headroom: float = 4.0) -> int:
-    """The largest l_w for which weights may grow by ``headroom`` before anything overflows.
+    """The largest l_w for which weights may grow by the factor ``headroom`` without an overflow.
 
-    Every party finds its own; the sum needs one for all, their minimum.
+    Every party computes its own l_w; the sum uses the minimum over all parties.
 
     Shapes: x (*, B, d), weights (*, d, D).
     Units: x in integers of 2^-l_x; weights in real numbers.
     Guarantee: ``check_overflow`` passes for these rows and all weights up to ``headroom`` times these in absolute
         value, however they are rounded.
-    Not guaranteed: anything about other rows: give all of the party's, or rows that bound them.
+    Not guaranteed: the same for other rows; give all rows of the party, or rows that bound them.
 
     Args:
         field: the modulus.
@@ -186,12 +186,12 @@ def auto_weight_bits(field: Modular, l_x: int, x: Tensor, weights: Tensor, summa
         17
     """
     if headroom < 1 or not isfinite(headroom):
-        raise ConfigurationError(f"headroom {headroom} leaves no room; use at least 1")
+        raise ConfigurationError(f"headroom must be finite and at least 1; got headroom {headroom}")
     if summands < 1:
-        raise ConfigurationError(f"a sum over {summands} parties has no bound; use at least 1")
+        raise ConfigurationError(f"summands must be at least 1; got a sum over {summands} parties")
     reach, rows = _reach(x, weights)
     if not isfinite(reach):
-        raise ConfigurationError("NaN or infinite weights have no scale; lower the learning rate")
+        raise ConfigurationError("some weights are NaN or infinite; lower the learning rate")
     bound = field.half // summands
     largest = float(weights.abs().max()) if weights.numel() else 0.0
     for l_w in range(MOST_BITS, -1, -1):
@@ -210,7 +210,7 @@ def _reach(x: Tensor, w: Tensor) -> tuple[float, float]:
     integers(x)
     if x.dim() < 2 or w.dim() < 2 or x.shape[-1] != w.shape[-2]:
         raise ConfigurationError(
-            f"data of shape {tuple(x.shape)} and weights of shape {tuple(w.shape)} have no product; "
+            f"data of shape {tuple(x.shape)} and weights of shape {tuple(w.shape)} cannot be multiplied; "
             "use (B, d) and (d, D)"
         )
     if not x.numel() or not w.numel():

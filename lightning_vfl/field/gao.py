@@ -1,4 +1,4 @@
-"""Decoding in spite of wrong values: Reed-Solomon codes as polynomials, after Gao."""
+"""Decoding with some wrong values: Reed-Solomon codes as polynomials, by Gao's algorithm."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from lightning_vfl.field.product import PrimeProduct
 
 
 class DecodingError(RuntimeError):
-    """No polynomial of the degree lies within the number of wrong values that can be corrected."""
+    """More values are wrong than can be corrected."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What was decoded.
+    """The result of decoding.
 
     Args:
         values: at the places asked for, (len(at), *S).
@@ -32,10 +32,10 @@ class Decoded:
 def decode(field: Modular, values: Tensor, points: Sequence[int], at: Sequence[int], size: int) -> Decoded:
     """The values at ``at`` of polynomials of degree below ``size``, some of whose given values are wrong.
 
-    With n values, A = ⌊(n - size) / 2⌋ of the n uploads (a row of ``values``) may be wrong in any way. First all
-    uploads are compared with the polynomials through ``size`` of them, which are matrix products and settle the matter
-    if nobody lies. As long as a polynomial disagrees, Gao's decoder says which uploads are wrong in that one, and these
-    are left out from there on.
+    An upload is a row of ``values``. Of n uploads, A = ⌊(n - size) / 2⌋ may be wrong in any way. First all uploads are
+    compared with the polynomials through ``size`` of them. These are matrix products, and if no upload is wrong,
+    decoding ends here. Otherwise Gao's decoder finds the wrong uploads of one polynomial that disagrees; they are left
+    out, and the comparison starts again.
 
     Every result agrees with at least n - A of the uploads; two different polynomials of degree below ``size`` agree in
     at most ``size`` - 1 places, so there is no other within A wrong ones.
@@ -73,7 +73,9 @@ def decode(field: Modular, values: Tensor, points: Sequence[int], at: Sequence[i
             f"values of shape {tuple(values.shape)} do not belong to {n} points; give a row for each point"
         )
     if not 1 <= size <= n:
-        raise ConfigurationError(f"{n} values determine no polynomial with {size} coefficients; wait for more uploads")
+        raise ConfigurationError(
+            f"{n} values do not determine a polynomial of {size} coefficients; wait for more uploads"
+        )
     field.check(values)
     lagrange_matrix(points, [], field.modulus)  # refuses equal points
     correctable = (n - size) // 2

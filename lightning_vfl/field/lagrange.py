@@ -1,4 +1,4 @@
-"""Lagrange interpolation modulo p: the matrix that takes values of a polynomial to its values elsewhere."""
+"""Lagrange interpolation modulo p: the matrix from values of a polynomial at some points to its values at others."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -44,10 +44,10 @@ def lagrange_matrix(points: Sequence[int], at: Sequence[int], p: int) -> Tensor:
 @lru_cache(maxsize=256)  # a coded round asks for the same few, in Python's integers a millisecond each
 def _matrix(points: tuple[int, ...], at: tuple[int, ...], p: int) -> Tensor:
     if not 2 <= p < 2**63:
-        raise ConfigurationError(f"the modulus {p} does not fit int64 tensors; use one from 2 to 2^63 - 1")
+        raise ConfigurationError(f"the modulus {p} does not fit into int64 tensors; use a modulus from 2 to 2^63 - 1")
     x = [int(point) % p for point in points]
     if not x:
-        raise ConfigurationError("nothing can be interpolated from no points; give at least one")
+        raise ConfigurationError("there are no points to interpolate from; give at least one")
     weights = []
     for j, xj in enumerate(x):
         difference = 1
@@ -80,8 +80,8 @@ def interpolate(field: Modular, values: Tensor, points: Sequence[int], at: Seque
     Shapes: values (len(points), *S); result (len(at), *S).
     Units: field elements.
     Guarantee: exact if each polynomial's degree is below len(points).
-    Not guaranteed: that it is; one point too few gives other numbers without a sign of it. ``decode`` with more values
-        than the degree asks for notices.
+    Not guaranteed: a check of the degree. With too few points the result is wrong and no error is raised; ``decode``
+        with more values than needed notices this.
 
     Args:
         field: the modulus.

@@ -103,9 +103,9 @@ def plan(n: int, p: int) -> Plan:
         (1, 8)
     """
     if n < 0:
-        raise ConfigurationError(f"a contraction has {n} terms; use 0 or more")
+        raise ConfigurationError(f"the number of terms must be at least 0; got {n} terms")
     if p % 2 == 0 or not 3 <= p < 2**61:
-        raise ConfigurationError(f"there is no plan for the modulus {p}; use an odd one from 3 to 2^61 - 1")
+        raise ConfigurationError(f"the modulus {p} is not supported; use an odd modulus from 3 to 2^61 - 1")
     for few, many in ((balanced(p, a), balanced(p, b)) for a, b in SPLITS):
         chunk = min(EXACT // (few.bound * many.bound), LONGEST)
         if chunk >= min(max(n, 1), SHORTEST):

@@ -159,15 +159,15 @@ class Modular(ABC):
 
 
 def integers(x: Tensor) -> None:
-    """Refuse other dtypes: float tensors would be rounded, narrow integers would wrap around."""
+    """Refuse dtypes other than int64: float tensors would be rounded, narrow integers would wrap around."""
     if x.dtype != torch.int64:
-        raise ConfigurationError(f"field elements are int64 tensors, not {x.dtype}; convert with .to(torch.int64)")
+        raise ConfigurationError(f"field elements must be int64 tensors; got {x.dtype}, convert with .to(torch.int64)")
 
 
 def product_shape(a: torch.Size, b: torch.Size) -> tuple[int, ...]:
     """The batch dimensions of a product of matrices, after a check of all dimensions."""
     if len(a) < 2 or len(b) < 2:
-        raise ConfigurationError(f"matmul takes matrices, not shapes {tuple(a)} and {tuple(b)}; add a dimension of 1")
+        raise ConfigurationError(f"matmul takes matrices; got shapes {tuple(a)} and {tuple(b)}, add a dimension of 1")
     if a[-1] != b[-2]:
         raise ConfigurationError(
             f"a matrix with {a[-1]} columns cannot be multiplied with one of {b[-2]} rows; transpose an operand"

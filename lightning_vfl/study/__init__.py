@@ -1,4 +1,4 @@
-"""Studies: a grid of recipes, overrides and seeds, run side by side and told as one table, a summary and figures."""
+"""Studies: a grid of recipes, overrides and seeds, run in parallel and reported as one table, a summary and figures."""
 
 from lightning_vfl.study.bands import Band, band
 from lightning_vfl.study.grid import Run, grid

@@ -1,4 +1,4 @@
-"""Curves of several seeds as one line with a band."""
+"""The curves of several seeds as a mean with a band."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,14 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 
 Values = NDArray[np.float64]
 
-MOST_POINTS = 500  # more cannot be seen in a column of a paper, and make the SVG large
+MOST_POINTS = 500  # more points are not visible in a column of a paper, and make the SVG large
 
 
 class Band(NamedTuple):
     """Mean and standard deviation (n - 1) of the seeds' values at each x; the deviation is 0 for one seed.
 
-    ``together``: the seeds were measured at the same points, so that between them a straight line says no less than
-    the value held.
+    ``together``: all seeds were measured at the same points, so that the points may be joined by straight lines.
     """
 
     x: Values
@@ -40,8 +39,8 @@ def held(x: ArrayLike, y: ArrayLike, at: ArrayLike) -> Values:
 def band(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> Band:
     """One band from the (x, y) of each seed, x ascending.
 
-    The grid is every x that occurs, from where all have started to where the first ends: beyond it, the mean would be
-    that of other seeds.
+    The band goes from the point where all seeds have started to the point where the first seed ends, so that every
+    mean is over all seeds. In between, it has every x at which a seed was measured.
     """
     xs = [np.asarray(x, dtype=np.float64) for x, _ in curves]
     start, end = max(x[0] for x in xs), min(x[-1] for x in xs)

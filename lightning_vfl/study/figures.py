@@ -63,7 +63,7 @@ def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = N
     Raises:
         ConfigurationError: for a metric that no run has measured.
     """
-    from matplotlib import rc_context  # 0.4 s, where it is used
+    from matplotlib import rc_context  # imported late: 0.4 s
 
     metric = metric or study.figure.metric or _default(table)
     found = table[table["metric"] == metric]
@@ -76,7 +76,7 @@ def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = N
     with rc_context(_STYLE):
         for axis in study.figure.against:
             column = _COLUMN.get(axis, axis)
-            if not found[column].any():  # a protocol without a clock, say
+            if not found[column].any():  # for example virtual time of a protocol without a clock
                 continue
             figure = _figure(found, study, metric, axis)
             for ending, more in (("png", {"dpi": 200}), ("svg", {"metadata": {"Date": None}})):
@@ -87,7 +87,7 @@ def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = N
 
 
 def _default(table: pd.DataFrame) -> str:
-    """An accuracy of the validation, else whatever it measures."""
+    """The first accuracy of the validation, or the first other metric."""
     measured = sorted(table["metric"].unique(), key=lambda m: ("val/" not in m, "loss" in m, m))
     return measured[0] if measured else "val/accuracy"
 
@@ -98,7 +98,7 @@ def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figur
     panels = {title: dict(_bands(found, names, _COLUMN.get(axis, axis))) for title, names in _panels(study).items()}
     drawn = [one for lines in panels.values() for one, _ in lines.values()]
     if not drawn:
-        raise ConfigurationError(f"the seeds of no run overlap in {axis}; draw against something else (figure.against)")
+        raise ConfigurationError(f"the seeds of each run cover different ranges of {axis}; change figure.against")
     x_size, x_label = _scale(axis, max(one.x[-1] for one in drawn))
     share = metric.split("/")[-1] in _SHARES
     across = min(len(panels), _ACROSS)
@@ -131,7 +131,7 @@ def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figur
 
 
 def _panels(study: Study) -> dict[str, dict[str, str]]:
-    """Title -> name of a line -> its run: a panel for each override, or one panel if there is one of either."""
+    """Title -> name of a line -> its run. A panel for each override; one panel if there is one recipe or override."""
     recipes, overrides = study.figure.only or tuple(study.recipes), study.overrides
     if len(recipes) > 1 and len(overrides) > 1:
         return {o: {r: line_name(r, o) for r in recipes} for o in overrides}
@@ -140,15 +140,15 @@ def _panels(study: Study) -> dict[str, dict[str, str]]:
 
 
 def _bands(found: pd.DataFrame, names: Mapping[str, str], column: str) -> Iterator[tuple[str, tuple[Band, Any]]]:
-    """Name of a line -> band and style; a name has the same style in every panel."""
+    """Name of a line -> band and style. A line has the same style in every panel."""
     for number, (name, run) in enumerate(names.items()):
         cell = found[found["run"] == run]
         if cell.empty:
             continue
         one = band([(seed[column], seed["value"]) for _, seed in cell.sort_values("step").groupby("seed")])
-        if not len(one.x):  # no two seeds ran at the same time
+        if not len(one.x):  # the seeds cover different ranges
             continue
-        # from the eighth colour on, they come again with other dashes
+        # colours repeat from the eighth line on, with other dashes
         style = {
             "color": _COLOURS[number % len(_COLOURS)],
             "linestyle": _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)],
@@ -160,8 +160,8 @@ def _bands(found: pd.DataFrame, names: Mapping[str, str], column: str) -> Iterat
 def _line(axes: "Axes", name: str, one: Band, style: dict[str, Any], units: tuple[float, float]) -> None:
     x, mean, reach = one.x / units[0], one.mean / units[1], 2 * one.sd / units[1]
     every = max(1, len(x) // 8)
-    first = len(axes.lines) * max(1, every // 4) % every  # markers of lines that meet stand beside each other
-    if not one.together:  # the mean moves whenever one of the seeds does: nothing lies between
+    first = len(axes.lines) * max(1, every // 4) % every  # lines that overlap have their markers beside each other
+    if not one.together:  # the mean changes only where a seed was measured, so it is drawn as steps
         style = {**style, "drawstyle": "steps-post"}
     axes.plot(x, mean, label=name, markersize=3.2, markevery=(first, every), markeredgewidth=0.6, **style)
     if one.seeds > 1:
@@ -170,7 +170,7 @@ def _line(axes: "Axes", name: str, one: Band, style: dict[str, Any], units: tupl
 
 
 def _scale(axis: str, largest: float) -> tuple[float, str]:
-    """What the numbers are divided by, and the label with the unit."""
+    """The unit as a divisor, and the label of the axis with the unit."""
     if axis not in ("bytes", "virtual_seconds"):
         return 1.0, _LABEL[axis]
     units = _BYTES if axis == "bytes" else _SECONDS
@@ -179,7 +179,7 @@ def _scale(axis: str, largest: float) -> tuple[float, str]:
 
 
 def _words(metric: str) -> str:
-    """A metric as an axis says it.
+    """The name of a metric on an axis.
 
     Examples:
         >>> _words("val/accuracy"), _words("train/loss_epoch")

@@ -1,4 +1,4 @@
-"""The runs of a study: what each is called, what it is started with, and what its result has to match."""
+"""The runs of a study: their names, their arguments, and the fingerprint that identifies their results."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study.spec import Study
 
-# A run of a study is read from its history: what else a run writes would only cost time. Settings may say otherwise.
+# A study reads a run from its history. Other outputs are switched off to save time; settings may switch them on.
 _QUIET = {
     "trainer.logger": False,
     "trainer.enable_checkpointing": False,
@@ -32,9 +32,9 @@ class Run:
         override: name of its override; empty where the study has none.
         seed: of ``seed_everything``.
         arguments: of the command line.
-        test: whether the last weights are tested.
+        test: whether the last weights are evaluated on the test records.
         folder: where its result, its log and its failure are written.
-        fingerprint: of everything it is made from; a result with another one is not its result.
+        fingerprint: hash of recipes, settings and version; only a result with the same fingerprint is used again.
     """
 
     recipe: str
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Recipe and override: what is drawn as one line."""
+        """Recipe and override; the figures draw one line a name."""
         return line_name(self.recipe, self.override)
 
     @property
@@ -68,12 +68,12 @@ class Run:
 
     @property
     def under_way(self) -> Path:
-        """Exists while the run is being worked on: tells which runs a dead worker took with it."""
+        """Exists while the run is being carried out; after a worker has died, it shows which runs were affected."""
         return self.folder / "under_way"
 
 
 def line_name(recipe: str, override: str) -> str:
-    """What the runs of a recipe under an override are called.
+    """The name of the runs of a recipe with an override.
 
     Examples:
         >>> line_name("VAFL", ""), line_name("VAFL", "batch 32")
@@ -92,7 +92,7 @@ def grid(study: Study, out: Path) -> Iterator[Run]:
         found = [_found(name, f"recipes.{recipe}") for name in entry.recipes]
         found += [_found(name, "common") for name in study.common]
         for (override, settings), seed in product(study.overrides.items(), study.seeds):
-            # one behind the other, not merged: the last of an option counts, and `trainer.callbacks+` adds up
+            # layers are not merged: of an option that is repeated, the last counts, and `trainer.callbacks+` adds up
             layers = (_QUIET, study.settings, entry.settings, settings, {"seed_everything": seed})
             options = [f"--{key}={_text(value)}" for layer in layers for key, value in layer.items()]
             yield Run(
@@ -111,7 +111,7 @@ def _found(name: str, where: str) -> str:
         found = find_recipe(name)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from None
-    return str(Path(found).resolve()) if Path(found).is_file() else found  # workers may stand in another folder
+    return str(Path(found).resolve()) if Path(found).is_file() else found  # workers may have another current folder
 
 
 def _text(value: Any) -> str:
@@ -119,6 +119,6 @@ def _text(value: Any) -> str:
 
 
 def _fingerprint(recipes: list[str], options: list[str], test: bool) -> str:
-    """Of contents, not of paths: a moved checkout or an edited comment elsewhere does not spoil a result."""
+    """The hash of the recipes' texts, not of their paths, so that results stay valid when the checkout is moved."""
     contents = [Path(path).read_text(encoding="utf-8") if Path(path).is_file() else path for path in recipes]
     return hashlib.sha256(json.dumps([__version__, contents, options, test]).encode()).hexdigest()

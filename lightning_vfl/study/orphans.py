@@ -1,4 +1,4 @@
-"""Workers end with the process that started them, even if that was killed."""
+"""End worker processes when the process that started them has ended, even if it was killed."""
 
 import ctypes
 import os
@@ -12,16 +12,16 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def end_with_parent(parent: int, lock: str) -> None:
-    """End this process as soon as its parent has ended; and leave Ctrl-C to the parent.
+    """End this process as soon as its parent has ended, and let the parent handle Ctrl-C.
 
-    Linux sends a signal when the thread that started the process ends; elsewhere, the lock that the parent holds as
-    long as it lives can then be had.
+    Linux sends a signal when the thread that started the process ends. Elsewhere, this process waits for the lock that
+    the parent holds as long as it runs.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer would take it for the run's own end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer would end the run
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it had ended before the call
+        if os.getppid() != parent:  # the parent had ended before the call
             os._exit(1)
     else:
         threading.Thread(target=_watch, args=(lock,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Everything that is told of a study: table, summary, figures."""
+"""The report of a study: summary, targets and figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ def report(table: pd.DataFrame, study: Study, out: Path, metric: str | None = No
 def in_words(summary: pd.DataFrame, study: Study) -> str:
     """The summary as a Markdown table.
 
-    Shares and losses alike are given with four decimals: the file beside it holds them all.
+    Values are given with four decimals; ``summary.csv`` has all.
     """
     head = ["metric", "run", "seeds", "mean ± 2 sd", "rounds", "passes", "virtual time (s)", "sent (MB)"]
     if study.outliers:

@@ -1,4 +1,4 @@
-"""Carries out the runs of a study in parallel processes, and lets none of them end the others."""
+"""Carry out the runs of a study in parallel processes; a run that fails or dies does not end the others."""
 
 import os
 import warnings
@@ -19,12 +19,12 @@ from lightning_vfl.study.orphans import end_with_parent
 from lightning_vfl.study.table import is_finished
 from lightning_vfl.study.worker import CommandLine, Outcome, record_failure, work
 
-_DEATHS = 3  # of its process, after which a run has failed
+_DEATHS = 3  # deaths of its process after which a run has failed
 
 
 @dataclass(frozen=True)
 class Means:
-    """With what a study is carried out: processes, torch threads of each, and joblib's backend with its options."""
+    """How a study is carried out: processes, torch threads of each, and joblib's backend with its options."""
 
     jobs: int
     threads: int
@@ -32,12 +32,12 @@ class Means:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, runs: int = 1, **more: Any) -> AbstractContextManager[Any]:
-        """Joblib's own setting of all this, for so many runs.
+        """The settings for joblib, for so many runs.
 
-        Not fewer than two processes, unless one was asked for: joblib works off a single one in this process, which a
-        run must not take with it.
+        There are at least two processes unless the user has asked for one: with one, joblib carries out the runs in
+        this process, and a run that dies would end the study.
         """
-        if self.backend == "ray":  # joblib knows dask's by itself
+        if self.backend == "ray":  # dask needs no registration
             import_module("ray.util.joblib").register_ray()
         config: AbstractContextManager[Any] = joblib.parallel_config(
             self.backend, n_jobs=min(self.jobs, max(2, runs)), **self.options, **more
@@ -48,18 +48,18 @@ class Means:
 def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock: str, console: Console) -> None:
     """Carry out runs; afterwards each has a result or a recorded failure.
 
-    A worker that dies takes the others of its pool with it. Those runs are tried again with the others; a run that has
-    met two deaths is tried alone, so that the next is its own.
+    When a worker dies, joblib ends the other workers of its pool too. Their runs are tried again. A run that was under
+    way at two deaths is tried alone, so that a third death is certainly its own.
 
     Args:
         runs: in the order in which they are started.
-        command_line: ``lightning_vfl.commands.program.run``.
+        command_line: carries out the arguments of a run; ``lightning_vfl.commands.program.run``.
         means: processes and threads.
         lock: file that this process holds locked as long as it lives.
         console: to draw the progress bar on.
     """
     for run in runs:
-        for stale in (run.result, run.failure, run.under_way, *run.folder.glob(".*")):  # hidden: half-written
+        for stale in (run.result, run.failure, run.under_way, *run.folder.glob(".*")):  # hidden files are half-written
             stale.unlink(missing_ok=True)
     left, deaths, failed = list(runs), Counter[str](), 0
     with _bar(console) as bar:
@@ -79,7 +79,7 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
                 for run, outcome in _parallel(batch, command_line, means, lock):
                     tell(run, outcome)
             except BrokenProcessPool:
-                for run in [run for run in batch if run in left]:  # what was done, but not told any more
+                for run in [run for run in batch if run in left]:  # results that joblib could not return any more
                     if is_finished(run) or run.failure.exists():
                         tell(run, "failed" if run.failure.exists() else "finished")
                 remaining = [run for run in batch if run in left]
@@ -87,7 +87,9 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
                     deaths[run.label] += 1
                     run.under_way.unlink(missing_ok=True)
                     if deaths[run.label] == _DEATHS:
-                        record_failure(run, f"its process died {_DEATHS} times; killed from outside, or out of memory?")
+                        record_failure(
+                            run, f"its process died {_DEATHS} times; it was killed from outside, or ran out of memory"
+                        )
                         tell(run, "failed")
                     else:
                         bar.console.print(f"a process died, again: {run.label}", highlight=False)
@@ -95,12 +97,12 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
 
 def _parallel(runs: Sequence[Run], command_line: CommandLine, means: Means, lock: str) -> Iterator[tuple[Run, Outcome]]:
     local: dict[str, Any] = {}
-    if means.backend == "loky":  # others have machines of their own: their workers are no children of this process
+    if means.backend == "loky":  # workers of other backends are not children of this process
         local = {"inner_max_num_threads": means.threads, "initializer": end_with_parent}
         local["initargs"] = (os.getpid(), lock)
     with warnings.catch_warnings(), means.config(len(runs), **local):
-        warnings.filterwarnings("ignore", message="A worker stopped while some jobs")  # loky renews one that has grown
-        # ray's backend, a pool of multiprocessing's kind, gives its results all at once
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs")  # loky renews large workers
+        # the backend of ray is a multiprocessing pool, which returns all results at once
         returned = "list" if means.backend == "ray" else "generator_unordered"
         parallel = joblib.Parallel(return_as=returned, batch_size=1)
         yield from parallel(joblib.delayed(work)(run, command_line, means.threads) for run in runs)

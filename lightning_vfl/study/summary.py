@@ -1,4 +1,4 @@
-"""What the runs came to: mean ± 2 sd over seeds, and differences to a baseline, paired by seed."""
+"""The results of the runs: mean ± 2 sd over seeds, and differences to a baseline, paired by seed."""
 
 from collections.abc import Iterator, Sequence
 from math import nan, sqrt
@@ -39,20 +39,20 @@ def inside_fences(values: ArrayLike) -> NDArray[np.bool_]:
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
-    """Of values and the baseline's of the same seeds, in the same order; one pair has no interval."""
+    """The mean difference to the baseline's values of the same seeds, in the same order; one pair has no interval."""
     differences = np.asarray(values, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)
     pairs = len(differences)
     mean = float(differences.mean()) if pairs else nan
     if pairs < 2:
         return Difference(mean, nan, nan, pairs)
-    from scipy import stats  # 0.6 s, where it is used
+    from scipy import stats  # imported late: 0.6 s
 
     half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, pairs - 1) * differences.std(ddof=1) / sqrt(pairs))
     return Difference(mean, mean - half, mean + half, pairs)
 
 
 def summarise(table: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """One line a metric, recipe and override: the last values of the seeds, and what they had cost by then.
+    """One line a metric, recipe and override: the last values of the seeds, and their costs up to then.
 
     With ``outliers: iqr``, seeds outside the fences are left out of mean, sd and pairs, and counted.
     """
@@ -74,7 +74,7 @@ def _lines(table: pd.DataFrame, study: Study) -> Iterator[dict[str, object]]:
                 if (metric, recipe, override) not in cells:
                     continue
                 cell, left_out = cells[metric, recipe, override]
-                mean = cell["value"].mean(skipna=False)  # a seed that has diverged is no seed less
+                mean = cell["value"].mean(skipna=False)  # NaN of a seed that has diverged makes the mean NaN
                 sd = cell["value"].std(ddof=1, skipna=False)
                 line = {"metric": metric, "run": cell["run"].iloc[0], "seeds": len(cell), "outliers": left_out}
                 line |= {"mean": mean, "sd": sd, "low": mean - 2 * sd, "high": mean + 2 * sd}
@@ -91,7 +91,7 @@ def _kept(cell: pd.DataFrame, study: Study) -> tuple[pd.DataFrame, int]:
 
 
 def _partner(study: Study, recipe: str, override: str) -> tuple[str, str] | None:
-    """What a line is compared with: the baseline under the same override, or the same recipe under the baseline."""
+    """The recipe and override that a line is compared with: one of the two is the baseline, the other is the line's."""
     if study.baseline is None:
         return None
     other = (study.baseline, override) if study.baseline in study.recipes else (recipe, study.baseline)

@@ -19,9 +19,9 @@ _FINGERPRINT = b"lightning_vfl.fingerprint"
 
 
 def write_result(rows: Sequence[Mapping[str, object]], run: Run) -> None:
-    """The result of one run, whole or not at all, with the run's fingerprint in the file itself."""
+    """Write the result of one run, with its fingerprint in the file; a half-written file never has the final name."""
     if not rows:
-        raise ConfigurationError("the run has measured nothing; let it validate, or give the study test: true")
+        raise ConfigurationError("the run has no measurements; switch validation on, or set test: true in the study")
     frame = pd.DataFrame(rows).assign(run=run.name, recipe=run.recipe, override=run.override, seed=run.seed)
     table = pa.Table.from_pandas(frame[list(COLUMNS)], preserve_index=False)
     part = run.folder / f".result.{os.getpid()}"
@@ -30,7 +30,7 @@ def write_result(rows: Sequence[Mapping[str, object]], run: Run) -> None:
 
 
 def is_finished(run: Run) -> bool | None:
-    """Whether there is a result of this very run; None: there is one, of another version of it."""
+    """Whether this run has a result; None: the result is of other recipes, settings or of another version."""
     if not run.result.is_file():
         return False
     try:
@@ -41,15 +41,15 @@ def is_finished(run: Run) -> bool | None:
 
 
 def collect(runs: Iterable[Run], study: Study) -> pd.DataFrame:
-    """The results of finished runs below each other, in the order of the runs; see ``chosen``."""
-    # read as single files: the folders' names are no partition keys
+    """The results of finished runs in one table, in the order of the runs; see ``chosen``."""
+    # read file by file, since pyarrow would take the folders' names for partition keys
     tables = [pq.ParquetFile(run.result).read().replace_schema_metadata(None) for run in runs]
     frame = pa.concat_tables(tables).to_pandas() if tables else pd.DataFrame(columns=list(COLUMNS))
     return chosen(frame, study)
 
 
 def chosen(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """Only the metrics that the study names, with those of its targets; all, if it names none.
+    """The metrics and the targets that the study names, or all metrics if it names none.
 
     Raises:
         ConfigurationError: for a metric that no run has measured.
@@ -64,7 +64,7 @@ def chosen(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def write(frame: pd.DataFrame, folder: Path, name: str) -> None:
-    """``name.parquet`` and ``name.csv``, each whole or not at all."""
+    """Write ``name.parquet`` and ``name.csv``; a half-written file never has the final name."""
     for ending in ("parquet", "csv"):
         part = folder / f".{name}.{ending}"
         if ending == "csv":
@@ -84,5 +84,5 @@ def read(folder: Path) -> pd.DataFrame:
         return pd.read_parquet(folder / "table.parquet")
     except (OSError, pa.ArrowException):
         raise ConfigurationError(
-            f"{folder} holds no table.parquet of a study; give the folder that lightning-vfl study has written"
+            f"{folder} has no table.parquet of a study; give the folder that lightning-vfl study has written"
         ) from None

@@ -1,4 +1,4 @@
-"""When the runs reached their targets, and what that had taken."""
+"""When the runs reached their targets, and at what cost."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -15,9 +15,9 @@ COSTS = ["step", "passes", "virtual_seconds", "bytes"]
 
 
 def reached(table: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """One line a target and run: the first measured point at the target or beyond it; empty costs where there is none.
+    """One line a target and run: the first measured point that reaches the target; without one, costs are empty.
 
-    Compared is in float32, as metrics are measured: 19 right of 20 reach 0.95.
+    Values are compared in float32, as metrics are measured: 19 right of 20 reach 0.95.
 
     Raises:
         ConfigurationError: for a metric that is not in the table.
@@ -27,21 +27,21 @@ def reached(table: pd.DataFrame, study: Study) -> pd.DataFrame:
         points = table[table["metric"] == metric].sort_values("step", kind="stable")
         if points.empty:
             raise ConfigurationError(
-                f"targets: the table has no {metric} but {', '.join(sorted(table['metric'].unique()))}; "
-                "lightning-vfl study adds what its finished runs have measured"
+                f"targets: the table has no {metric}; it has {', '.join(sorted(table['metric'].unique()))}. "
+                "Run lightning-vfl study again to add metrics that its finished runs have measured"
             )
         values, goal = points["value"].astype("float32"), np.float32(target.value)
         first = points[values <= goal if target.falls else values >= goal].drop_duplicates(RUN)
         lines = runs.assign(metric=metric, target=target.value)
         found.append(lines.merge(first[[*RUN, *COSTS]], how="left", on=RUN))
-    return pd.concat(found, ignore_index=True).astype({"step": "Int64"})  # whole numbers with gaps
+    return pd.concat(found, ignore_index=True).astype({"step": "Int64"})  # whole numbers, some of them missing
 
 
 def in_words(found: pd.DataFrame, study: Study) -> str:
-    """A Markdown table for each target: how many seeds of a recipe under an override reached it, and at what cost.
+    """A Markdown table for each target: how many seeds of a recipe with an override reached it, and at what cost.
 
-    Guarantee: means and ranges are of all the study's seeds. Where one of them has not reached the target, or has no
-        result, there are none: those of the others would flatter.
+    Guarantee: means and ranges are over all seeds of the study. If one seed has not reached the target, or has no
+        result, there is no mean, because the mean of the other seeds would be too good.
     """
     words = "First measured point of every seed that reaches the target: mean (least to most), if all seeds do.\n"
     for metric, target in study.targets.items():

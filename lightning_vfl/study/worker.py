@@ -1,4 +1,4 @@
-"""One run of a study, in whatever process: its result, or the reason why there is none, is on disk afterwards."""
+"""Carry out one run of a study and write its result, or the reason why it has none."""
 
 import json
 import os
@@ -24,10 +24,10 @@ Outcome = Literal["finished", "failed"]
 
 
 def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcome]:
-    """Carry out a run; returns it, and how it ended.
+    """Carry out a run; returns the run and how it ended.
 
-    Guarantee: ``result.parquet`` appears whole or not at all, and so does ``failed.json``; nothing is raised but
-        KeyboardInterrupt. SystemExit is a failure like others: in a worker it would end the whole study.
+    Guarantee: ``result.parquet`` and ``failed.json`` are never half-written. Only KeyboardInterrupt is raised.
+        SystemExit counts as a failure, since it would end the whole study in a worker.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     run.under_way.touch()
@@ -42,7 +42,7 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
             write_result(history.rows(), run)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
-                raise KeyboardInterrupt from None  # the trainer has made SystemExit of it
+                raise KeyboardInterrupt from None  # the trainer raises SystemExit on Ctrl-C
             traceback.print_exc()
             log.flush()
             record_failure(run, _reason(error, run.log))
@@ -52,14 +52,14 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
 
 
 def record_failure(run: Run, reason: str) -> None:
-    """Say why a run has no result. It is tried again at the next start."""
+    """Write down why a run has no result. The next start of the study tries the run again."""
     whole = run.failure.with_name(f".{run.failure.name}.{os.getpid()}")
     whole.write_text(json.dumps({"run": run.label, "reason": reason, "fingerprint": run.fingerprint}, indent=1))
     whole.replace(run.failure)
 
 
 def _reason(error: BaseException, log: Path) -> str:
-    """One line: that of the command line, where it has said why it ends."""
+    """One line: the error of the command line, if the log has one."""
     if isinstance(error, SystemExit):
         said = re.findall(r"^lightning-vfl: error: (.*)$", log.read_text(encoding="utf-8", errors="replace"), re.M)
         return said[-1] if said else f"ended by sys.exit({error.code!r})"
@@ -68,7 +68,7 @@ def _reason(error: BaseException, log: Path) -> str:
 
 @contextmanager
 def _logged(path: Path) -> Iterator[TextIO]:
-    """Everything printed goes to the log: by Python, by handlers that hold the old stderr, and by C."""
+    """Write everything that is printed to the log: by Python, by handlers that hold the old stderr, and by C."""
     with path.open("w", encoding="utf-8", errors="replace") as log:
         kept = [(fd, os.dup(fd)) for fd in (1, 2)]
         try:

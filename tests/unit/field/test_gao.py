@@ -150,7 +150,7 @@ def test_shapes():
     [
         (torch.ones(3, 1, dtype=torch.int64), [1, 2], 1, "do not belong to 2 points"),
         (torch.tensor(1), [1], 1, "do not belong"),
-        (torch.ones(2, 1, dtype=torch.int64), [1, 2], 3, "2 values determine no polynomial with 3 coefficients"),
+        (torch.ones(2, 1, dtype=torch.int64), [1, 2], 3, "2 values do not determine a polynomial of 3 coefficients"),
         (torch.ones(2, 1, dtype=torch.int64), [1, 2], 0, "0 coefficients"),
         (torch.ones(3, 1, dtype=torch.int64), [1, 2, 1], 1, "the points 1 and 1"),
         (torch.full((2, 1), 97), [1, 2], 1, "97 is not an element"),

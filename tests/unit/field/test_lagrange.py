@@ -94,9 +94,9 @@ def test_values_of_a_polynomial_in_integers(field):
         ([1, 12], 11, "the points 1 and 12"),
         ([0, 3], 9, "the points 0 and 3 cannot be told apart modulo 9"),
         ([0, 2097143], P63, "the points 0 and 2097143"),
-        ([], 11, "from no points"),
+        ([], 11, "no points to interpolate from"),
         ([1], 1, "modulus 1"),
-        ([1], 2**63 + 29, "does not fit int64"),
+        ([1], 2**63 + 29, "does not fit into int64"),
     ],
 )
 def test_points_that_are_not_distinct_are_refused(points, p, words):

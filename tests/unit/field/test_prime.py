@@ -95,7 +95,7 @@ def test_elements_outside_the_field_are_refused(field, method):
         with pytest.raises(ConfigurationError, match=f"{beyond} is not an element modulo {field.modulus}"):
             getattr(field, method)(*[torch.tensor([[1, beyond], [0, 1]])] * arguments)
     for dtype in (torch.float64, torch.int32, torch.bool):
-        with pytest.raises(ConfigurationError, match=f"int64 tensors, not {dtype}"):
+        with pytest.raises(ConfigurationError, match=f"int64 tensors; got {dtype}"):
             getattr(field, method)(*[torch.ones(2, 2, dtype=dtype)] * arguments)
 
 
@@ -104,10 +104,10 @@ def test_operands_that_do_not_fit_are_refused(field):
     a = torch.ones(3, 4, dtype=torch.int64)
     for x, y, words in (
         (a, a, "4 columns cannot be multiplied with one of 3 rows"),
-        (a[0], a.mT, r"takes matrices, not shapes \(4,\)"),
+        (a[0], a.mT, r"takes matrices; got shapes \(4,\)"),
         (a.expand(2, 3, 4), a.mT.expand(3, 4, 3), r"batches \(2,\) and \(3,\) do not broadcast"),
-        (a.int(), a.mT, "int64 tensors, not torch.int32"),
-        (a, a.mT.double(), "int64 tensors, not torch.float64"),
+        (a.int(), a.mT, "int64 tensors; got torch.int32"),
+        (a, a.mT.double(), "int64 tensors; got torch.float64"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             field.matmul(x, y)

@@ -123,6 +123,6 @@ def test_a_metric_that_nobody_measured():
     with pytest.raises(ConfigurationError, match=r"^targets: no run has measured val/acc; there are val/accuracy$"):
         tables.chosen(table(TWO), wrong)
     with pytest.raises(
-        ConfigurationError, match=r"^targets: the table has no val/acc but val/accuracy; lightning-vfl s"
+        ConfigurationError, match=r"^targets: the table has no val/acc; it has val/accuracy. Run lightning-vfl s"
     ):
         reached(table(TWO), wrong)
