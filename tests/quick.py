@@ -6,16 +6,19 @@ A small fit takes 60 ms. Without the two patches it takes 90 ms; nothing that is
 import functools
 import gc
 import importlib.metadata
+import inspect
 import sys
 
 
 def before_imports() -> None:
-    """Read the installed packages' entry points once: every Trainer asks for them, 10 to 20 ms each time.
+    """Spare lightning two searches; to be called before lightning is imported. ``after_imports`` has to follow.
 
-    To be called before lightning is imported. Nothing is collected until ``after_imports``.
+    Every Trainer asks for the entry points of all installed packages, 10 to 20 ms each time: they are read once.
+    ``load_from_checkpoint`` asks for the stack, 100 ms each time: it gets the stack without lines of source code.
     """
     gc.disable()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
+    inspect.stack = functools.partial(inspect.stack, 0)
 
 
 def after_imports() -> None:
@@ -39,7 +42,8 @@ def move_once() -> None:
     move = _ResultMetric.to
 
     def to(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-        there = self.is_tensor and not kwargs and args == (self.value.device,)
+        value = getattr(self, "value", None)  # a metric is there from its first update on
+        there = value is not None and not kwargs and args == (value.device,)
         return self if there else move(self, *args, **kwargs)
 
     _ResultMetric.to = to
