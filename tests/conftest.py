@@ -11,7 +11,7 @@ from tests.examples import EXAMPLES
 quick.before_imports()
 
 # no deadline: a loaded machine is no failure; no database: a run depends on the profile and the seed alone
-settings.register_profile("ci", max_examples=EXAMPLES, derandomize=True, database=None, deadline=None)
+settings.register_profile("ci", max_examples=EXAMPLES // 2, derandomize=True, database=None, deadline=None)
 settings.register_profile("fuzz", max_examples=10 * EXAMPLES, database=None, deadline=None, print_blob=True)
 settings.load_profile("ci")
 

@@ -125,7 +125,17 @@ def both(folder, make, data, limits, callbacks):
     return plan, {unit: plan.epsilon(1e-5, unit) for unit in UNITS}, spent, module
 
 
-@pytest.mark.parametrize("case", EXACT)
+OFTEN = {  # each a way to count that another case has as well
+    "one record less in each epoch",
+    "epochs before steps",
+    "half of the batches",
+    "cascade",
+    "cascade together",
+    "cascade, in steps",
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if c in OFTEN else c for c in EXACT])
 def test_where_nothing_is_random_the_plan_is_what_is_spent(tmp_path, case):
     plan, told, spent, module = both(tmp_path, *EXACT[case])
     assert told == pytest.approx(spent, rel=1e-12)

@@ -225,7 +225,7 @@ def configuration(number):
     return aggregator_of, parties, ids, roll
 
 
-@pytest.mark.parametrize("start", range(0, 160, 40))
+@pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 80, 120))])
 def test_coded_is_equivalent_is_the_integer_sum_bit_for_bit(start):
     """Whatever the subset S of the parties, the subset that answers, the field and the records."""
     for number in range(start, start + 40):

@@ -48,7 +48,7 @@ def test_random_elements_and_extremes(field, shape, way):
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
-@pytest.mark.parametrize("value", ["p - 1", "p // 2", "p // 2 + 1"])
+@pytest.mark.parametrize("value", [pytest.param("p - 1", marks=pytest.mark.slow), "p // 2", "p // 2 + 1"])
 def test_the_plan_at_its_limits(field, value, way):
     """Every element the same extreme, contractions of one chunk, one less and one more, and two and one more."""
     p = field.modulus

@@ -87,8 +87,8 @@ def test_every_combination_of_extremes_in_exact_fractions(levels, parties, beta,
         (4, 0.2, 20, 1000.0),
         (3, 0.25, 30, 1e8),
         (16, 0.25, 128, 2.0),
-        (16, 0.25, 128, 500.0),
-        (300, 0.1, 4, 16.0),
+        pytest.param(16, 0.25, 128, 500.0, marks=pytest.mark.slow),
+        pytest.param(300, 0.1, 4, 16.0, marks=pytest.mark.slow),
     ],
 )
 def test_expected_maximiser_with_sixty_digits(levels, beta, parties, order):

@@ -45,10 +45,10 @@ HALF, SLOW = Fraction(1, 2), Fraction(3, 4)
 @pytest.mark.parametrize(
     ("aggregator", "variant", "optimizer"),
     [
-        (Concat(), "async", None),
+        pytest.param(Concat(), "async", None, marks=pytest.mark.slow),
         (Concat(), "async", ADAM),
-        (Concat(), "sync", ADAM),
-        (Mean(), "async", ADAM),
+        pytest.param(Concat(), "sync", ADAM, marks=pytest.mark.slow),
+        pytest.param(Mean(), "async", ADAM, marks=pytest.mark.slow),
         (Mean(), "sync", None),
         (Sum(), "async", None),
         (Max(), "sync", ADAM),
@@ -71,7 +71,7 @@ def test_a_fit_is_cvfl_written_out_by_hand(tmp_path, aggregator, variant, optimi
     [
         ({}, "async", 3.0),
         ({0: HALF}, "sync", 1.0),
-        ({2: SLOW, 1: Fraction(7, 8)}, "async", 1.0),
+        pytest.param({2: SLOW, 1: Fraction(7, 8)}, "async", 1.0, marks=pytest.mark.slow),
         ({2: SLOW, 1: Fraction(7, 8)}, "async", 3.0),
         ({0: Fraction(0), 2: HALF}, "sync", 3.0),
     ],

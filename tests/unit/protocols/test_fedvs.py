@@ -81,7 +81,17 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("faults", "evaluate"), [*((faults, "protocol") for faults in FAULTS), ("everything", "plain")]
+    ("faults", "evaluate"),
+    [
+        *(
+            pytest.param(faults, "protocol", marks=pytest.mark.slow)
+            for faults in FAULTS
+            if faults not in ("none", "everything")
+        ),
+        ("none", "protocol"),
+        ("everything", "protocol"),
+        ("everything", "plain"),
+    ],
 )
 def test_coded_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, faults, evaluate):
     runs = []

@@ -132,8 +132,14 @@ class Copies(Callback):
 # ---- training
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize(
+    ("aggregator", "optimizer"),
+    [
+        pytest.param(a, o, marks=() if (i + j) % 3 == 0 else pytest.mark.slow)
+        for i, a in enumerate(AGGREGATORS)
+        for j, o in enumerate(OPTIMIZERS)
+    ],
+)
 def test_training_is_that_of_one_bottom_on_the_union_of_a_groups_records(tmp_path, aggregator, optimizer):
     """Masked: up to the quantisation, of embeddings and of updates, whose steps are 6e-8."""
     module = grouped(AGGREGATORS[aggregator](), optimizer)

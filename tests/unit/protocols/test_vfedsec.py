@@ -456,7 +456,17 @@ ARMS = {
 
 
 @pytest.mark.parametrize(
-    ("arm", "script"), [*((arm, "everything") for arm in ARMS), ("sum", "silent"), ("recovery", "silent")]
+    ("arm", "script"),
+    [
+        ("sum", "everything"),
+        pytest.param("segments", "everything", marks=pytest.mark.slow),
+        ("segments, padded", "everything"),
+        pytest.param("recovery", "everything", marks=pytest.mark.slow),
+        pytest.param("groups", "everything", marks=pytest.mark.slow),
+        ("groups with recovery", "everything"),
+        pytest.param("sum", "silent", marks=pytest.mark.slow),
+        ("recovery", "silent"),
+    ],
 )
 def test_masked_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, arm, script):
     runs, settings = [], dict(ARMS[arm])
