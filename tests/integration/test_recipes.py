@@ -154,7 +154,10 @@ OTHERS = (["protocol/vafl"], ["protocol/dvfl"], ["protocol/cvfl", "policy/zeros"
     ("name", "protocol"),
     [
         *((name, ["protocol/mean", policy]) for name, policy in FAULTS.items()),
-        *((name, OTHERS[i % 3]) for i, name in enumerate(FAULTS)),
+        *(
+            pytest.param(name, OTHERS[i % 3], marks=() if i < 3 else pytest.mark.slow)
+            for i, name in enumerate(reversed(FAULTS))
+        ),
     ],
     ids=lambda given: given if isinstance(given, str) else given[0],
 )

@@ -702,7 +702,7 @@ def without_hiding(monkeypatch, example):
     return seen(monkeypatch, aggregator, as_parties(x, len(MASKS)), weights, [0, 1], [*data, drawn])
 
 
-@pytest.mark.parametrize("example", [E1, E2], ids=["aligned", "crossed"])
+@pytest.mark.parametrize("example", [pytest.param(E1, marks=pytest.mark.slow), E2], ids=["aligned", "crossed"])
 def test_uploads_are_those_of_the_formulas(monkeypatch, example):
     """For all 14,641 masks, in Python's integers; and the block sums are 1 and 1 whatever the masks."""
     uploads = without_hiding(monkeypatch, example)

@@ -80,6 +80,7 @@ def worst(p: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
+@pytest.mark.parametrize("way", ["fused", "source", "torch"], indirect=True)
 def test_the_largest_limbs_at_the_limits_of_a_chunk(field, way):
     """p - 1 is the centred residue -1: what is largest here are the limbs."""
     for q in field.primes if isinstance(field, PrimeProduct) else (field.modulus,):

@@ -317,7 +317,7 @@ def test_centralized_is_what_one_party_alone_would_learn_from_all_labels(tmp_pat
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("variant", ["async", "sync"])
+@pytest.mark.parametrize("variant", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_it_learns(tmp_path, variant):
     module = cascade(Concat(), variant=variant, optimizer=ADAM, slower={1: 0.5}, q=3.0)
     run = fit(tmp_path, module, epochs=8, limit_val_batches=None)

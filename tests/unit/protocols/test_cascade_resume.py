@@ -139,10 +139,8 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
 QUICK = [
     ("async", STEPS),
     ("sync", STEPS + 1),
-    ("single", 5),
     *(("faults", step) for step in (STEPS, STEPS + 4)),
     ("faults in turns", STEPS + 4),
-    ("drawing", 7),
     ("masked", 8),
     ("draws", 8),
 ]

@@ -218,7 +218,7 @@ def test_copies_are_equal_in_checkpoints_too(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("SGD", marks=pytest.mark.slow), "Adam"])
 def test_a_run_that_was_stopped_after_any_step_goes_on_to_the_same_bits(tmp_path, optimizer):
     script = {4: {"announced": [1, 1, 1, 1, 0, 1]}, 7: {"receives": [1, 0, 1, 1, 1, 1]}}
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
