@@ -59,7 +59,7 @@ def test_the_masked_sum(tmp_path):
     t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
-    assert module.meter.total("up").tolist() == [15 * 54 * 5] * 3
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5] * 3
 
 
 def test_the_wire(tmp_path):
@@ -68,7 +68,7 @@ def test_the_wire(tmp_path):
     t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
-    assert module.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
     h = tuple(torch.full((2, 5), x) for x in (0.03, 0.04, 1.0))
     roster, rows, roll = Roster.singles(3), Rows(torch.arange(2), 0, 2), Roll.everyone(3)
     views = RoundNames(0, "fit", 0), roster

@@ -230,7 +230,7 @@ def configuration(number):
     return aggregator_of, parties, ids, roll
 
 
-@pytest.mark.parametrize("start", range(0, 160, 40))
+@pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 80, 120))])
 def test_coded_is_equivalent_is_the_integer_sum_bit_for_bit(start):
     """Whatever the subset S of the parties, the subset that answers, the field and the records."""
     for number in range(start, start + 40):
@@ -707,7 +707,7 @@ def without_hiding(monkeypatch, example):
     return seen(monkeypatch, aggregator, as_parties(x, len(MASKS)), weights, [0, 1], [*data, drawn])
 
 
-@pytest.mark.parametrize("example", [E1, E2], ids=["aligned", "crossed"])
+@pytest.mark.parametrize("example", [pytest.param(E1, marks=pytest.mark.slow), E2], ids=["aligned", "crossed"])
 def test_uploads_are_those_of_the_formulas(monkeypatch, example):
     """For all 14,641 masks, in Python's integers; and the block sums are 1 and 1 whatever the masks."""
     uploads = without_hiding(monkeypatch, example)

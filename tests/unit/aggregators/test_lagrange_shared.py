@@ -87,7 +87,9 @@ def test_equivalent_gives_the_bits_of_coded(seed):
         assert torch.equal(a.flops, b.flops)
 
 
-@pytest.mark.parametrize(("p", "blocks", "privacy"), [(7, 1, 1), (11, 2, 1), (7, 1, 2)])
+@pytest.mark.parametrize(
+    ("p", "blocks", "privacy"), [(7, 1, 1), (11, 2, 1), pytest.param(7, 1, 2, marks=pytest.mark.slow)]
+)
 def test_the_answers_tell_the_server_the_sums_and_nothing_else(p, blocks, privacy):
     """All masks of two parties enumerated: K + T answers are equally often each vector that has these block sums."""
     code = LagrangeCode(PrimeField(p), blocks, privacy, blocks + privacy)

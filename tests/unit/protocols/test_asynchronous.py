@@ -77,9 +77,11 @@ def by_hand(module, data, events, optimizers):
         optimizers["server"].step()
 
 
-@pytest.mark.parametrize("make", [SGD, ADAM], ids=["SGD", "Adam"])
-@pytest.mark.parametrize("aggregator", [Mean(), Concat()], ids=repr)
-@pytest.mark.parametrize("losses", [False, True])
+@pytest.mark.parametrize(
+    ("make", "aggregator", "losses"),
+    [(SGD, Mean(), True), (SGD, Concat(), False), (ADAM, Mean(), False), (ADAM, Concat(), True)],
+    ids=["SGD-Mean-True", "SGD-Concat-False", "Adam-Mean-False", "Adam-Concat-True"],
+)
 def test_a_fit_is_vafl_written_out_by_hand(tmp_path, make, aggregator, losses):
     module = asynchronous(aggregator, optimizer=make)
     data = Blobs(batch_size=B)

@@ -82,7 +82,17 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("faults", "evaluate"), [*((faults, "protocol") for faults in FAULTS), ("everything", "plain")]
+    ("faults", "evaluate"),
+    [
+        *(
+            pytest.param(faults, "protocol", marks=pytest.mark.slow)
+            for faults in FAULTS
+            if faults not in ("none", "everything")
+        ),
+        ("none", "protocol"),
+        ("everything", "protocol"),
+        ("everything", "plain"),
+    ],
 )
 def test_coded_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, faults, evaluate):
     runs = []
@@ -210,7 +220,7 @@ def test_the_clock_counts_set_up_once_and_the_work_of_products(tmp_path):
 def test_evaluation_through_the_protocol_is_close_to_plain_and_metered_apart(tmp_path):
     """The 18 test records in two batches of 5 and 4 coded rows; no virtual time passes."""
     module = fedvs(evaluate="protocol", options={"l_x": 10})
-    t = fit(tmp_path, module)
+    t = fit(tmp_path, module, num_sanity_val_steps=2)
     books, seconds = module.books.meter.state_dict(), module.clock.seconds
     (coded,) = t.test(module, datamodule=data(), verbose=False)
     assert module.clock.seconds == seconds
@@ -255,7 +265,7 @@ def test_shares_are_given_back_and_never_saved(tmp_path, evaluate):
         def on_train_batch_end(self, trainer, module, *rest):
             held.append(set(module.preparation.memory))
 
-    t = fit(tmp_path, module, callbacks=[Looking()])
+    t = fit(tmp_path, module, callbacks=[Looking()], num_sanity_val_steps=2)
     assert set(map(frozenset, held)) == {frozenset({"fit"} | ({"validation"} if evaluate == "protocol" else set()))}
     assert module.preparation.memory == {}
     t.save_checkpoint(tmp_path / "one.ckpt")
@@ -450,7 +460,14 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    [
+        "through the protocol",
+        "fixed scale",
+        *(pytest.param(r, marks=pytest.mark.slow) for r in ("in the clear", "equivalent")),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_a_killed_run_resumes_to_the_same_bits_with_fresh_secrets(tmp_path, run):
     """Weights, books, the agreed scale; set-up is done again and is in the books once."""
@@ -611,7 +628,7 @@ def test_coded_is_equivalent_in_double_precision_too(tmp_path):
 def test_batches_of_other_records_than_were_shared_are_refused(tmp_path):
     """The trainer keeps the datamodule of an earlier call when it is given a loader."""
     module, other = fedvs(evaluate="protocol"), data(Larger)
-    t = fit(tmp_path, module)
+    t = fit(tmp_path, module, num_sanity_val_steps=2)
     other.setup("test")
     with pytest.raises(
         ConfigurationError, match="the batches are not of the records that LagrangeCoded was set up with"

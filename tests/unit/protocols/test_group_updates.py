@@ -94,7 +94,7 @@ def test_a_groups_bottom_moves_once_in_k_rounds_with_the_sum_of_their_gradients(
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 @pytest.mark.filterwarnings("ignore:the parties of group")
-@pytest.mark.parametrize("noise", [None, NOISE], ids=["exact", "noisy"])
+@pytest.mark.parametrize("noise", [pytest.param(None, marks=pytest.mark.slow), NOISE], ids=["exact", "noisy"])
 def test_a_run_that_was_stopped_within_a_sum_goes_on_to_the_same_bits(tmp_path, noise):
     def fitted(ckpt_path=None, **more):
         module = grouped(masked_sum(), "Adam", sum_updates_over=4, update_noise=noise, waiting=WaitForAll(timeout=1.0))

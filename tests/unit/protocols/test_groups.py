@@ -133,8 +133,14 @@ class Copies(Callback):
 # ---- training
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize(
+    ("aggregator", "optimizer"),
+    [
+        pytest.param(a, o, marks=() if (i + j) % 3 == 0 else pytest.mark.slow)
+        for i, a in enumerate(AGGREGATORS)
+        for j, o in enumerate(OPTIMIZERS)
+    ],
+)
 def test_training_is_that_of_one_bottom_on_the_union_of_a_groups_records(tmp_path, aggregator, optimizer):
     """Masked: up to the quantisation, of embeddings and of updates, whose steps are 6e-8."""
     module = grouped(AGGREGATORS[aggregator](), optimizer)
@@ -213,7 +219,7 @@ def test_copies_are_equal_in_checkpoints_too(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("SGD", marks=pytest.mark.slow), "Adam"])
 def test_a_run_that_was_stopped_after_any_step_goes_on_to_the_same_bits(tmp_path, optimizer):
     script = {4: {"announced": [1, 1, 1, 1, 0, 1]}, 7: {"receives": [1, 0, 1, 1, 1, 1]}}
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)

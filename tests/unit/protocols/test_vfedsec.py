@@ -204,7 +204,7 @@ def test_what_parties_send_each_other_is_what_stands_in_the_books(tmp_path, monk
     if layout == "segments" and recovery is not None:
         return
     wire, module = Wire(monkeypatch), vfedsec(layout, recovery=recovery)
-    t = fit(tmp_path, module, max_epochs=2)
+    t = fit(tmp_path, module, max_epochs=2, num_sanity_val_steps=2)
     t.test(module, datamodule=data(), verbose=False)
     sent = {(stage, kind) for stage, kind, _ in wire.bytes}
     assert {stage for stage, _ in sent} == {"fit", "sanity check", "validation", "test"}
@@ -447,7 +447,17 @@ ARMS = {
 
 
 @pytest.mark.parametrize(
-    ("arm", "script"), [*((arm, "everything") for arm in ARMS), ("sum", "silent"), ("recovery", "silent")]
+    ("arm", "script"),
+    [
+        ("sum", "everything"),
+        pytest.param("segments", "everything", marks=pytest.mark.slow),
+        ("segments, padded", "everything"),
+        pytest.param("recovery", "everything", marks=pytest.mark.slow),
+        pytest.param("groups", "everything", marks=pytest.mark.slow),
+        ("groups with recovery", "everything"),
+        pytest.param("sum", "silent", marks=pytest.mark.slow),
+        ("recovery", "silent"),
+    ],
 )
 def test_masked_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, arm, script):
     runs, settings = [], dict(ARMS[arm])
@@ -479,7 +489,7 @@ def test_evaluation_is_protected_by_default_metered_apart_and_takes_no_virtual_t
         m = vfedsec("segments", evaluate=evaluate)
         modules.append(m)
         assert m.protected_evaluation == (evaluate == "auto")
-        t = fit(tmp_path, m)
+        t = fit(tmp_path, m, num_sanity_val_steps=2)
         seconds, books = m.clock.seconds, m.books.meter.state_dict()
         tested.append(t.test(m, datamodule=data(), verbose=False)[0])
         assert m.clock.seconds == seconds

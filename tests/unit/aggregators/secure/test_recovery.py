@@ -312,7 +312,9 @@ def test_an_included_upload_keeps_its_masks_with_the_others():
 # ---- Shamir
 
 
-@pytest.mark.parametrize(("p", "needed", "parties"), [(7, 2, 3), (7, 3, 3), (11, 3, 4)])
+@pytest.mark.parametrize(
+    ("p", "needed", "parties"), [(7, 2, 3), (7, 3, 3), pytest.param(11, 3, 4, marks=pytest.mark.slow)]
+)
 def test_fewer_than_t_shares_are_consistent_with_every_secret(p, needed, parties):
     """The code that shares seeds, in a small field, all masks enumerated: every view is equally likely."""
     code = LagrangeCode(PrimeField(p), 1, needed - 1, parties)

@@ -45,10 +45,10 @@ HALF, SLOW = Fraction(1, 2), Fraction(3, 4)
 @pytest.mark.parametrize(
     ("aggregator", "variant", "optimizer"),
     [
-        (Concat(), "async", None),
+        pytest.param(Concat(), "async", None, marks=pytest.mark.slow),
         (Concat(), "async", ADAM),
-        (Concat(), "sync", ADAM),
-        (Mean(), "async", ADAM),
+        pytest.param(Concat(), "sync", ADAM, marks=pytest.mark.slow),
+        pytest.param(Mean(), "async", ADAM, marks=pytest.mark.slow),
         (Mean(), "sync", None),
         (Sum(), "async", None),
         (Max(), "sync", ADAM),
@@ -71,7 +71,7 @@ def test_a_fit_is_cvfl_written_out_by_hand(tmp_path, aggregator, variant, optimi
     [
         ({}, "async", 3.0),
         ({0: HALF}, "sync", 1.0),
-        ({2: SLOW, 1: Fraction(7, 8)}, "async", 1.0),
+        pytest.param({2: SLOW, 1: Fraction(7, 8)}, "async", 1.0, marks=pytest.mark.slow),
         ({2: SLOW, 1: Fraction(7, 8)}, "async", 3.0),
         ({0: Fraction(0), 2: HALF}, "sync", 3.0),
     ],
@@ -317,7 +317,7 @@ def test_centralized_is_what_one_party_alone_would_learn_from_all_labels(tmp_pat
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("variant", ["async", "sync"])
+@pytest.mark.parametrize("variant", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_it_learns(tmp_path, variant):
     module = cascade(Concat(), variant=variant, optimizer=ADAM, slower={1: 0.5}, q=3.0)
     run = fit(tmp_path, module, epochs=8, limit_val_batches=None)

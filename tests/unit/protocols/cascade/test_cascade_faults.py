@@ -43,12 +43,12 @@ POLICIES = {"Exclude": Exclude, "Zeros": Zeros, "Skip": Skip, "Stale": Stale}
     ("policy", "aggregator", "variant"),
     [
         ("Exclude", Mean(), "async"),
-        ("Exclude", Concat(), "sync"),
+        pytest.param("Exclude", Concat(), "sync", marks=pytest.mark.slow),
         ("Zeros", Mean(), "async"),
         ("Skip", Concat(), "async"),
-        ("Skip", Mean(), "sync"),
+        pytest.param("Skip", Mean(), "sync", marks=pytest.mark.slow),
         ("Stale", Mean(), "sync"),
-        ("Stale", Concat(), "async"),
+        pytest.param("Stale", Concat(), "async", marks=pytest.mark.slow),
     ],
     ids=repr,
 )

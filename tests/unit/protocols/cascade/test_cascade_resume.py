@@ -137,13 +137,10 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
 
 # in the first epoch, at its end, just after it, and in the last
 QUICK = [
-    *(("async", step) for step in (1, STEPS)),
-    *(("sync", step) for step in (2, STEPS + 1)),
-    ("single", 5),
-    ("centralized", 4),
-    *(("faults", step) for step in (3, STEPS, STEPS + 4)),
+    ("async", STEPS),
+    ("sync", STEPS + 1),
+    *(("faults", step) for step in (STEPS, STEPS + 4)),
     ("faults in turns", STEPS + 4),
-    ("drawing", 7),
     ("masked", 8),
     ("draws", 8),
 ]

@@ -92,15 +92,12 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
     assert resumed["rounds"] > step
 
 
-# in and at the end of epochs in which guests are alone or send, of replay, and of the owner
+# at the end of an epoch in which guests are alone, and in epochs in which they send, of replay, and of the owner
 QUICK = [
-    ("faults", 1),
     ("faults", STEPS),
     ("faults", 4 * STEPS + 1),
-    ("faults", 5 * STEPS + 1),
     ("messages", 3 * STEPS + 2),
     ("half precision, hosts rest", 4 * STEPS),
-    ("few in common", 3 * STEPS),
 ]
 
 
