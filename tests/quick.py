@@ -41,9 +41,9 @@ def move_once() -> None:
 
     move = _ResultMetric.to
 
-    def to(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def to(self, *args, **kwargs):
         value = getattr(self, "value", None)  # a metric is there from its first update on
         there = value is not None and not kwargs and args == (value.device,)
         return self if there else move(self, *args, **kwargs)
 
-    _ResultMetric.to = to
+    _ResultMetric.to = to  # type: ignore[method-assign]
