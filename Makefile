@@ -49,8 +49,9 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 	$(BIN)/ruff check --fix .
 
 # files in their own order: the long ones, those of tests/integration, come first, and no core is idle at the end
+# compiled files are kept, also where PYTHONDONTWRITEBYTECODE is set: every process would compile all tests again
 test: $(INSTALLED)  ## the test suite, about 4.5 minutes on two cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, planted violations and bugs, fuzz
 	$(BIN)/python -m pytest -m slow

@@ -116,7 +116,7 @@ def main() -> None:
     for _ in range(chosen.turns):
         for kind, run in kinds.items():
             taken[kind].append(run())
-    needed = coded().min_responses(PARTIES)
+    needed = coded().wire.needed(PARTIES)
     least = floor(PARTIES, needed, coded().field.modulus, "cuda" if where == "gpu" else where)
     seconds = {kind: [fit.step for fit in fits] for kind, fits in taken.items()}
     looped, batched = seconds["mean, looped bottoms"], seconds["mean, batched bottoms"]
@@ -144,7 +144,7 @@ def main() -> None:
         small.setup("fit")
         aggregator = LagrangeCoded(rerandomise=False)
         growth[parties] = median([fit(aggregator, small, where).step for _ in range(3)])
-        k = aggregator.arrangement(6_000, parties, 0, Stage.FIT).count
+        k = aggregator.setup.arrangement(6_000, parties, 0, Stage.FIT).count
         rows.append({"round": f"coded, M = {parties}, K = {k}, 128 records", "ms/step": 1e3 * growth[parties]})
     slope = np.polyfit([log(m) for m in growth], [log(s) for s in growth.values()], 1)[0]
     rows.append({"round": f"growth from M = 4 to 64: M^{slope:.2f}"})

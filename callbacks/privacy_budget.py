@@ -8,7 +8,7 @@ from lightning_vfl import VerticalBatch
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import unit_of_one_release
 from lightning_vfl.protocols import RoundVFL
-from lightning_vfl.protocols.charging import joint_ids
+from lightning_vfl.protocols.accounts.charging import joint_ids
 
 
 class PrivacyBudget(Callback):
@@ -49,7 +49,7 @@ class PrivacyBudget(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        if not isinstance(pl_module, RoundVFL) or not pl_module.aggregator.accounts:
+        if not isinstance(pl_module, RoundVFL) or pl_module.aggregator.accounting is None:
             what = type(getattr(pl_module, "aggregator", pl_module)).__name__
             raise ConfigurationError(
                 f"PrivacyBudget has nothing to count with {what}; use SplitVFL or CascadeVFL with PoissonBinomial or "

@@ -76,8 +76,9 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     uploads = -(-rounds // max(module.books.epoch_batches, 1))  # a record is uploaded once in an epoch
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
-    remark = "" if module.aggregator.simulated is None else f", {module.aggregator.simulated}"
-    alone = "" if module.aggregator.accounts else " in model updates of groups alone"
+    accounting = module.aggregator.accounting
+    remark = "" if accounting is None or accounting.simulated is None else f", {accounting.simulated}"
+    alone = "" if accounting is not None else " in model updates of groups alone"
     for unit, epsilon in module.privacy.figures().items():
         yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
     yield from _against_coalitions(module)

@@ -61,21 +61,28 @@ class Leg:
 
 @dataclass(frozen=True)
 class Message:
-    """What several senders put on the wire in one leg: one piece a sender, ragged allowed.
+    """What several senders put on the wire in one leg, or what the server sends several parties.
 
-    In a message to peers, axis 0 of a piece is the receiver. The sender's own part is among them; it is never on the
-    wire. ``receivers`` names them, where pieces for the others were not made; None: all M. ``alongside`` is what the
-    same senders send in the same leg under a kind of its own. ``round`` names the round that it belongs to, set by the
-    sender so that a receiver can refuse what is stale; None: the sender has not said.
+    Args:
+        kind: what it is called in every table.
+        to: ``server``, ``peers``, or ``parties`` for a message of the server, which has no senders.
+        senders: the parties that send it.
+        pieces: one for each sender, ragged allowed; to ``parties``, one for each receiver. To peers, axis 0 of a piece
+            is the receiver; the sender's own part is among them and never on the wire.
+        alongside: what the same senders send in the same leg under another kind.
+        receivers: the parties that pieces were made for; None: all M.
+        round: the round that the sender means it for, so that a receiver can refuse an old message; None: not said.
+        relayed: to the server, which hands it on unchanged to the parties that answer, and does not decode it.
     """
 
     kind: str
-    to: Literal["server", "peers"]
+    to: Literal["server", "peers", "parties"]
     senders: tuple[int, ...]
     pieces: tuple[Tensor, ...]
     alongside: "Message | None" = None
     receivers: tuple[int, ...] | None = None
     round: RoundNames | None = None
+    relayed: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,12 +95,12 @@ class PartyView:
         parties: the parties hosted here.
         called: (M,) bool.
         rows: this rank's rows.
-        memory: what set-up left with the hosted parties (keys, shares), together so that they can be computed with in
-            one call; never in a checkpoint.
+        memory: the keys or shares that the hosted parties hold after set-up or the beginning of the round. They are
+            held together so that one call can compute with all of them; never in a checkpoint.
         present: (B, P) bool, which rows a hosted party holds; None: all.
         agreed: public settings that were settled in set-up, by name.
-        receivers: who of the peers will be heard again, None: all; a simulation need not compute the rest.
-        notes: what the run writes in its log about the parties' own side, by name; it is never sent.
+        receivers: the peers that will answer, None: all; a simulation need not make shares for the others.
+        notes: values about the parties' own side that the run logs, by name; never sent.
     """
 
     names: RoundNames
@@ -159,7 +166,7 @@ class Aggregate:
     Args:
         value: (B, D_out).
         columns: (D_out,) bool, False where a segment of the joint embedding is absent.
-        saved: whatever ``pullback`` needs again.
+        saved: what the server needs again for its answer.
         corrected: parties whose answers were wrong and have been corrected.
     """
 

@@ -115,6 +115,7 @@ def trainer(folder: object, **settings: Any) -> Trainer:
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
         "default_root_dir": str(folder),
         **settings,
     }

@@ -1,23 +1,27 @@
 """Any bottom network under Lagrange coding: embeddings are shared among the parties, and only their sum is answered."""
 
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor, isfinite
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.coded.coding import Coding, known_execution, received_by
+from lightning_vfl.aggregators.clear import gradients_leg
+from lightning_vfl.aggregators.coded.coding import Coding, received_by, refuse_partly_held, refuse_unknown
 from lightning_vfl.aggregators.coded.messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
-from lightning_vfl.aggregators.messages import blamed, only, refuse_outside
+from lightning_vfl.aggregators.messages import GRADIENTS, blamed, gradients_in, only, refuse_outside
+from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, Modular, PrimeField
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
-DEGREE = 1  # of what the parties compute on shares: a sum
+DEGREE = 1  # of the polynomial that the parties compute on shares: a sum
 
 
 class LagrangeShared(Aggregator):
@@ -38,7 +42,7 @@ class LagrangeShared(Aggregator):
         parties whose shares arrived in time. Exact in the field, so the mean is off by at most 2^-(l+1). Nothing wraps
         around: every party checks its own part and raises before anything is sent.
     Not guaranteed: privacy against T + 1 colluding parties, a server that colludes with any, or parties that deviate;
-        a wrong sum is not noticed. What the mean itself tells, and the gradient that every party is sent.
+        a wrong sum is not noticed. Protection of the information in the mean and in the gradient.
 
     Args:
         blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded in the second leg.
@@ -54,7 +58,7 @@ class LagrangeShared(Aggregator):
         ConfigurationError: before training, if K + T > M; in a round, if a sum could wrap around.
 
     Examples:
-        >>> LagrangeShared(blocks=2, privacy=1).min_responses(8)
+        >>> LagrangeShared(blocks=2, privacy=1).wire.needed(8)
         3
 
     References:
@@ -62,8 +66,6 @@ class LagrangeShared(Aggregator):
         sum, a polynomial of degree one).
     """
 
-    visible: ClassVar[bool] = False
-    partly_held: ClassVar[bool] = False
     incidental: ClassVar[tuple[str, ...]] = ("execution", "insecure_seeded_secrets")
 
     def __init__(
@@ -76,7 +78,7 @@ class LagrangeShared(Aggregator):
         field: Modular | None = None,
         insecure_seeded_secrets: bool = False,
     ) -> None:
-        known_execution(execution)
+        refuse_unknown(execution)
         self.blocks = blocks
         self.privacy = privacy
         self.stragglers = stragglers
@@ -87,111 +89,167 @@ class LagrangeShared(Aggregator):
         self._codec = FixedPoint(self.field, bits, 0)
         self._coding = Coding(self.field, DEGREE, blocks, privacy, stragglers, 0, insecure_seeded_secrets)
 
-    @property
-    def equivalent(self) -> bool:
-        return self.execution == "equivalent"
-
-    # ---- shapes, before anything is computed
-
-    def check(self, parties: int) -> None:
-        self._coding.code(parties)
-
-    def min_responses(self, parties: int) -> int:
-        return self._coding.needed(self._coding.blocks_for(parties))
-
-    def protection(self, uploads: int) -> str:
-        return self._coding.protection(self.equivalent, "others' embeddings", "the server learns the means only")
+    def among(self, roster: Roster) -> Self:
+        self._coding.code(roster.parties)
+        return self
 
     def out_width(self, width: int, roster: Roster) -> int:
         return width
 
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        return Mean().plain(h, roll, present)
+
+    @property
+    def wire(self) -> "SharedWire":
+        return SharedWire(self._coding, self._codec, self.execution == "equivalent")
+
+
+@dataclass(frozen=True)
+class SharedWire(Wire):
+    """The wire of ``LagrangeShared``.
+
+    Args:
+        coding: the code.
+        codec: units of the embeddings.
+        equivalent: rounds compute the same integers without shares.
+    """
+
+    coding: Coding
+    codec: FixedPoint
+    equivalent: bool
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(False, False, True, self.equivalent, corrects=0)
+
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
-        m, code = roster.parties, self._coding.code(roster.parties)
+        m, code, bits = roster.parties, self.coding.code(roster.parties), self.coding.field.wire_bits
         results = torch.full((m,), -(-rows // code.blocks) * widths[0])
         sharing = 2.0 * m * (code.blocks + code.privacy) * results.double()
-        shares = Leg("embedding shares", "peers", (m - 1) * results, self.field.wire_bits, sharing)
+        shares = Leg(EMBEDDINGS, "peers", (m - 1) * results, bits, sharing)
         adding = m * results.double()
-        sums = Leg("sums", "server", results, self.field.wire_bits, adding, gate=code.threshold(DEGREE))
+        sums = Leg(SUMS, "server", results, bits, adding, gate=code.threshold(DEGREE))
         return shares, sums
 
-    # ---- one round
+    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+        return gradients_leg(rows, widths)
 
-    def encode(self, contribution: Contribution, view: PartyView) -> tuple[Message, None]:
-        code = self._coding.code(view.roster.parties)
+    def needed(self, parties: int) -> int:
+        return self.coding.needed(self.coding.blocks_for(parties))
+
+    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
+        return arrived
+
+    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
+        refuse_partly_held(present, "LagrangeShared")
+
+    def protection(self, uploads: int) -> str:
+        return self.coding.protection(self.equivalent, "others' embeddings", "the server learns the means only")
+
+    def party_side(self) -> "SharingParty":
+        return SharingParty(self.coding, self.codec)
+
+    def server_side(self) -> "DecodingServer":
+        return DecodingServer(self.coding, self.codec)
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        called = [i for i, party in enumerate(view.parties) if view.called[party]]  # late ones check for overflow too
+        integers = zip(called, self.party_side().integers(contribution, called, view), strict=True)
+        total = torch.stack([h for i, h in integers if roll.included[view.parties[i]]]).sum(0)
+        return _aggregate(total.double().mul_(2.0**-self.codec.l_x), roll)
+
+
+@dataclass(frozen=True)
+class SharingParty(PartySide):
+    """Parties that share their embeddings and add the shares that they receive."""
+
+    coding: Coding
+    codec: FixedPoint
+
+    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+        heard = yield self._share(contribution, view)
+        if heard.received is not None:
+            yield self._add(heard.received, heard.included, replace(view, parties=heard.parties))
+
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+        """Rounding is passed straight through."""
+        return gradients_in(answer, contribution.leaves, view)
+
+    def integers(self, contribution: Contribution, mine: list[int], view: PartyView) -> list[Tensor]:
+        """The rounded embeddings of these hosted parties.
+
+        Raises:
+            ConfigurationError: if a sum could wrap around; every party checks its own part.
+        """
+        bits = self.codec.l_x
+        bound, integers = self.codec.field.half // int(view.called.sum()), []
+        for i in mine:
+            h = contribution.leaves[i].detach()
+            largest = float(h.abs().max()) if h.numel() else 0.0
+            if isfinite(largest) and _rounded(largest, bits) > bound:
+                fit = next((b for b in range(bits - 1, -1, -1) if _rounded(largest, b) <= bound), None)
+                advice = "" if fit is None else f"bits: {fit}, "
+                raise ConfigurationError(
+                    f"party {view.parties[i]}: embeddings up to {largest:.6g} overflow with bits = {bits}: "
+                    f"{_rounded(largest, bits)} is above (p - 1) / (2 |S|) = {bound} for p = "
+                    f"{self.codec.field.modulus}; use {advice}a bounded bottom (output_activation: torch.nn.Tanh) or a "
+                    "larger modulus"
+                )
+            integers.append(self.codec.quantise_data(h))
+        return integers
+
+    def _share(self, contribution: Contribution, view: PartyView) -> Message:
+        code = self.coding.code(view.roster.parties)
         mine = [i for i, party in enumerate(view.parties) if view.called[party]]
         senders = tuple(view.parties[i] for i in mine)
-        h = self.field.embed(torch.stack(self._integers(contribution, mine, view)))  # (S, B, D)
+        h = self.codec.field.embed(torch.stack(self.integers(contribution, mine, view)))  # (S, B, D)
         rows = -(-h.shape[1] // code.blocks)
         padded = torch.nn.functional.pad(h, (0, 0, 0, rows * code.blocks - h.shape[1]))
         secrets = padded.view(len(mine), code.blocks, rows, h.shape[2]).transpose(0, 1)
-        drawn = self._coding.masks(view.names, "embeddings", senders, [rows] * len(mine), code.privacy, h.shape[2])
+        drawn = self.coding.masks(view.names, "embeddings", senders, [rows] * len(mine), code.privacy, h.shape[2])
         masks = drawn.view(code.privacy, *secrets.shape[1:]).to(h.device)
         shares = code.share(secrets, masks, view.receivers).flatten(1, 2)  # a sender's rows beside the next one's
         pieces = torch.split(shares, [rows] * len(senders), dim=1)
-        return Message(EMBEDDINGS, "peers", senders, pieces, receivers=view.receivers, round=view.names), None
+        return Message(EMBEDDINGS, "peers", senders, pieces, receivers=view.receivers, round=view.names)
 
-    def respond(self, kept: None, received: Message, included: Tensor, view: PartyView) -> Message:
-        blocks = self._coding.blocks_for(view.roster.parties)
+    def _add(self, received: Message, included: Tensor, view: PartyView) -> Message:
+        blocks = self.coding.blocks_for(view.roster.parties)
         check_embedding_shares(received, -(-len(view.rows.ids) // blocks), included, view)
         shares = received_by(view.parties, received)
         senders = len(received.senders)
         each = shares.view(len(shares), senders, shares.shape[1] // senders, shares.shape[2])
-        sums = blamed(received, self.field.modulus, lambda: self.field.totals(each))
+        sums = blamed(received, self.codec.field.modulus, lambda: self.codec.field.totals(each))
         return Message(SUMS, "server", view.parties, sums.unbind(0), round=view.names)
 
+
+@dataclass(frozen=True)
+class DecodingServer(ServerSide):
+    """A server that decodes the mean of the embeddings from sums of shares."""
+
+    coding: Coding
+    codec: FixedPoint
+
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        message, code = only(messages), self._coding.code(view.roster.parties)
+        message, code = only(messages), self.coding.code(view.roster.parties)
         rows = -(-len(view.rows.ids) // code.blocks)
-        check_results(message, SUMS, rows, self.min_responses(view.roster.parties), view)
-        refuse_outside(message.pieces, message.senders, SUMS, self.field.modulus)
+        check_results(message, SUMS, rows, self.coding.needed(code.blocks), view)
+        refuse_outside(message.pieces, message.senders, SUMS, self.codec.field.modulus)
         blocks = code.decode(torch.stack(message.pieces), message.senders, DEGREE)
         total = blocks.flatten(0, 1)[: len(view.rows.ids)]
-        return self._aggregate(self._codec.dequantise(total), view.roll)
+        return _aggregate(self.codec.dequantise(total), view.roll)
 
-    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
-        called = [i for i, party in enumerate(view.parties) if view.called[party]]  # as in encode, all of them look
-        integers = zip(called, self._integers(contribution, called, view), strict=True)
-        total = torch.stack([h for i, h in integers if roll.included[view.parties[i]]]).sum(0)
-        return self._aggregate(total.double().mul_(2.0**-self.bits), roll)
-
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
-        return Mean().plain(h, roll, present)
-
-    def pullback(
-        self, grad: Tensor, aggregate: Aggregate, contribution: Contribution, view: ServerView
-    ) -> tuple[Tensor, ...]:
-        """dL/dz / |S| for the parties in S: the rounding is passed straight through."""
+    def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
+        """(1/|S|) dL/dz for the parties in S."""
         members = view.roll.included_parties
-        share = grad / len(members)
-        return tuple(
-            share.to(h.dtype) if m in members else torch.zeros_like(h) for m, h in enumerate(contribution.leaves)
-        )
+        share = grad / max(len(members), 1)
+        return Message(GRADIENTS, "parties", (), (share,) * len(members), receivers=members, round=view.names)
 
-    # ---- inside
 
-    def _integers(self, contribution: Contribution, mine: list[int], view: PartyView) -> list[Tensor]:
-        """The rounded embeddings of these hosted parties, after every party's look for overflow."""
-        bound, integers = self.field.half // int(view.called.sum()), []
-        for i in mine:
-            h = contribution.leaves[i].detach()
-            largest = float(h.abs().max()) if h.numel() else 0.0
-            if isfinite(largest) and _rounded(largest, self.bits) > bound:
-                fit = next((b for b in range(self.bits - 1, -1, -1) if _rounded(largest, b) <= bound), None)
-                advice = "" if fit is None else f"bits: {fit}, "
-                raise ConfigurationError(
-                    f"party {view.parties[i]}: embeddings up to {largest:.6g} overflow with bits = {self.bits}: "
-                    f"{_rounded(largest, self.bits)} is above (p - 1) / (2 |S|) = {bound} for p = "
-                    f"{self.field.modulus}; use {advice}a bounded bottom (output_activation: torch.nn.Tanh) or a "
-                    "larger modulus"
-                )
-            integers.append(self._codec.quantise_data(h))
-        return integers
-
-    def _aggregate(self, total: Tensor, roll: Roll) -> Aggregate:
-        mean = total / len(roll.included_parties)
-        return Aggregate(mean.to(torch.get_default_dtype()), torch.ones(total.shape[1], dtype=torch.bool))
+def _aggregate(total: Tensor, roll: Roll) -> Aggregate:
+    mean = total / len(roll.included_parties)
+    return Aggregate(mean.to(torch.get_default_dtype()), torch.ones(total.shape[1], dtype=torch.bool))
 
 
 def _rounded(x: float, bits: int) -> int:
-    """The integer that stands for x ≥ 0 of either sign, at most."""
+    """The largest integer that may stand for x ≥ 0 or for -x."""
     return floor(Fraction(x) * (1 << bits) + Fraction(1, 2))

@@ -1,13 +1,19 @@
-"""Embeddings with noise: each party clips every record's embedding and adds Gaussian noise before it leaves."""
+"""Embeddings with noise: each party clips every record's embedding and adds Gaussian noise before it sends it."""
 
+from collections.abc import Generator
+from copy import copy
+from dataclasses import dataclass
+from functools import lru_cache
 from math import frexp, inf, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServer
+from lightning_vfl.aggregators.parts import Accounting, Heard, PartySide, Traits
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import gaussian_epsilon
@@ -17,10 +23,12 @@ from lightning_vfl.privacy.events import ASSUMED, GaussianEvent, PrivacyEvent
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.streams import Name, stream
 from lightning_vfl.types import Roll, Roster
-from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Leg, Message, PartyView, ServerView
+from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Message, PartyView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from lightning_vfl.privacy.draws import Words
 
 # A norm in float64 is off by (D / 2 + 2) 2⁻⁵³ of itself: up to D = 16,000 this keeps it from passing the clip.
 _INSIDE = 1 - 2.0**-40
@@ -28,6 +36,181 @@ _INSIDE = 1 - 2.0**-40
 # clipped value and its noise fit 64 bits.
 _FINE, _COARSE, _SMALLEST = 20, 60, -1022
 _LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm of a longer embedding could come out as 0
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """How a party clips its embeddings and adds noise.
+
+    Args:
+        noise: how much.
+        clip: C.
+        bounds: what ``clip`` bounds.
+        draws: where the noise comes from.
+    """
+
+    noise: Noise
+    clip: float
+    bounds: Literal["record", "value"]
+    draws: Draws
+
+    @property
+    def simulated(self) -> str | None:
+        """Why privacy figures are those of a simulation; None: they are not."""
+        return SIMULATED if self.draws == "seeded" else None
+
+    def sensitivity(self, width: int) -> float:
+        """How far two clipped embeddings of D values can be apart, in L2 norm."""
+        return 2 * self.clip * (sqrt(width) if self.bounds == "value" else 1.0)
+
+    def sigma(self, width: int, parties: int) -> float:
+        """The standard deviation σ of the noise in each of D values, where there are M parties."""
+        return _sigma(self.noise, self.clip, self.sensitivity(width), parties)
+
+    def noisy(self, contribution: Contribution, view: PartyView, own: OwnKeystreams) -> Embeddings:
+        """The embeddings of the hosted parties, clipped and with noise, rounded to the precision of the embeddings.
+
+        Raises:
+            ConfigurationError: for NaN and infinite embeddings.
+        """
+        leaves = contribution.leaves
+        if not all(torch.isfinite(h).all() for h in leaves):
+            raise ConfigurationError(
+                "NaN or infinite embeddings cannot be hidden by noise; clean the data or lower the learning rate"
+            )
+        hosted = zip(view.parties, leaves, strict=True)
+        if self.draws == "system":
+            parties = view.roster.parties
+            return Embeddings(tuple(self._on_grid(h, parties, own.of(party)) for party, h in hosted))
+        return Embeddings(tuple(self._in_floats(party, h, view) for party, h in hosted))
+
+    def clipped(self, h: Tensor) -> Tensor:
+        """(B, D) float64: rows, or values, that are longer than the clip are scaled down to it."""
+        exact = h.to(torch.float64)
+        if self.bounds == "value":
+            return exact.clamp(-self.clip, self.clip)
+        inside = self.clip * _INSIDE
+        norm = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
+        scale: Tensor = inside / norm.clamp(min=inside)
+        return exact * scale
+
+    def through_clip(self, h: Tensor, grad: Tensor) -> Tensor:
+        """The adjoint of clipping at h, applied to the gradient of the clipped embedding."""
+        with torch.enable_grad():
+            leaf = h.detach().requires_grad_()
+            clipped = self.clipped(leaf).to(h.dtype)
+        return torch.autograd.grad(clipped, leaf, grad)[0]
+
+    def _on_grid(self, h: Tensor, parties: int, words: "Words") -> Tensor:
+        """The rounded sum of the clipped embedding and secret noise, without the gaps of floating point."""
+        sigma = self.sigma(h.shape[1], parties)
+        step = grid(sigma, self.clip)
+        # exact: a step is a power of two; and towards zero, so that nothing becomes longer than the clip
+        whole = torch.trunc(self.clipped(h.detach()) / step).to(torch.int64)
+        noise = rounded_normal(h.numel(), sigma / step, words)
+        whole += torch.from_numpy(noise).reshape(h.shape).to(h.device)
+        return (whole.to(torch.float64) * step).to(h.dtype)
+
+    def _in_floats(self, party: int, h: Tensor, view: PartyView) -> Tensor:
+        """The clipped embedding with noise of the seed's stream, computed in float64."""
+        names = ("noise", view.names.stage, view.names.round, party)
+        drawn = normal(view.rows.total, h.shape[1], view.names.seed, *names)
+        own = torch.from_numpy(drawn[view.rows.start : view.rows.start + len(h)]).to(h.device)
+        sigma = self.sigma(h.shape[1], view.roster.parties)
+        return (self.clipped(h.detach()) + sigma * own).to(h.dtype)
+
+
+@lru_cache(maxsize=256)
+def _sigma(noise: Noise, clip: float, sensitivity: float, parties: int) -> float:
+    return noise.sigma(clip, sensitivity, parties)  # takes milliseconds
+
+
+@dataclass(frozen=True)
+class NoisyWire(EmbeddingWire):
+    """Noisy embeddings on the wire; the server joins them as embeddings in the clear.
+
+    Args:
+        mechanism: how a party clips its embeddings and adds noise.
+        inner: how the server joins them.
+    """
+
+    mechanism: Mechanism
+    inner: Aggregator
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+
+    def protection(self, uploads: int) -> str:
+        noise, clip = self.mechanism.noise, self.mechanism.clip
+        remark = "" if self.mechanism.simulated is None else f"; {self.mechanism.simulated}"
+        if isinstance(noise, Budget):
+            sensitivity = self.mechanism.sensitivity(1)
+            signal = sensitivity / noise.sigma(clip, sensitivity, 1)  # the same for any width
+            total = gaussian_epsilon(1.0, signal, noise.delta, uploads)
+            more = f"; ε = {total:.4g} for the {uploads:,} of a record, {ASSUMED}" if uploads > 1 else ""
+            return f"ε = {noise.epsilon:g} for one upload{more}, δ = {noise.delta:g}{remark}"
+        clipped = f"values clipped to ±{clip:g}" if self.mechanism.bounds == "value" else f"a norm clipped to {clip:g}"
+        return f"noise of {noise}, {clipped}{remark}"
+
+    def party_side(self) -> "NoisyParty":
+        return NoisyParty(self.mechanism)
+
+    def server_side(self) -> PlainServer:
+        return PlainServer(self.inner)
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        noisy = self.mechanism.noisy(contribution, view, OwnKeystreams())
+        return self.server_side().aggregate(noisy.leaves, roll, view.present)
+
+
+class NoisyParty(PartySide):
+    """Parties that clip their embeddings and add noise.
+
+    Args:
+        mechanism: how.
+    """
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.mechanism = mechanism
+        self._own = OwnKeystreams()
+        self._clear = ClearParty()
+
+    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+        yield from self._clear.upload(self.mechanism.noisy(contribution, view, self._own), view)
+
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+        """The server's gradient, at the noisy upload, through the party's own clipping."""
+        answers = self._clear.carry(answer, contribution, view)
+        sent = () if answer.receivers is None else answer.receivers
+        hosted = zip(view.parties, contribution.leaves, answers, strict=True)
+        return tuple(self.mechanism.through_clip(h, grad) if m in sent else grad for m, h, grad in hosted)
+
+
+@dataclass(frozen=True)
+class NoisyUploads(Accounting):
+    """The privacy cost of noisy uploads.
+
+    Args:
+        mechanism: how embeddings are clipped and made noisy.
+    """
+
+    mechanism: Mechanism
+
+    @property
+    def simulated(self) -> str | None:
+        return self.mechanism.simulated
+
+    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+        """The uploads of these parties."""
+        if not included:
+            return None
+        width = max(widths[party] for party in included)
+        sigma = self.mechanism.sigma(width, roster.parties)
+        return GaussianEvent(sigma, self.mechanism.sensitivity(width), len(included))
+
+    def released(self, roll: Roll, sent: Tensor, roster: Roster) -> Tensor:
+        return sent
 
 
 class LocalGaussian(Aggregator):
@@ -83,7 +266,7 @@ class LocalGaussian(Aggregator):
     Examples:
         >>> from lightning_vfl.privacy import composed_epsilon
         >>> aggregator, four = LocalGaussian(), Roster.singles(4)
-        >>> event = aggregator.event((0, 1, 2, 3), (16, 16, 16, 16), four)
+        >>> event = aggregator.accounting.event((0, 1, 2, 3), (16, 16, 16, 16), four)
         >>> f"{event.sigma:.4f} {composed_epsilon({event: 100}, delta=1e-5):.1f}"
         '1.7837 109.8'
 
@@ -96,7 +279,6 @@ class LocalGaussian(Aggregator):
         Privacy Systems", IEEE Symposium on Security and Privacy 2022, https://arxiv.org/abs/2112.05307.
     """
 
-    visible = True
     private_evaluation = True
     incidental: ClassVar[tuple[str, ...]] = ("draws",)
 
@@ -109,19 +291,16 @@ class LocalGaussian(Aggregator):
         draws: Draws = "system",
     ) -> None:
         if not _LEAST_CLIP <= clip < inf:
-            raise ConfigurationError(
-                f"clip {clip} is nothing to clip embeddings to; use a number above 0 ({_LEAST_CLIP:g} at the least)"
-            )
+            raise ConfigurationError(f"clip must be a finite number of at least {_LEAST_CLIP:g}; got {clip}")
         if bounds not in ("record", "value"):
-            raise ConfigurationError(f"bounds {bounds!r} is nothing to clip; use 'record' or 'value'")
+            raise ConfigurationError(f"bounds must be 'record' or 'value'; got {bounds!r}")
         self.noise = noise or Budget()
         self.clip = clip
         self.inner = inner or Mean()
         self.bounds = bounds
         self.draws = checked_draws(draws)
-        self._keystreams = OwnKeystreams()
-        self._sigmas: dict[tuple[int, int], float] = {}  # by width and parties: milliseconds to find
-        if not self.inner.in_the_clear:
+        self._mechanism = Mechanism(self.noise, clip, bounds, self.draws)
+        if self.inner.wire is not None:
             raise ConfigurationError(
                 f"LocalGaussian hands noisy embeddings over in the clear, which {type(self.inner).__name__} does not "
                 "take; use Mean, Sum, Concat or Max as inner"
@@ -129,46 +308,19 @@ class LocalGaussian(Aggregator):
 
     def sensitivity(self, width: int) -> float:
         """How far two clipped embeddings of D values can be apart, in L2 norm."""
-        return 2 * self.clip * (sqrt(width) if self.bounds == "value" else 1.0)
+        return self._mechanism.sensitivity(width)
 
     def sigma(self, width: int, parties: int) -> float:
         """The standard deviation σ of the noise in each of D values, where there are M parties."""
-        if (width, parties) not in self._sigmas:
-            self._sigmas[width, parties] = self.noise.sigma(self.clip, self.sensitivity(width), parties)
-        return self._sigmas[width, parties]
+        return self._mechanism.sigma(width, parties)
 
-    def protection(self, uploads: int) -> str:
-        if isinstance(self.noise, Budget):
-            noise = self.noise
-            signal = self.sensitivity(1) / noise.sigma(self.clip, self.sensitivity(1), 1)  # the same for any width
-            total = gaussian_epsilon(1.0, signal, noise.delta, uploads)
-            more = f"; ε = {total:.4g} for the {uploads:,} of a record, {ASSUMED}" if uploads > 1 else ""
-            return f"ε = {noise.epsilon:g} for one upload{more}, δ = {noise.delta:g}{self._remark}"
-        clipped = f"values clipped to ±{self.clip:g}" if self.bounds == "value" else f"a norm clipped to {self.clip:g}"
-        return f"noise of {self.noise}, {clipped}{self._remark}"
-
-    @property
-    def simulated(self) -> str | None:
-        return SIMULATED if self.draws == "seeded" else None
-
-    @property
-    def _remark(self) -> str:
-        return "" if self.simulated is None else f"; {self.simulated}"
-
-    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
-        """The uploads of these parties."""
-        if not included:
-            return None
-        width = max(widths[party] for party in included)
-        return GaussianEvent(self.sigma(width, roster.parties), self.sensitivity(width), len(included))
-
-    # ---- shapes
+    def among(self, roster: Roster) -> Self:
+        bound = copy(self)
+        bound.inner = self.inner.among(roster)
+        return bound
 
     def out_width(self, width: int, roster: Roster) -> int:
         return self.inner.out_width(width, roster)
-
-    def check(self, parties: int) -> None:
-        self.inner.check(parties)
 
     def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
         return self.inner.widths(width, roster)
@@ -176,82 +328,17 @@ class LocalGaussian(Aggregator):
     def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
         return self.inner.columns(widths, roll)
 
-    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
-        return self.inner.legs(rows, widths, basis, roster)
-
-    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
-        return self.inner.downlink(rows, widths, roster)
-
-    def min_responses(self, parties: int) -> int:
-        return self.inner.min_responses(parties)
-
-    # ---- one round
-
-    def encode(self, contribution: Contribution, view: PartyView) -> tuple[Message, Any]:
-        return self.inner.encode(self._noisy(contribution, view), view)
-
-    def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        return self.inner.decode(messages, view)
-
-    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
-        return self.inner.clear(self._noisy(contribution, view), view, roll)
-
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         """The aggregate of the clipped embeddings, without noise."""
-        return self.inner.plain(tuple(self._clipped(x).to(x.dtype) for x in h), roll, present)
+        return self.inner.plain(tuple(self._mechanism.clipped(x).to(x.dtype) for x in h), roll, present)
 
-    def pullback(
-        self, grad: Tensor, aggregate: Aggregate, contribution: Contribution, view: ServerView
-    ) -> tuple[Tensor, ...]:
-        """The server's half is ``inner``'s, at the noisy uploads that it has; a party's goes through its clipping."""
-        answers = self.inner.pullback(grad, aggregate, contribution, view)
-        fresh = zip(contribution.leaves, answers, view.roll.included.tolist(), strict=True)
-        return tuple(self._through_clip(h, answer) if mine else torch.zeros_like(h) for h, answer, mine in fresh)
+    @property
+    def wire(self) -> NoisyWire:
+        return NoisyWire(self._mechanism, self.inner)
 
-    def _through_clip(self, h: Tensor, grad: Tensor) -> Tensor:
-        """The adjoint of clipping at h, applied to the gradient of the clipped embedding."""
-        with torch.enable_grad():
-            leaf = h.detach().requires_grad_()
-            clipped = self._clipped(leaf).to(h.dtype)
-        return torch.autograd.grad(clipped, leaf, grad)[0]
-
-    def _noisy(self, contribution: Contribution, view: PartyView) -> Embeddings:
-        """What the hosted parties send: rounded to the precision of the embeddings when the noise is in."""
-        leaves = contribution.leaves
-        if not all(torch.isfinite(h).all() for h in leaves):
-            raise ConfigurationError(
-                "NaN or infinite embeddings cannot be hidden by noise; clean the data or lower the learning rate"
-            )
-        send = self._on_grid if self.draws == "system" else self._in_floats
-        return Embeddings(tuple(send(party, h, view) for party, h in zip(view.parties, leaves, strict=True)))
-
-    def _on_grid(self, party: int, h: Tensor, view: PartyView) -> Tensor:
-        """The rounded sum of the clipped embedding and secret noise, without the gaps of floating point."""
-        sigma = self.sigma(h.shape[1], view.roster.parties)
-        step = grid(sigma, self.clip)
-        # exact: a step is a power of two; and towards zero, so that nothing becomes longer than the clip
-        whole = torch.trunc(self._clipped(h.detach()) / step).to(torch.int64)
-        noise = rounded_normal(h.numel(), sigma / step, self._keystreams.of(party))
-        whole += torch.from_numpy(noise).reshape(h.shape).to(h.device)
-        return (whole.to(torch.float64) * step).to(h.dtype)
-
-    def _in_floats(self, party: int, h: Tensor, view: PartyView) -> Tensor:
-        """The clipped embedding with noise of the seed's stream, computed in float64."""
-        names = ("noise", view.names.stage, view.names.round, party)
-        drawn = normal(view.rows.total, h.shape[1], view.names.seed, *names)
-        own = torch.from_numpy(drawn[view.rows.start : view.rows.start + len(h)]).to(h.device)
-        sigma = self.sigma(h.shape[1], view.roster.parties)
-        return (self._clipped(h.detach()) + sigma * own).to(h.dtype)
-
-    def _clipped(self, h: Tensor) -> Tensor:
-        """(B, D) float64: rows, or values, longer than the clip brought down to it, the others as they are."""
-        exact = h.to(torch.float64)
-        if self.bounds == "value":
-            return exact.clamp(-self.clip, self.clip)
-        inside = self.clip * _INSIDE
-        norm = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
-        scale: Tensor = inside / norm.clamp(min=inside)
-        return exact * scale
+    @property
+    def accounting(self) -> NoisyUploads:
+        return NoisyUploads(self._mechanism)
 
 
 def grid(sigma: float, clip: float) -> float:

@@ -1,20 +1,15 @@
-"""vFedSec: embeddings are quantised and masked, the masks cancel in the sum, and the server learns nothing else."""
+"""vFedSec: embeddings are quantised and masked; the masks cancel in the sum, which is all that the server learns."""
 
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from lightning_vfl.aggregators.secure.codec import Shift, fitting_levels, uniform_words
+from lightning_vfl.aggregators.secure.codec import Shift, shift_for
+from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
-from lightning_vfl.aggregators.secure.recovery import WORD, Recovery
+from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.crypto import Identities
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster
-from lightning_vfl.wire import PartyView
 
 RING_BITS = 32  # vFedSec section 3.5: uint32
 
@@ -26,23 +21,23 @@ class MaskedSum(IntegerSum):
     rounds it stochastically to R levels, adds a mask for each party of higher number and subtracts one for each of
     lower number (AES-256-CTR), modulo 2^32. In the sum over all members of a set the masks cancel.
 
-    Layout ``sum``: one set, everybody who is called; all embeddings add up to D columns. Layout ``segments``: passive
-    group i owns columns [iD, (i + 1)D) of the joint embedding, the active party C_0 adds to all of them and is asked
-    for an embedding of all; a set is a group and C_0, so that a group can vanish without the others.
+    Layout ``sum``: the set is all called parties, and the embeddings add up to D columns. Layout ``segments``: passive
+    group i owns columns [iD, (i + 1)D) of the joint embedding; the active party C_0 adds to all columns and gives an
+    embedding of all of them. Here a set is a group and C_0, so that a group can vanish without the others.
 
     Shapes: h_m (B, D), of C_0 in ``segments`` (B, G D) for G passive groups; value (B, D) or (B, G D).
     Units: uploads in ring elements of 32 bits, gradients in float32.
-    Guarantee: what the server and any members that collude with it see of the others' uploads is computationally
+    Guarantee: to the server and any members that collude with it, the others' uploads are computationally
         indistinguishable from uniform words with the same sum (Lemma 4.1). The value is the sum of the clipped
         embeddings to n 2t/R, n the members; exactly zero where all members are zero. Keys are fresh in every period of
         ``rekey_every`` rounds and after every resume.
-    Not guaranteed: anything about what the sums themselves tell, about gradients, which everybody is sent in the clear,
-        or about parties that deviate. A server that colludes with all members of a set but one knows that one's
-        embedding: in ``segments`` that is one party, a passive one for C_0's columns of its segment, C_0 for all. With
-        ``recovery``, a server that colludes with t of n parties reads everything, and one that lies about who is called
-        or lost needs 2t - n. Without ``identities`` the server is trusted not to replace public keys.
-        The sum of a group's model updates determines the group's records if it has more numbers than they have
-        (``SplitVFL`` refuses that). All members of a group but one have that one's update.
+    Not guaranteed: protection of the information that is in the sums, and of gradients, which are sent in the clear;
+        protection against parties that deviate from the protocol. A server that colludes with all members of a set but
+        one knows that member's embedding: in ``segments`` that takes one colluder, a passive party for C_0's columns of
+        its segment, C_0 for all others. With ``recovery``, a server that colludes with t of n parties reads everything,
+        and a server that lies about who is called or lost needs 2t - n. Without ``identities`` the server is trusted
+        not to replace public keys. The sum of a group's model updates determines the group's records if it has more
+        numbers than they have (``SplitVFL`` refuses that). All members of a group but one have that one's update.
 
     Args:
         layout: ``sum`` or ``segments``.
@@ -52,8 +47,8 @@ class MaskedSum(IntegerSum):
         allow_single: accept sets in which a group's embedding stands alone, and groups of two parties, of which each
             can subtract its own model update; the summary names them.
         recovery: ``{threshold: t}`` or ``auto``, for layout ``sum``: parties may vanish between masking and upload.
-            Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed, and any t survivors undo
-            what did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1.
+            Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed. Any t survivors remove the
+            masks that did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1.
         execution: ``masked`` does all of this; ``equivalent`` computes the same integers without masks, to the same
             bits, with the same bytes and virtual seconds in the books.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
@@ -91,7 +86,7 @@ class MaskedSum(IntegerSum):
         identities: str | None = None,
     ) -> None:
         if execution not in ("masked", "equivalent"):
-            raise ConfigurationError(f"execution '{execution}' is unknown; use masked or equivalent")
+            raise ConfigurationError(f"execution must be 'masked' or 'equivalent'; got '{execution}'")
         Shift(clip, 2 if levels == "auto" else levels)
         self.layout = layout
         self.clip = clip
@@ -107,45 +102,9 @@ class MaskedSum(IntegerSum):
         super().__init__(layer, execution == "equivalent")
 
     def codec(self, roster: Roster) -> Shift:
-        return _codec(self.clip, self.levels, max(len(members) for members in self._layer.segments(roster).members))
-
-    # ---- groups of several parties
+        n = max(len(members) for members in self._layer.segments(roster).members)
+        return shift_for(self.clip, self.levels, n, RING_BITS)
 
     @property
-    def update_bits(self) -> int:
-        return RING_BITS
-
-    def join_updates(self, updates: Mapping[int, Tensor], view: PartyView) -> Tensor:
-        """The sum of a group's updates, each quantised and masked as embeddings are (vFedSec, equation 4)."""
-        codec, members = self.codec(view.roster), tuple(sorted(updates))
-        group = next(number for number, others in enumerate(view.roster.groups) if members[0] in others)
-        stacked = torch.stack([updates[m].detach() for m in members])
-        drawn = uniform_words(
-            tuple(stacked.shape), view.names.seed, "rounding", "updates", view.names.stage, view.names.round, group
-        )
-        rounded, share = codec.to_int(stacked, drawn)
-        self._note(view, "clipped_update_share", share)
-        integers = rounded.numpy()
-        if self.equivalent:
-            total = integers.sum(0)
-        else:
-            words = integers.view(WORD)
-            for values, party in zip(words, members, strict=True):
-                self._layer.mask(values, party, members, "updates", group, view)
-            total = self._layer.ring_sum(list(words))
-        like = updates[members[0]]
-        return torch.from_numpy(codec.to_real(total, len(members))).to(like.device, like.dtype)
-
-
-@lru_cache(maxsize=64)
-def _codec(clip: float, levels: int | Literal["auto"], n: int) -> Shift:
-    """For sums of n."""
-    fitting = fitting_levels(n, RING_BITS)
-    if levels == "auto":
-        return Shift(clip, fitting)
-    if n * levels > 2**RING_BITS:
-        raise ConfigurationError(
-            f"the sum of {n} parties' integers below levels = {levels} does not fit the ring of 2^{RING_BITS}; use "
-            f"levels: {fitting}, or auto"
-        )
-    return Shift(clip, levels)
+    def shared_bottoms(self) -> MaskedUpdates:
+        return MaskedUpdates(self._layer, self.clip, self.levels, self._equivalent)

@@ -1,4 +1,4 @@
-"""What a receiver demands of a message before it computes with it: one place for all aggregators."""
+"""Checks that a receiver makes on a message before it computes with it, for all aggregators."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import isfinite
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.types import RoundNames
-from lightning_vfl.wire import Message
+from lightning_vfl.wire import Message, PartyView
 
 T = TypeVar("T")
+GRADIENTS, UPDATES = "gradients", "model updates"  # kinds of messages that several aggregators send
 
 
 def check_message(
@@ -27,18 +28,18 @@ def check_message(
     parties: int = 0,
     alongside: str | None = None,
 ) -> None:
-    """Refuse a message that is not what its receiver waits for.
+    """Refuse a message that does not fit the round.
 
-    Kind, destination, round, senders, and the type and shape of every piece are looked at, in microseconds; numbers
-    are not, see ``refuse_outside`` and ``refuse_infinite``.
+    The check covers kind, destination, round, senders, and the dtype and shape of every piece; it takes microseconds.
+    ``refuse_outside`` and ``refuse_infinite`` check the numbers.
 
     Guarantee: afterwards every sender is one of ``shapes``, each is there once with a piece of its shape and of the
         type, and all that are ``required`` are there.
     Not guaranteed: that the content is honest. A message without a ``round`` is accepted in any round.
 
     Args:
-        message: what was received.
-        kind: what is due.
+        message: as it was received.
+        kind: the expected kind.
         to: its destination.
         shapes: for each party that may send it, the shape of its piece; to peers, without axis 0.
         dtype: of the pieces; None: one floating type for all.
@@ -46,7 +47,7 @@ def check_message(
         required: the parties whose pieces have to be there, or how many pieces.
         holders: to peers, the parties that receive here.
         parties: to peers, M.
-        alongside: the kind of what has to come alongside; None: nothing may.
+        alongside: the expected kind of the message alongside; None: there must be none.
 
     Raises:
         MalformedMessage: naming the party.
@@ -113,7 +114,7 @@ def only(messages: tuple[Message, ...]) -> Message:
 
 
 def common(values: Iterable[T]) -> T | None:
-    """The value that most have: what differs from it is named as wrong; None: there are none."""
+    """The most frequent value, against which others are judged as wrong; None: there are no values."""
     listed = list(values)
     return mode(listed) if listed else None
 
@@ -140,25 +141,68 @@ def refuse_infinite(message: Message) -> None:
             raise MalformedMessage(f"'{message.kind}' of party {sender} holds NaN or infinite numbers")
 
 
-def refuse_lacking(held: Collection[Any], wanted: Iterable[int], kind: str) -> None:
-    """Refuse to go on without what these parties should have sent.
+def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], view: PartyView) -> dict[int, Tensor]:
+    """The gradients that the server has sent to hosted parties, by party.
+
+    Args:
+        answer: the server's message.
+        shapes: for each hosted party, the shape of its gradient.
+        view: of the hosted parties.
 
     Raises:
-        MalformedMessage: naming those of whom nothing is held.
+        MalformedMessage: for a message of another kind, destination or round, and for a piece of another shape.
+    """
+    if answer.kind != GRADIENTS or answer.to != "parties" or answer.round not in (None, view.names):
+        raise MalformedMessage(
+            f"the server sent '{answer.kind}' to {answer.to} where '{GRADIENTS}' to parties are due in "
+            f"{_round(view.names)}; the server and all parties must run the same recipe"
+        )
+    receivers = () if answer.receivers is None else answer.receivers
+    if len(receivers) != len(answer.pieces) or len({*receivers}) != len(receivers):
+        raise MalformedMessage(
+            f"the server sent {len(answer.pieces)} '{GRADIENTS}' to {_parties(receivers)}; each party gets one"
+        )
+    pieces = {m: piece for m, piece in zip(receivers, answer.pieces, strict=True) if m in shapes}
+    for party, piece in pieces.items():
+        if piece.shape != shapes[party] or not piece.is_floating_point():
+            raise MalformedMessage(
+                f"'{GRADIENTS}' for party {party} are {piece.dtype} of shape {tuple(piece.shape)} where floating-point "
+                f"numbers of shape {shapes[party]} are due"
+            )
+    return pieces
+
+
+def gradients_in(answer: Message, leaves: Sequence[Tensor], view: PartyView) -> tuple[Tensor, ...]:
+    """The server's gradient for each hosted party's embedding, in its dtype; zeros if the party was sent none.
+
+    Raises:
+        MalformedMessage: as ``gradients_by_party``.
+    """
+    shapes = {m: tuple(h.shape) for m, h in zip(view.parties, leaves, strict=True)}
+    pieces = gradients_by_party(answer, shapes, view)
+    hosted = zip(view.parties, leaves, strict=True)
+    return tuple(pieces[m].to(h.dtype) if m in pieces else torch.zeros_like(h) for m, h in hosted)
+
+
+def refuse_lacking(held: Collection[Any], wanted: Iterable[int], kind: str) -> None:
+    """Refuse to go on while messages of these parties are missing.
+
+    Raises:
+        MalformedMessage: naming the parties.
     """
     if lacking := [m for m in wanted if m not in held]:
         raise MalformedMessage(f"'{kind}' of {_parties(lacking)} have not come; wait for them, or begin the round anew")
 
 
 def width_of(message: Message) -> int:
-    """The last size that most pieces have; 0: there are no tensors."""
+    """The most frequent last dimension of the pieces; 0: there are no tensors."""
     return common(piece.shape[-1] for piece in message.pieces if isinstance(piece, Tensor) and piece.dim()) or 0
 
 
 def blamed(message: Message, modulus: int, work: Callable[[], T]) -> T:
-    """What this computes from the message; where it refuses a number, the party that sent it is named.
+    """The result of ``work``; if it refuses a number of the message, the error names the party that sent the number.
 
-    So numbers are looked at where arithmetic looks at them anyway.
+    So numbers are checked where the arithmetic checks them anyway.
 
     Raises:
         MalformedMessage: naming the party.
@@ -181,7 +225,7 @@ def _inside(x: Tensor, modulus: int) -> bool:
 
 
 def _front(message: Message, holders: Sequence[int], parties: int) -> tuple[int, ...]:
-    """Axis 0 of a message to peers, after a look whether it is for those who receive here."""
+    """The expected axis 0 of a message to peers, after a check that it is for the parties hosted here."""
     if message.receivers is None:
         return (parties,)
     receivers = message.receivers

@@ -1,9 +1,10 @@
 """Aggregators in the clear: concatenation, sum, mean and element-wise maximum.
 
-The server reads every party's embedding. They protect nothing, and are what the protected ones are compared with.
+The server reads every party's embedding. Protected aggregators are compared with these.
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
 
 
 def _stacked(h: tuple[Tensor, ...], counted: tuple[int, ...], present: Tensor | None) -> Tensor:
-    """(n, B, D): the counted parties' embeddings, in order of their numbers; nobody counts as one zero."""
+    """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
     return torch.stack([_held(h[m], m, present) for m in counted] or [torch.zeros_like(h[0])])
 
 
@@ -45,12 +46,15 @@ class Concat(Aggregator):
 
     def __init__(self, widths: Sequence[int] | None = None) -> None:
         if widths is not None and (not widths or min(widths) < 1):
-            raise ConfigurationError(f"widths {list(widths)} are no embeddings; give every party a width >= 1")
+            raise ConfigurationError(f"give every party a width of at least 1; got widths {list(widths)}")
         self._widths = None if widths is None else tuple(widths)
 
-    def check(self, parties: int) -> None:
-        if self._widths is not None and len(self._widths) != parties:
-            raise ConfigurationError(f"widths are given for {len(self._widths)} parties, but there are {parties}")
+    def among(self, roster: Roster) -> Self:
+        if self._widths is not None and len(self._widths) != roster.parties:
+            raise ConfigurationError(
+                f"widths are given for {len(self._widths)} parties, but there are {roster.parties}"
+            )
+        return self
 
     def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
         return super().widths(width, roster) if self._widths is None else self._widths

@@ -1,7 +1,7 @@
-"""PBM-VFL: parties send binomial draws, and the noise that hides a record is the randomness of their masked sum."""
+"""PBM-VFL: parties send binomial draws, whose randomness hides a record in the masked sum."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.masked_sum import RING_BITS, MaskedSum
+from lightning_vfl.aggregators.parts import Accounting
 from lightning_vfl.aggregators.secure.codec import Codec
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
+from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure.masked_wire import MaskedWire
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import poisson_binomial_rdp
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
 from lightning_vfl.streams import stream
-from lightning_vfl.types import Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 
 if TYPE_CHECKING:
     from typing import Any
@@ -26,13 +29,14 @@ if TYPE_CHECKING:
 MOST_BETA = 0.25
 
 
+@dataclass(frozen=True)
 class Binomial(Codec):
     r"""A number x in [-C, C] as a draw of Binomial(b, 1/2 + β x / C).
 
     Shapes: any. Units: successes, 0 to b; a sum of n stands for :math:`\frac{C}{\beta b}(\hat q - \frac{b n}{2})`.
     Guarantee: unbiased; the variance of a sum of n is at most :math:`C^2 n / (4 \beta^2 b)`, reached at x = 0.
     Not guaranteed: anything outside [-C, C], unless values are clipped. With ``draws: system``, that draws are a
-        function of names and places: every call has new ones, from a keystream of each slot's own, so of its party's.
+        function of names and places: every call has new ones, from the keystream of each slot.
 
     Args:
         levels: b.
@@ -45,19 +49,14 @@ class Binomial(Codec):
         PBM-VFL, Algorithm 1 and Theorem 2.3.
     """
 
-    def __init__(self, levels: int, beta: float, clip: float, clip_outside: bool, draws: Draws = "system") -> None:
-        self.levels = levels
-        self.beta = beta
-        self.clip = clip
-        self.clip_outside = clip_outside
-        self.draws = draws
-        self._keystreams = OwnKeystreams()
-
-    def bound(self, n: int) -> int:
-        return n * self.levels
+    levels: int
+    beta: float
+    clip: float
+    clip_outside: bool
+    draws: Draws = "system"
 
     def encode(
-        self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows
+        self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows, own: OwnKeystreams
     ) -> tuple[Tensor, float]:
         from lightning_vfl.privacy.binomial import binomial
 
@@ -69,14 +68,13 @@ class Binomial(Codec):
                 "bounded activation (output_activation: torch.nn.Tanh for clip: 1), or set clip_outside: true"
             )
         p = x.clamp_(-self.clip, self.clip).mul_(self.beta / self.clip).add_(0.5)
-        count, own, width = x.shape
+        count, local, width = x.shape
         if self.draws == "system":
             drawn = [
-                binomial(p[place], self.levels, secret, ties=secret)
-                for place, secret in enumerate(map(self._keystreams.of, slots))
+                binomial(p[place], self.levels, secret, ties=secret) for place, secret in enumerate(map(own.of, slots))
             ]
             return torch.stack(drawn).to(torch.int32), outside / max(x.numel(), 1)
-        if (count, own) == (every, rows.total):  # all in one call
+        if (count, local) == (every, rows.total):  # all in one call
             words = stream(names.seed, "binomial", names.stage, names.round).random_raw
             return binomial(p, self.levels, words).to(torch.int32), outside / max(x.numel(), 1)
         drawn = []
@@ -92,13 +90,59 @@ class Binomial(Codec):
         return real
 
 
+@dataclass(frozen=True)
+class DrawnSums(Accounting):
+    """The privacy cost of sums of draws.
+
+    Args:
+        layer: which sums there are.
+        codec: the draws.
+    """
+
+    layer: SecureLayer
+    codec: Binomial
+
+    @property
+    def simulated(self) -> str | None:
+        return SIMULATED if self.codec.draws == "seeded" else None
+
+    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+        """The sums that these parties are in; of several segments, all their coordinates together."""
+        sums = self.layer.segments(roster)
+        if self.layer.layout == "sum":
+            members, segments = [len(included)] if included else [], 1
+        else:
+            members = [len(others) for others in sums.members if all(m in included for m in others)]
+            segments = len(members)
+        if not members:
+            return None
+        width = widths[0] // len(sums.of[0])
+        return PoissonBinomialEvent(self.codec.levels, self.codec.beta, min(members), width * segments)
+
+    def released(self, roll: Roll, sent: Tensor, roster: Roster) -> Tensor:
+        """With recovery, a late upload stays hidden by its own mask; else the masks cancel once all have come."""
+        return self.layer.takes_part(roll.called, sent, roster) if self.layer.recovery is None else roll.included
+
+    def claim(self, n: int, uploads: int) -> str:
+        """What the draws hide in a sum of n, in words for the summary."""
+        figures = ", ".join(
+            f"{poisson_binomial_rdp(self.codec.levels, self.codec.beta, n, 2.0, unit):.4g} of a {unit}"
+            for unit in ("party-record", "record")
+        )
+        remark = "" if self.simulated is None else f"; {self.simulated}"
+        return (
+            f"Rényi ε of order 2 of one coordinate of one upload with nobody away: {figures}; they add up over "
+            f"coordinates and {uploads:,} uploads{remark}"
+        )
+
+
 class PoissonBinomial(IntegerSum):
     r"""The sum of embeddings by the Poisson Binomial Mechanism: private to the server itself, because it is random.
 
     A party replaces each value x in [-C, C] by a draw of Binomial(b, 1/2 + β x / C); the draws are summed under the
     masks of ``inner``, in the smallest ring that holds bM, and the server estimates the sum of the embeddings from
-    theirs. No noise is added: what the sum cannot tell, because it is of draws, is what protects. How much that is,
-    ``lightning_vfl.privacy.poisson_binomial_rdp`` computes exactly.
+    theirs. No noise is added: the randomness of the draws protects.
+    ``lightning_vfl.privacy.poisson_binomial_rdp`` computes exactly how much.
 
     Shapes, layouts, keys and recovery: those of ``inner``. Uploads: ⌈log2(bM + 1)⌉ bits a number, gradients float32.
     Guarantee: exact in distribution (p is rounded towards 1/2 by less than 2^-40, so no privacy figure suffers),
@@ -150,26 +194,28 @@ class PoissonBinomial(IntegerSum):
     ) -> None:
         self.inner = inner or MaskedSum()
         if not isinstance(self.inner, MaskedSum):
-            raise ConfigurationError(f"inner {type(self.inner).__name__} has no masks for draws; use MaskedSum")
+            raise ConfigurationError(
+                f"inner must be a MaskedSum, which masks the draws; got {type(self.inner).__name__}"
+            )
         if (self.inner.clip, self.inner.levels) != (MaskedSum().clip, MaskedSum().levels):
             raise ConfigurationError(
                 "clip and levels of inner are those of embeddings that are quantised, not drawn; set them on "
                 "PoissonBinomial"
             )
         if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
-            raise ConfigurationError(f"levels {levels!r} is no number of trials; use 1, 2, 3, ...")
+            raise ConfigurationError(f"levels must be a whole number of trials, 1 or more; got {levels!r}")
         if not 0 < beta <= MOST_BETA:
-            raise ConfigurationError(f"beta {beta} cannot be; use more than 0 (which tells nothing) and at most 0.25")
+            raise ConfigurationError(f"beta must be above 0 and at most 0.25; got {beta}")
         if not 0 < clip < float("inf"):
             raise ConfigurationError(
-                f"clip {clip} bounds nothing; use a number above 0, 1 for bottoms that end in tanh"
+                f"clip must be a finite number above 0, for example 1 for bottoms that end in tanh; got {clip}"
             )
         self.levels = levels
         self.beta = beta
         self.clip = clip
         self.clip_outside = clip_outside
         self.draws = checked_draws(draws)
-        super().__init__(self.inner._layer, self.inner.equivalent)
+        super().__init__(self.inner._layer, self.inner._equivalent)
         self._codec = Binomial(levels, beta, clip, clip_outside, draws)
 
     @property
@@ -182,10 +228,6 @@ class PoissonBinomial(IntegerSum):
         inner = self.inner.identity
         return self._printed(("inner", *self.incidental)) + f" in {inner}"
 
-    @property
-    def simulated(self) -> str | None:
-        return SIMULATED if self.draws == "seeded" else None
-
     def codec(self, roster: Roster) -> Binomial:
         return self._codec
 
@@ -196,7 +238,7 @@ class PoissonBinomial(IntegerSum):
                 "PoissonBinomial takes groups of one"
             )
         n = max((len(members) for members in self._layer.segments(roster).members), default=1)
-        bits = self._codec.bound(n).bit_length()
+        bits = (n * self.levels).bit_length()
         if bits > RING_BITS:
             raise ConfigurationError(
                 f"the sum of {n} draws of {self.levels} trials does not fit {RING_BITS} bits; use fewer levels"
@@ -205,29 +247,10 @@ class PoissonBinomial(IntegerSum):
         bound._layer = replace(self._layer, bits=bits)
         return bound
 
-    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
-        """The sums that these parties are in; of several segments, all their coordinates together."""
-        sums = self._layer.segments(roster)
-        if self._layer.layout == "sum":
-            members, segments = [len(included)] if included else [], 1
-        else:
-            members = [len(others) for others in sums.members if all(m in included for m in others)]
-            segments = len(members)
-        if not members:
-            return None
-        width = widths[0] // len(sums.of[0])
-        return PoissonBinomialEvent(self.levels, self.beta, min(members), width * segments)
+    @property
+    def wire(self) -> MaskedWire:
+        return replace(super().wire, claim=self.accounting.claim)
 
-    def protection(self, uploads: int) -> str:
-        if self._roster is None:
-            return super().protection(uploads)
-        n = min(len(members) for members in self._layer.segments(self._roster).members)
-        figures = ", ".join(
-            f"{poisson_binomial_rdp(self.levels, self.beta, n, 2.0, unit):.4g} of a {unit}"
-            for unit in ("party-record", "record")
-        )
-        remark = "" if self.simulated is None else f"; {self.simulated}"
-        return (
-            f"{super().protection(uploads)}; Rényi ε of order 2 of one coordinate of one upload with nobody away: "
-            f"{figures}; they add up over coordinates and {uploads:,} uploads{remark}"
-        )
+    @property
+    def accounting(self) -> DrawnSums:
+        return DrawnSums(self._layer, self._codec)

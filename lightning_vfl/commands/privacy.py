@@ -22,8 +22,8 @@ from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyEvent, worst_epsi
 from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
 from lightning_vfl.privacy.solve import largest_beta, largest_epochs, largest_levels
 from lightning_vfl.protocols import CascadeVFL
-from lightning_vfl.protocols.charging import refuse_what_links_records
-from lightning_vfl.protocols.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
+from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
+from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
 from lightning_vfl.protocols.round import RoundVFL
 
 MOST_COUNTED = 10_000  # epochs that are tried one after the other
@@ -53,15 +53,16 @@ class PrivacyCommand(Command):
             raise UsageError("--solve and --target-epsilon belong together; give both")
         cli.build()
         module = cli.model
-        if not module.aggregator.accounts or not isinstance(module, RoundVFL):
+        accounting = module.aggregator.accounting
+        if accounting is None or not isinstance(module, RoundVFL):
             raise ConfigurationError(
                 f"{type(module.aggregator).__name__} has no privacy guarantee to account for; use PoissonBinomial or "
                 "LocalGaussian"
             )
         plan = planned(module, cli.datamodule, cli.trainer)
         _print(plan, own.delta)
-        if module.aggregator.simulated is not None:
-            print(module.aggregator.simulated)
+        if accounting.simulated is not None:
+            print(accounting.simulated)
         if own.solve is not None:
             print(_solved(plan, own))
         return 0

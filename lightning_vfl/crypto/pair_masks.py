@@ -1,9 +1,6 @@
 """Masks that cancel in a sum: every pair of parties has a keystream, which one of them adds and the other subtracts."""
 
 import operator
-from collections import defaultdict
-from hashlib import sha256
-from itertools import pairwise
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +14,7 @@ from lightning_vfl.crypto.keystream import BLOCK, ZEROS
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -64,45 +61,6 @@ def key_period(round: int, rekey_every: int) -> int:
     return round // rekey_every
 
 
-class Use(NamedTuple):
-    """Blocks ``start`` to ``stop`` (exclusive) of a keystream, handed out to a party.
-
-    Args:
-        party: who has masked with them.
-        key: a name of the key that does not give it away; equal for equal keys.
-        start: the counter block as a number: round · 2^64 + number of the block.
-        stop: the first counter block behind.
-    """
-
-    party: int
-    key: str
-    start: int
-    stop: int
-
-
-def reused(uses: "Iterable[Use]") -> list[tuple[Use, Use]]:
-    """Where a party has used some block twice, or a third party a pair's key: empty if and only if nobody has.
-
-    The two ends of a pair use the same blocks by design, once each.
-
-    Examples:
-        >>> first, second = Use(0, "key", 0, 4), Use(0, "key", 3, 5)
-        >>> reused([first, second]) == [(first, second)], reused([first, second._replace(party=1)])
-        (True, [])
-    """
-    by_key: dict[str, dict[int, list[Use]]] = defaultdict(lambda: defaultdict(list))
-    for use in uses:
-        by_key[use.key][use.party].append(use)
-    found = []
-    for by_party in by_key.values():
-        if len(by_party) > 2:
-            strangers = [own[0] for own in by_party.values()]
-            found += [(strangers[0], stranger) for stranger in strangers[2:]]
-        for own in by_party.values():  # if any two overlap, then two neighbours do
-            found += [(one, other) for one, other in pairwise(sorted(own)) if other.start < one.stop]
-    return found
-
-
 class _Scratch(local):
     """Where a thread's keystream is written before it is added; as little-endian words of 4 and of 8 bytes."""
 
@@ -137,14 +95,12 @@ class PairKeystream:
     Guarantee: computationally indistinguishable from uniform words to whoever does not have the key. Every word is
         handed out once: rounds can only go up. Equal keys and rounds give equal words; whoever asks for fewer gets the
         first of them. Pickles, deep copies and forked processes are refused; a shallow copy is the same stream.
-    Not guaranteed: anything about a second object with the same key, which gives the same words (the ledger finds it);
-        calls from two threads at once; erasure from memory.
+    Not guaranteed: anything about a second object with the same key, which gives the same words; calls from two threads
+        at once; erasure from memory.
 
     Args:
         key: 32 bytes, used for nothing else.
         word: ``np.uint32`` or ``np.uint64``.
-        party: who uses it, for the ledger.
-        ledger: is told every ``Use``; a list's ``append`` will do. None: nobody is.
 
     Raises:
         ValueError: for another size of key or word.
@@ -158,22 +114,13 @@ class PairKeystream:
         (True, False)
     """
 
-    def __init__(
-        self,
-        key: bytes,
-        word: type[np.unsignedinteger[Any]] = np.uint32,
-        party: int = 0,
-        ledger: "Callable[[Use], object] | None" = None,
-    ) -> None:
+    def __init__(self, key: bytes, word: type[np.unsignedinteger[Any]] = np.uint32) -> None:
         if len(key) != 32:
             raise ValueError(f"a key of AES-256 has 32 bytes, not {len(key)}")
         self.word = np.dtype(word)
         if self.word not in (np.dtype(np.uint32), np.dtype(np.uint64)):
             raise ValueError(f"words are uint32 or uint64, not {self.word}")
-        self.party = party
         self._progress = Confined(_Progress(key))
-        self._ledger = ledger
-        self._key_name = "" if ledger is None else sha256(b"lightning_vfl ledger" + key).hexdigest()[:16]
 
     def words(self, round: int, n: int) -> "UInts":
         """The n words of a round, (n,).
@@ -197,7 +144,7 @@ class PairKeystream:
         if values.dtype != self.word or values.ndim != 1:
             raise ValueError(f"values are (n,) {self.word}, not {values.shape} {values.dtype}")
         combine, encryptor = _combine[sign], progress.encryptor
-        encryptor.reset_nonce(self._first_block(progress, round, values.nbytes))
+        encryptor.reset_nonce(self._first_block(progress, round))
         target, words = _scratch.target, _scratch.words[self.word.itemsize]
         step = CHUNK // self.word.itemsize
         for begin in range(0, len(values), step):
@@ -205,7 +152,7 @@ class PairKeystream:
             encryptor.update_into(PLAIN[: piece.nbytes], target)
             combine(piece, words[: len(piece)], out=piece)
 
-    def _first_block(self, progress: _Progress, round: int, size: int) -> bytes:
+    def _first_block(self, progress: _Progress, round: int) -> bytes:
         """The counter block with which the round starts; from now on the round is used."""
         round = operator.index(round)
         if not 0 <= round < ROUNDS:
@@ -216,9 +163,6 @@ class PairKeystream:
                 "count rounds upwards, or set up again with fresh keys"
             )
         progress.last = round
-        if self._ledger is not None and size:
-            start = round * ROUNDS
-            self._ledger(Use(self.party, self._key_name, start, start + (size + BLOCK - 1) // BLOCK))
         return round.to_bytes(8, "big") + bytes(8)
 
 
@@ -242,7 +186,6 @@ class PairMasks:
     Args:
         keys: of this party, for this period.
         bits: of the ring, 1 to 64.
-        ledger: is told every ``Use`` of a keystream; None: nobody is.
 
     Raises:
         ConfigurationError: for another number of bits.
@@ -263,13 +206,12 @@ class PairMasks:
         [[0, 0], [0, 0]]
     """
 
-    def __init__(self, keys: PairKeys, bits: int = 32, ledger: "Callable[[Use], object] | None" = None) -> None:
+    def __init__(self, keys: PairKeys, bits: int = 32) -> None:
         if not 1 <= bits <= 64:
             raise ConfigurationError(f"a ring of {bits} bits does not fit a word; use 1 to 64")
         self.keys = keys
         self.bits = bits
         self.word: type[np.unsignedinteger[Any]] = np.uint32 if bits <= 32 else np.uint64
-        self._ledger = ledger
         self._streams: dict[MaskNames, dict[int, PairKeystream]] = {}
 
     def keystream(self, other: int, names: MaskNames) -> PairKeystream:
@@ -282,7 +224,7 @@ class PairMasks:
         streams = self._streams.setdefault(names, {})
         if other not in streams:
             key = self.keys.key(other, "mask", self.bits, *names)
-            streams[other] = PairKeystream(key, self.word, self.keys.party, self._ledger)
+            streams[other] = PairKeystream(key, self.word)
         return streams[other]
 
     def mask_of(

@@ -5,10 +5,10 @@ from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.evaluation import Predictions
+from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.protocols.update_noise import UpdateNoise
 
 __all__ = [
     "AsyncVFL",

@@ -84,7 +84,7 @@ class AsyncVFL(VFLModule):
         super().__init__(aggregator, bottom, top, width, **settings)
         if not noise >= 0:
             raise ConfigurationError(f"noise {noise} is no standard deviation; use 0 or more")
-        if not (aggregator.visible and aggregator.in_the_clear):
+        if aggregator.wire is not None:
             raise ConfigurationError(
                 f"AsyncVFL joins one fresh embedding with the latest ones of the others, which "
                 f"{type(aggregator).__name__} hides from the server; use Concat, Sum, Mean or Max"

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
+from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import (
     BottomFactory,
@@ -33,8 +35,8 @@ from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
 from lightning_vfl.protocols.loading import SafelyLoaded
 from lightning_vfl.protocols.preparation import Preparation
-from lightning_vfl.protocols.privacy_books import PrivacyBooks
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
+from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
@@ -42,6 +44,7 @@ from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalB
 from lightning_vfl.wire import Leg
 
 BOOKS = "lightning_vfl"  # key in a checkpoint
+SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
 class VFLModule(SafelyLoaded, TrainedModule, ABC):
@@ -144,9 +147,10 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
         """The order of batches in training; default: a new permutation every epoch (of coded rows, if there are)."""
-        blocks = self.aggregator.arrangement(len(records), self.roster.parties, self.seed, Stage.FIT)
-        if blocks is None:
+        setup = self.aggregator.setup
+        if setup is None:
             return Shuffled(len(records), batch_size, seed, drop_last)
+        blocks = setup.arrangement(len(records), self.roster.parties, self.seed, Stage.FIT)
         return Aligned(blocks, batch_size, seed, drop_last)
 
     def own_books(self) -> Any:
@@ -187,7 +191,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def protection(self, uploads: int) -> str | None:
         """What was hidden of a record after so many uploads, in words for the summary; None: nothing is claimed."""
-        return self.aggregator.protection(uploads)
+        return self.wire.protection(uploads)
 
     def requests_made(self) -> int:
         """How many requests each party has had in training so far; two a round."""
@@ -204,8 +208,9 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         classes = self.hparams["num_classes"]
         self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)
         self.hparams["party_groups"] = several(self.hparams["party_groups"])
-        self.aggregator.check(len(shapes))
         self.aggregator = self.aggregator.among(self.roster)
+        self.wire = wire_of(self.aggregator)
+        self.sides = Sides.of(self.wire)
         self.objective = self._objective or objective_for(classes)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
@@ -223,7 +228,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse what cannot be right before anything runs."""
-        self.forget(Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # what a run that was broken off has left
+        self.forget(*SET_UP)  # what a run that was broken off has left
         if self.datamodule is not None and self.hparams["party_shapes"] is not None:
             refuse_other_data(self.hparams, self.datamodule)
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
@@ -232,7 +237,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def forward(self, features: tuple[Tensor, ...]) -> Tensor:
         """Predictions for features of all parties, each (B, *S_m); run as evaluation is, see ``evaluate``."""
-        if self.protected_evaluation and (self.aggregator.sets_up or self.aggregator.accounts):
+        if self.protected_evaluation and (self.aggregator.setup or self.aggregator.accounting):
             raise ConfigurationError(
                 f"{type(self.aggregator).__name__} has to know which records these features are of: it is set up for "
                 "the records of a stage, or training records would be answered uncharged; use trainer.predict with a "
@@ -277,9 +282,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         self.seed = books["seed"]
         self.faults.reseed(self.seed)
         self.books.load(books)
-        self.preparation.forget(
-            Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT
-        )  # their rounds may be counted back
+        self.preparation.forget(*SET_UP)  # their rounds may be counted back
         self.preparation.load(books.get("preparation", {}))
         path = None if self._trainer is None else self.trainer.ckpt_path
         self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))

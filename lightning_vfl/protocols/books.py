@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -162,6 +163,8 @@ def _plain(value: Any) -> Any:
         return {**asdict(value), "total": value.total.cpu()}
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, dict):
+        return {(key.value if isinstance(key, Enum) else key): _plain(inner) for key, inner in value.items()}
     return list(value) if isinstance(value, tuple) else deepcopy(value)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.clear import shared_bottoms_of, wire_of
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.rounds.plan import RoundCosts
@@ -44,6 +45,7 @@ class Costs:
         more: Callable[[int], tuple[Leg, ...]],
     ) -> None:
         self.aggregator, self.roster, self.clock = aggregator, roster, clock
+        self.wire = wire_of(aggregator)
         self.bottoms, self.top, self.shapes, self.more = bottoms, top, shapes, more
         self.widths = aggregator.widths(width, roster)
         self.out_width = aggregator.out_width(width, roster)
@@ -63,13 +65,13 @@ class Costs:
         key = rows, coded, groups
         if key not in self._rounds:
             legs = (*self.legs(coded), *self.more(rows))
-            downlink = self.aggregator.downlink(rows, self.widths, self.roster)
+            downlink = self.wire.downlink(rows, self.widths, self.roster)
             self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates(groups))
         return self._rounds[key]
 
     def legs(self, rows: int) -> tuple[Leg, ...]:
         """What the aggregator sends in a round of so many (coded) rows."""
-        return self.aggregator.legs(rows, self.widths, self.basis_widths(), self.roster)
+        return self.wire.legs(rows, self.widths, self.basis_widths(), self.roster)
 
     def work(self) -> tuple[list[Work], Work]:
         """FLOPs of a record: each party's bottom, and the top."""
@@ -90,7 +92,7 @@ class Costs:
         for party in (m for group in groups for m in group):
             elements[party] = sizes[party]
         nothing = torch.zeros(len(sizes), dtype=torch.float64)
-        up = Leg("model updates", "server", elements, self.aggregator.update_bits, nothing)
+        up = Leg("model updates", "server", elements, shared_bottoms_of(self.aggregator).bits, nothing)
         return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS, nothing)
 
     def basis_widths(self) -> tuple[int, ...]:

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.parts import Wire
 from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.checks import labels_of, refuse_other_records, refuse_unaccounted
 from lightning_vfl.protocols.logs import log_standing
 from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
 
 SPLITS: Mapping[Stage, str] = {Stage.VALIDATION: "val", Stage.TEST: "test", Stage.PREDICT: "predict"}
@@ -66,6 +68,8 @@ class EvaluatedModule(LightningModule, ABC):
     """The half of a protocol that validates, tests and predicts."""
 
     aggregator: Aggregator
+    wire: Wire
+    sides: Sides
     objective: Objective
     books: Books
     preparation: Preparation
@@ -151,7 +155,7 @@ class EvaluatedModule(LightningModule, ABC):
         if not self.protected_evaluation:
             return
         name = type(self.aggregator).__name__
-        if self.aggregator.accounts:
+        if self.aggregator.accounting is not None:
             refuse_unaccounted(name, loaders)
         if stage not in self.preparation.memory:
             self.prepare(stage, SPLITS[stage])

@@ -54,7 +54,7 @@ def log_step(
         module.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
     if module.privacy.accountant is not None:
         spent = torch.tensor(module.privacy.epsilon(), dtype=torch.float64)
-        name = "privacy/epsilon" if module.aggregator.accounts else "privacy/update_epsilon"
+        name = "privacy/update_epsilon" if module.aggregator.accounting is None else "privacy/epsilon"
         module.log(name, spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
 

@@ -1,7 +1,8 @@
-"""What happens between the parties before the first round of a stage, and what it leaves behind."""
+"""The parties' set-up before the first round of a stage, and the memory that it leaves them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,18 +14,18 @@ from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.exchange import ExpandedRecords, open_round, set_up
 from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage
-from lightning_vfl.wire import Leg, LinearForms, PartyView
+from lightning_vfl.wire import Leg, PartyView
 
 
 @dataclass
 class Preparation:
-    """The parties' set-up for each stage. Shares and keys are in no checkpoint; what was agreed on in public is.
+    """The parties' set-up for each stage. Shares and keys are in no checkpoint; the public settings are.
 
     Args:
-        agreed: public settings.
-        memory: by stage, what set-up has left with the parties.
+        agreed: public settings that set-up has settled.
+        memory: by stage, the keys or shares that the parties hold.
         sources: by stage, the records that were set up.
-        booked: stages of a fit whose set-up traffic is in the books: once, however often the fit is resumed.
+        booked: stages of a fit whose set-up traffic has been metered: once, however often the fit is resumed.
     """
 
     agreed: dict[str, Any] = field(default_factory=dict)
@@ -33,11 +34,11 @@ class Preparation:
     booked: set[str] = field(default_factory=set)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without memory and records: a copy or a saved module takes nobody's shares along."""
+        """Without memory and records: a copy or a saved module has no shares and no keys."""
         return {**vars(self), "memory": {}, "sources": {}}
 
     def start_over(self) -> None:
-        """A fit that resumes nothing settles and sends everything anew."""
+        """Forget settings and metered stages, for a fit that does not resume a checkpoint."""
         self.agreed = {}
         self.booked -= {Stage.FIT, Stage.VALIDATION}
 
@@ -51,69 +52,70 @@ class Preparation:
         device: torch.device,
         fitting: bool,
     ) -> tuple[Leg, ...]:
-        """Let the parties set up a stage, and say what of it is not in the books yet."""
-        stage, parties = names.stage, roster.parties
+        """Let the parties set up a stage; returns the legs of it that have not been metered yet."""
+        setup, stage, parties = aggregator.setup, names.stage, roster.parties
+        if setup is None:
+            return ()
         networks: list[Any] = list(bottoms.parties)
-        forms = aggregator.form is LinearForms
-        basis = tuple(len(network.weight) for network in networks) if forms else ()
+        basis = tuple(len(network.weight) for network in networks)
         expanded = ExpandedRecords(source, bottoms, device)
         if not self.agreed:
-            weights: list[Tensor] = [network.weight.detach() for network in networks] if basis else []
-            self.agreed = dict(aggregator.agree(expanded, weights, roster))
+            weights: list[Tensor] = [network.weight.detach() for network in networks]
+            proposals = [setup.propose(expanded, m, weight, roster) for m, weight in enumerate(weights)]
+            self.agreed = dict(setup.settle(proposals))
         nobody = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
         everyone = Roll.everyone(parties).called
         view = PartyView(names, roster, tuple(range(parties)), everyone, nobody, agreed=self.agreed)
         self.sources[stage] = source
-        self.memory.pop(stage, None)  # what an earlier run has left, before there is a second
-        self.memory[stage] = set_up(aggregator, expanded, basis, view, _announce)
-        legs = aggregator.setup_legs(len(source), basis, roster)
+        self.memory.pop(stage, None)  # that of an earlier run, so that there are never two
+        self.memory[stage] = set_up(setup, expanded, basis, view, partial(_announce, type(aggregator).__name__))
+        legs = setup.legs(len(source), basis, roster)
         if fitting:
             if stage in self.booked:
                 return ()
-            self.booked.add(str(stage))
-        return legs if stage == Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
+            self.booked.add(stage)
+        return legs if stage is Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
 
     def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView) -> Any:
-        """What the parties know when a round has begun; where nothing was shared before, it begins with nothing."""
-        if not aggregator.opens:
+        """The parties' memory after the beginning of a round."""
+        opening = aggregator.opening
+        if opening is None:
             return self.memory.get(stage)
         if stage not in self.memory:
-            self.memory[stage] = aggregator.empty_memory(0, (), view)
-        self.memory[stage] = open_round(aggregator, self.memory[stage], view)
+            self.memory[stage] = opening.empty_memory(view)
+        self.memory[stage] = open_round(opening, self.memory[stage], view)
         return self.memory[stage]
 
     def blocks(self, aggregator: Aggregator, parties: int, seed: int, stage: Stage) -> Blocks | None:
-        """Which records of a stage are cheap together."""
-        stage = stage_of(stage)
-        if stage not in self.sources:
+        """How the records of a stage are stacked in coded rows; None: they are not."""
+        stage, setup = stage_of(stage), aggregator.setup
+        if setup is None or stage not in self.sources:
             return None
-        return aggregator.arrangement(len(self.sources[stage]), parties, seed, stage)
+        return setup.arrangement(len(self.sources[stage]), parties, seed, stage)
 
     def count(self, stage: Stage) -> int:
-        """N of a stage; 0: nothing was set up."""
+        """N, the number of records of a stage; 0: it was not set up."""
         return len(self.sources[stage]) if stage in self.sources else 0
 
     def forget(self, *stages: Stage) -> None:
-        """Give the memory of these stages back."""
+        """Free the memory of these stages."""
         for stage in stages:
             self.memory.pop(stage, None)
             self.sources.pop(stage, None)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs to know; plain values."""
-        return {"agreed": dict(self.agreed), "booked": sorted(self.booked)}
+        """The state for a checkpoint; plain values."""
+        return {"agreed": dict(self.agreed), "booked": sorted(stage.value for stage in map(Stage, self.booked))}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Know it again."""
+        """Restore the settings and the metered stages from a checkpoint."""
         self.agreed, self.booked = dict(state.get("agreed", {})), set(state.get("booked", ()))
 
 
 def stage_of(stage: Stage) -> Stage:
-    """The stage whose set-up serves this one: the sanity check runs on validation records."""
-    return Stage.VALIDATION if stage == Stage.SANITY_CHECK else stage
+    """The stage whose set-up this stage uses: the sanity check runs on validation records."""
+    return Stage.VALIDATION if stage is Stage.SANITY_CHECK else stage
 
 
-def _announce(aggregator: Aggregator, records: int, size: int) -> None:
-    rank_zero_info(
-        f"{type(aggregator).__name__}: the parties share {records:,} records, {size / 2**30:.2f} GiB in every process"
-    )
+def _announce(name: str, records: int, size: int) -> None:
+    rank_zero_info(f"{name}: the parties share {records:,} records, {size / 2**30:.2f} GiB in every process")

@@ -15,9 +15,9 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.privacy.events import PrivacyEvent
+from lightning_vfl.protocols.accounts.charging import joint_ids
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
-from lightning_vfl.protocols.charging import joint_ids
 from lightning_vfl.protocols.checks import refuse_several_processes
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
@@ -62,14 +62,14 @@ class RoundVFL(VFLModule, ABC):
 
     def on_fit_start(self) -> None:
         """Refuse what cannot train, then make room for what is remembered."""
-        needed = self.aggregator.min_responses(self.roster.parties)
+        needed = self.wire.needed(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
-        first, quiet = self.costs.legs(1)[0], self.aggregator.loses_quietly
+        first, quiet = self.costs.legs(1)[0], self.wire.traits.loses_quietly
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         self._refuse_missing()
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         called = self.waiting.calls(everybody, slow)
-        if not self.aggregator.takes_part(called, called, self.roster).any():
+        if not self.wire.takes_part(called, called, self.roster).any():
             raise ConfigurationError(
                 f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, from whom "
                 f"{type(self.aggregator).__name__} can make nothing; use WaitForAll, or fewer stragglers"
@@ -81,7 +81,7 @@ class RoundVFL(VFLModule, ABC):
     def _refuse_missing(self) -> None:
         """Refuse a policy that this aggregator, or several processes, cannot carry out."""
         policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
-        if self.missing.stand_in is not None and not self.aggregator.visible:
+        if self.missing.stand_in is not None and not self.wire.traits.visible:
             raise ConfigurationError(
                 f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
                 "use Exclude, PadAfterNorm or Skip"
@@ -116,7 +116,7 @@ class RoundVFL(VFLModule, ABC):
             forward,
             backward,
             self.faults.stragglers(self.roster),
-            self.aggregator.min_responses(self.roster.parties),
+            self.wire.needed(self.roster.parties),
             takes_part,
             self.roster,
         )
@@ -124,9 +124,9 @@ class RoundVFL(VFLModule, ABC):
     def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """What the parties bring into a round: of an aggregate in the clear, only those that count compute."""
         aggregator = self.aggregator
-        if aggregator.in_the_clear and not (roll.complete or self.trains_jointly):
+        if aggregator.wire is None and not (roll.complete or self.trains_jointly):
             return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
-        hidden = None if aggregator.in_the_clear else batch.present
+        hidden = None if aggregator.wire is None else batch.present
         return contribute(aggregator.form, bottoms, batch.features, hidden)
 
     def run_round(
@@ -154,23 +154,23 @@ class RoundVFL(VFLModule, ABC):
         """
         aggregator, rows, roster = self.aggregator, joint_rows(batch), roster or self.roster
         if self.datamodule is None:  # ``prepare`` has looked at its records
-            aggregator.refuse_partly_held(batch.present, roster)
+            self.wire.refuse_partly_held(batch.present, roster)
             refuse_overlap(roster, batch.present)
         prepared, stage = self.preparation, stage_of(names.stage)
         records, agreed = prepared.count(stage), prepared.agreed
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
         parties = replace(parties, memory=prepared.opened(aggregator, stage, parties))
-        seen = batch.present if aggregator.visible else None
+        seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
-        exchange = Exchange(aggregator, contribution, parties, server, policy)
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides)
         value = exchange.run()
         self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange
 
     def _corrected(self, parties: Sequence[int]) -> Sequence[int]:
         """The parties whose answers were wrong; with several processes, in any of them."""
-        if not (self.aggregator.corrects and self.joint):
+        if not (self.wire.traits.corrects and self.joint):
             return parties
         wrong = torch.zeros(self.roster.parties, device=self.device)
         wrong[list(parties)] = 1.0
@@ -183,8 +183,8 @@ class RoundVFL(VFLModule, ABC):
 
         ``roster``: who joins the embeddings, where that is one of the parties.
         """
-        last = self.books.opened.get(names.stage, -1)
-        legs = self.aggregator.opening_legs(rows, roster or self.roster, called, names.round, last)
+        last, opening = self.books.opened.get(names.stage, -1), self.aggregator.opening
+        legs = () if opening is None else opening.legs(rows, roster or self.roster, called, names.round, last)
         return self.books.enter_opening(legs, names.stage, names.round)
 
     def coded_rows(self, batch: VerticalBatch) -> int:
@@ -202,6 +202,9 @@ class RoundVFL(VFLModule, ABC):
 
         Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
         """
+        accounting = self.aggregator.accounting
+        if accounting is None:
+            return ()
         if self._possible is None:
             impatient = self.waiting.patience is not None  # a slow link is enough to be late
             missing = self.faults.models or self.waiting.leaves_out or self.books.left_out or impatient
@@ -212,7 +215,7 @@ class RoundVFL(VFLModule, ABC):
                 order = sorted(read, key=lambda m: m != self.active)  # who it is does not matter, else
                 subsets = [tuple(sorted(order[:n])) for n in range(len(read)) if missing and self._usable(order[:n])]
                 for subset in (*subsets, tuple(read)):
-                    events[self.aggregator.event(subset, self.embedding_widths, roster)] = None
+                    events[accounting.event(subset, self.embedding_widths, roster)] = None
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 
@@ -224,11 +227,11 @@ class RoundVFL(VFLModule, ABC):
         """Whether an aggregate can be of exactly these."""
         there = torch.zeros(self.roster.parties, dtype=torch.bool)
         there[parties] = True
-        return bool(parties) and torch.equal(self.aggregator.takes_part(there, there, self.roster), there)
+        return bool(parties) and torch.equal(self.wire.takes_part(there, there, self.roster), there)
 
     def _held(self, batch: VerticalBatch) -> Tensor | None:
         """(M,) bool, the parties that hold at least one row of the joint batch; None: all do, or nobody may tell."""
-        if self.aggregator.everybody_called:
+        if self.wire.traits.everybody_called:
             return None
         if batch.joint is None:
             return None if batch.present is None else batch.present.any(0).cpu()
@@ -256,7 +259,7 @@ class RoundVFL(VFLModule, ABC):
         if not left_out:
             return Roll.everyone(self.roster.parties)
         called = torch.tensor([party not in left_out for party in range(self.roster.parties)])
-        return Roll.of(self.aggregator.takes_part(called, called, self.roster))
+        return Roll.of(self.wire.takes_part(called, called, self.roster))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output for an aggregate; a policy that pads has zeros where columns are absent."""

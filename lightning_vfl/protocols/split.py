@@ -15,21 +15,22 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids
 from lightning_vfl.protocols.base import BOOKS
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
-from lightning_vfl.protocols.charging import charge_round, joint_ids
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.costs import labels_leg
-from lightning_vfl.protocols.group_updates import Group, send_updates
-from lightning_vfl.protocols.invertible import Exposure, refuse_readable, refuse_solvable
+from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
+from lightning_vfl.protocols.groups.noise import UpdateNoise
+from lightning_vfl.protocols.groups.sums import UpdateSums
+from lightning_vfl.protocols.groups.updates import Group, send_updates
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.protocols.update_noise import UpdateNoise
-from lightning_vfl.protocols.update_sums import UpdateSums
+from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Leg, PartyView
+from lightning_vfl.wire import Leg
 
 
 class SplitVFL(RoundVFL):
@@ -178,11 +179,11 @@ class SplitVFL(RoundVFL):
             loss,
             plan.learning,
             aggregator_notes(exchange),
-            before_optimizer=partial(self._send_updates, learning, records, exchange.parties) if learning else None,
+            before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
         )
 
-    def _send_updates(self, groups: list[Group], records: Tensor, view: PartyView, optimizer: Optimizer) -> None:
-        send_updates(self, groups, records, optimizer, view)
+    def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
+        send_updates(self, groups, records, optimizer, exchange)
 
     def on_train_end(self) -> None:
         """Say what of the groups' updates was not sent."""
@@ -212,7 +213,7 @@ class SplitVFL(RoundVFL):
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
             self.faults.at(2 * number, self.roster),
             self.faults.at(2 * number + 1, self.roster),
-            partial(self.aggregator.takes_part, roster=self.roster),
+            partial(self.wire.takes_part, roster=self.roster),
         )
         if alike:
             self._faultless[key] = plan

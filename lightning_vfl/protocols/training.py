@@ -12,8 +12,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
+from lightning_vfl.protocols.accounts.books import PrivacyBooks
+from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
-from lightning_vfl.protocols.charging import open_privacy
 from lightning_vfl.protocols.checks import (
     labels_of,
     needed_data,
@@ -25,7 +26,6 @@ from lightning_vfl.protocols.checks import (
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import EvaluatedModule
 from lightning_vfl.protocols.logs import log_standing, log_step
-from lightning_vfl.protocols.privacy_books import PrivacyBooks
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import plan_faultless
 from lightning_vfl.simulation.clock import VirtualClock
@@ -200,8 +200,8 @@ class TrainedModule(EvaluatedModule, ABC):
         """Let the parties set up a stage before its first round, and enter what that sends."""
         aggregator = self.aggregator
         if self.datamodule is not None:
-            aggregator.refuse_partly_held(self.datamodule.records(split).present, self.roster)
-        if not aggregator.sets_up:
+            self.wire.refuse_partly_held(self.datamodule.records(split).present, self.roster)
+        if aggregator.setup is None:
             return
         who = f"{type(aggregator).__name__} is set up before the first round and has to know the records"
         source = needed_data(self.datamodule, who).records(split)

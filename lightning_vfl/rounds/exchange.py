@@ -1,18 +1,20 @@
 """One training round between M parties and the server, as a single differentiable operation.
 
-Everything a round sends is computed without autograd, as it would be on separate machines; autograd sees one node whose
-forward is the round and whose backward is the aggregator's ``pullback``. So quantised, masked and noisy sums need no
-hand-written backward anywhere else, and what the server differentiates is exactly what it received.
+The messages of a round are computed without autograd, as they would be on separate machines. Autograd sees one node.
+Its forward is the round; its backward is the server's ``answer`` and the parties' ``carry``. So quantised, masked and
+noisy sums need no other backward, and the server differentiates exactly what it has received.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import EMBEDDINGS, wire_of
+from lightning_vfl.aggregators.parts import Heard, Opening, PartySide, ServerSide, Setup, Wire
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.types import PartyRecords, RecordSource
@@ -25,7 +27,7 @@ def contribute(
     features: tuple[Tensor, ...],
     present: Tensor | None = None,
 ) -> Contribution:
-    """What the parties bring into a round, in the form that the aggregator wants.
+    """What the parties contribute to a round, in the form that the aggregator asks for.
 
     With ``present`` (B, M), rows that a party does not hold are exact zeros, and no gradient goes back through them.
     """
@@ -38,13 +40,13 @@ def contribute(
         networks: list[Any] = list(bottoms.parties)  # build_bottoms has seen that they have weight and expand
         basis = tuple(network.expand(x) for network, x in zip(networks, features, strict=True))
         return LinearForms(tuple(network.weight for network in networks), basis)
-    raise TypeError(f"no rule to bring a contribution of form {form.__name__}")
+    raise TypeError(f"form must be Embeddings or LinearForms; got {form.__name__}")
 
 
 def contribute_some(
     bottoms: PartyBank, features: tuple[Tensor, ...], parties: tuple[int, ...], widths: tuple[int, ...]
 ) -> Embeddings:
-    """The embeddings of these parties (at least one); zeros in the place of those that nobody would look at."""
+    """The embeddings of these parties (at least one), and zeros for the others, whose bottoms are not run."""
     h = bottoms.some(features, parties)
     like = h[parties[0]]
     return Embeddings(tuple(h[m] if m in h else like.new_zeros(len(like), width) for m, width in enumerate(widths)))
@@ -77,40 +79,53 @@ class ExpandedRecords:
 
 
 def set_up(
-    aggregator: Aggregator,
+    setup: Setup,
     records: PartyRecords,
     basis: tuple[int, ...],
     view: PartyView,
-    announce: Callable[[Aggregator, int, int], None] | None = None,
+    announce: Callable[[int, int], None] | None = None,
 ) -> Any:
-    """What the hosted parties know after set-up: every message is accepted before the next one is made.
+    """The memory of the hosted parties after set-up; every message is accepted before the next one is made.
 
-    ``announce`` hears of aggregator, records and bytes before anything large is computed.
+    ``announce`` is called with the number of records and of bytes before anything large is computed.
     """
-    memory = aggregator.empty_memory(len(records), basis, view)
+    memory = setup.empty_memory(len(records), basis, view)
     if announce is not None and (size := getattr(memory, "nbytes", 0)):
-        announce(aggregator, len(records), size)
-    for message in aggregator.offer(records, memory, view):
-        memory = aggregator.accept(memory, message, view)
+        announce(len(records), size)
+    for message in setup.offer(records, memory, view):
+        memory = setup.accept(memory, message, view)
     return memory
 
 
-def open_round(aggregator: Aggregator, memory: Any, view: PartyView) -> Any:
-    """The memory of the hosted parties after the beginning of a round: every message is accepted as it comes."""
-    for message in aggregator.open(memory, view):
-        memory = aggregator.accept(memory, message, view)
+def open_round(opening: Opening, memory: Any, view: PartyView) -> Any:
+    """The memory of the hosted parties after the beginning of a round; every message is accepted as it comes."""
+    for message in opening.open(memory, view):
+        memory = opening.accept(memory, message, view)
     return memory
+
+
+class Sides(NamedTuple):
+    """The two sides of a wire, for as long as a fit: the party side keeps its keystreams between rounds."""
+
+    party: PartySide
+    server: ServerSide
+
+    @classmethod
+    def of(cls, wire: Wire) -> "Sides":
+        """New sides, with secrets of their own."""
+        return cls(wire.party_side(), wire.server_side())
 
 
 class Exchange:
-    """One round in this process: all M parties are hosted here.
+    """One round in this process, which hosts all M parties.
 
     Args:
         aggregator: how embeddings become one tensor.
-        contribution: what the parties bring; its leaves are what gradients flow to.
+        contribution: what the parties contribute; gradients flow to its leaves.
         parties: the parties' view.
         server: the server's view.
-        policy: what stands in for the missing; default: nothing.
+        policy: what stands in for the missing; None: nothing.
+        sides: the two sides of the aggregator's wire; None: new ones.
 
     After ``run``, ``aggregate`` is what the server holds.
     """
@@ -124,16 +139,19 @@ class Exchange:
         parties: PartyView,
         server: ServerView,
         policy: MissingPolicy | None = None,
+        sides: Sides | None = None,
     ) -> None:
         self.aggregator = aggregator
         self.contribution = contribution
         self.parties = parties
         self.server = server
         self.policy = policy or Exclude()
+        self.wire = wire_of(aggregator)
+        self.sides = sides or Sides.of(self.wire)
 
     def run(self) -> Tensor:
         """The value of the aggregate, (B, D_out), connected to the leaves of the contribution."""
-        if self.aggregator.in_the_clear:  # autograd of plain IS the round; a node costs 0.7 ms more at M = 28
+        if self.aggregator.wire is None:  # autograd of plain IS the round; a node costs 0.7 ms more at M = 28
             roll, server = self.server.roll, self.server
             clear = self.aggregator.plain(self._completed(), roll, server.present)
             self.aggregate = Aggregate(clear.detach(), self.aggregator.columns(server.widths, roll))
@@ -144,48 +162,46 @@ class Exchange:
     def send(self) -> Aggregate:
         """All legs of the round in turn, and the server's decode."""
         roll = self.server.roll
-        if self.aggregator.equivalent:
-            return self.aggregator.clear(self.contribution, self.parties, roll)
+        if self.wire.traits.equivalent:
+            return self.wire.clear(self.contribution, self.parties, roll)
         answering = tuple(m for m in self.parties.parties if roll.responders[m])
-        if self.aggregator.any_will_do:  # what is not needed is not computed
-            answering = answering[: self.aggregator.min_responses(self.server.roster.parties)]
-        message, kept = self.aggregator.encode(self.contribution, replace(self.parties, receivers=answering))
-        if not roll.complete:
+        answering = answering[: self.wire.needed(self.server.roster.parties)]  # more answers would change nothing
+        legs = self.sides.party.upload(self.contribution, replace(self.parties, receivers=answering))
+        message: Message | None = next(legs)
+        if message is not None and not roll.complete:
             message = _from(message, roll.included)
-        asked = replace(self.parties, parties=answering)
-        if message.to == "peers":
-            message = self.aggregator.respond(kept, message, roll.included, asked)
-            revealed = None
-        else:
-            signed = self.aggregator.consent(kept, roll.included, asked)
-            revealed = self.aggregator.reveal(kept, roll.included, asked, signed)
-        if self.policy.stand_in is not None:
-            message = self.policy.stand_in.fill(message, self.server)
-        messages = (message, *(() if revealed is None else (revealed,)))
-        return self.aggregator.decode(messages, self.server)
+        to_decode: list[Message] = []
+        while message is not None:
+            handed_on = message if message.to == "peers" or message.relayed else None
+            if handed_on is None:
+                stand_in = None if to_decode else self.policy.stand_in  # for uploads, which are the first
+                to_decode.append(message if stand_in is None else stand_in.fill(message, self.server))
+            message = _next_leg(legs, Heard(roll.included, answering, handed_on))
+        return self.sides.server.decode(tuple(to_decode), self.server)
 
-    def _completed(self) -> tuple[Tensor, ...]:
-        """The leaves, with what stands in for the missing; what is not counted is not looked at."""
-        leaves, roll = self.contribution.leaves, self.server.roll
-        stand_in = self.policy.stand_in
-        if stand_in is None or (roll.complete and self.policy.memory is None):
-            return leaves
-        everything = Message("embeddings", "server", tuple(range(len(leaves))), leaves)
-        filled = stand_in.fill(_from(everything, roll.included), self.server)
-        arrived = dict(zip(filled.senders, filled.pieces, strict=True))
-        return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
-
-    def pullback(self, grad: Tensor) -> tuple[Tensor, ...]:
-        """dL/d leaf for every leaf; of an embedding, zeros in the rows that its party does not hold.
+    def send_back(self, grad: Tensor) -> tuple[Tensor, ...]:
+        """dL/d leaf for every leaf, from grad (B, D_out) = dL/dz; zeros in the rows that a party does not hold.
 
         A server that does not know who holds which record answers for all rows. The active party knows it, and passes
         on to every party a sealed answer of all rows, with zeros for records that the party does not hold.
         """
-        grads = self.aggregator.pullback(grad, self.aggregate, self.contribution, self.server)
+        answer = self.sides.server.answer(grad, self.aggregate, self.server)
+        grads = self.sides.party.carry(answer, self.contribution, self.parties)
         present = self.parties.present
         if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):
             return grads
         return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
+
+    def _completed(self) -> tuple[Tensor, ...]:
+        """The leaves, with the policy's stand-ins for the missing; parties that do not count have zeros."""
+        leaves, roll = self.contribution.leaves, self.server.roll
+        stand_in = self.policy.stand_in
+        if stand_in is None or (roll.complete and self.policy.memory is None):
+            return leaves
+        everything = Message(EMBEDDINGS, "server", tuple(range(len(leaves))), leaves)
+        filled = stand_in.fill(_from(everything, roll.included), self.server)
+        arrived = dict(zip(filled.senders, filled.pieces, strict=True))
+        return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
 
 
 class _Round(torch.autograd.Function):
@@ -197,11 +213,19 @@ class _Round(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.exchange.pullback(grads[0])
+        return None, *ctx.exchange.send_back(grads[0])
+
+
+def _next_leg(legs: Generator[Message, Heard, None], heard: Heard) -> Message | None:
+    """The next message of the hosted parties; None: there is no other leg."""
+    try:
+        return legs.send(heard)
+    except StopIteration:
+        return None
 
 
 def _from(message: Message, senders: Tensor) -> Message:
-    """What arrives of a message when only these senders, (M,) bool, are heard."""
+    """What arrives of a message if only these senders, (M,) bool, are heard."""
     heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
     alongside = None if message.alongside is None else _from(message.alongside, senders)
     senders_heard, pieces = tuple(s for s, _ in heard), tuple(piece for _, piece in heard)

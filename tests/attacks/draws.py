@@ -74,14 +74,15 @@ def views(aggregator: Aggregator, parties: int, rows: int, width: int) -> tuple[
     here = Rows(torch.arange(rows), 0, rows)
     called = torch.ones(parties, dtype=torch.bool)
     view = PartyView(NAMES, roster, tuple(range(parties)), called, here)
-    view = replace(view, memory=open_round(aggregator, aggregator.empty_memory(0, (), view), view))
+    if aggregator.opening is not None:
+        view = replace(view, memory=open_round(aggregator.opening, aggregator.opening.empty_memory(view), view))
     return view, ServerView(NAMES, roster, here, Roll.everyone(parties), (width,) * parties)
 
 
 def local_upload(aggregator: LocalGaussian, h: Tensor) -> Tensor:
     """What one party sends for these embeddings."""
     view, _ = views(aggregator, 1, *h.shape)
-    return aggregator.encode(Embeddings((h,)), view)[0].pieces[0].double()
+    return next(aggregator.wire.party_side().upload(Embeddings((h,)), view)).pieces[0].double()
 
 
 def masked_sum(aggregator: PoissonBinomial, h: list[Tensor]) -> Tensor:
@@ -174,12 +175,12 @@ def draw_again(draws: Draws, with_seed: bool = True, rows: int = ROWS) -> Told:
 
 def binomial_event() -> PrivacyEvent | None:
     """What a round of ``draw_again`` is charged."""
-    return binomials("system").event(tuple(range(PARTIES)), (WIDTH,) * PARTIES, Roster.singles(PARTIES))
+    return binomials("system").accounting.event(tuple(range(PARTIES)), (WIDTH,) * PARTIES, Roster.singles(PARTIES))
 
 
 def gaussian_event() -> PrivacyEvent | None:
     """What an upload of the attacks on ``LocalGaussian`` is charged."""
-    return gaussian("system").event((0,), (4,), Roster.singles(1))
+    return gaussian("system").accounting.event((0,), (4,), Roster.singles(1))
 
 
 # ---- the table

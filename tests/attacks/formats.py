@@ -44,7 +44,16 @@ CHECKS = (
     "refuse_infinite",
     "refuse_lacking",
 )
-ROOMS = ("base", "lagrange_coded", "lagrange_shared", "secure.integer_sum", "secure.layer", "secure.recovery")
+ROOMS = (
+    "clear",
+    "coded.data_shares",
+    "coded.products",
+    "lagrange_shared",
+    "secure.layer",
+    "secure.masked_wire",
+    "secure.opening",
+    "secure.recovery",
+)
 
 
 # ---- a checkpoint that names code
@@ -153,12 +162,12 @@ def messages(checked: bool, names: Sequence[str] = tuple(SUBJECTS)) -> Counter[s
                 for name in CHECKS:
                     if hasattr(module, name):
                         stack.enter_context(mock.patch.object(module, name, return_value=None))
-            layer = import_module("lightning_vfl.aggregators.secure.layer")
+            opening = import_module("lightning_vfl.aggregators.secure.opening")
             stack.enter_context(
-                mock.patch.object(layer, "file_once", lambda filed, who, what, _: filed.update({who: what}))
+                mock.patch.object(opening, "file_once", lambda filed, who, what, _: filed.update({who: what}))
             )
             stack.enter_context(
-                mock.patch.object(layer, "unsealed", lambda seal, sealed, number, *_: seal.open(sealed, number))
+                mock.patch.object(opening, "unsealed", lambda seal, sealed, number, *_: seal.open(sealed, number))
             )
         for name in names:
             found.update(

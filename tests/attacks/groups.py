@@ -25,11 +25,14 @@ from torch import Tensor
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum
+from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
+from lightning_vfl.aggregators.secure.masked_wire import MaskedServer
 from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Groups, Standardise
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, Linear
 from lightning_vfl.privacy import composed_epsilon
 from lightning_vfl.protocols import UpdateNoise
+from lightning_vfl.wire import Message
 from tests.attacks.row import Row
 from tests.subjects import trainer
 
@@ -58,16 +61,16 @@ def listen(bottom: str, batch: int, epochs: int = 1, **settings: Any) -> tuple[l
     module = SplitVFL(MaskedSum(), BOTTOMS[bottom], top, width=64, active=0, seed=0, **(usual | settings))
     rounds: list[tuple[Tensor, Tensor]] = []  # since the last update
     seen: list[Seen] = []
-    answer, join = MaskedSum.pullback, MaskedSum.join_updates
+    answer, join = MaskedServer.answer, MaskedUpdates.join
 
-    def answering(self: MaskedSum, grad: Tensor, aggregate: Any, contribution: Any, view: Any) -> Any:
+    def answering(self: MaskedServer, grad: Tensor, aggregate: Any, view: Any) -> Any:
         rounds.append((grad.double(), view.rows.ids.clone()))
-        return answer(self, grad, aggregate, contribution, view)
+        return answer(self, grad, aggregate, view)
 
-    def joining(self: MaskedSum, updates: dict[int, Tensor], view: Any) -> Tensor:
-        total = join(self, updates, view)
-        own = [p.detach().double() for p in module.bottoms.parties[min(updates)].parameters()]
-        if FIRST in updates:
+    def joining(self: MaskedUpdates, message: Message, view: Any) -> Tensor:
+        total = join(self, message, view)
+        own = [p.detach().double() for p in module.bottoms.parties[min(message.senders)].parameters()]
+        if FIRST in message.senders:
             parts = total.double().split([p.numel() for p in own])
             summed = [part.view_as(p) for part, p in zip(parts, own, strict=True)]
             seen.append(Seen(own, torch.cat([g for g, _ in rounds]), torch.cat([ids for _, ids in rounds]), summed))
@@ -76,8 +79,8 @@ def listen(bottom: str, batch: int, epochs: int = 1, **settings: Any) -> tuple[l
         return total
 
     with (
-        patch.object(MaskedSum, "pullback", answering),
-        patch.object(MaskedSum, "join_updates", joining),
+        patch.object(MaskedServer, "answer", answering),
+        patch.object(MaskedUpdates, "join", joining),
         tempfile.TemporaryDirectory() as folder,
     ):
         fit = trainer(folder, max_epochs=epochs, num_sanity_val_steps=0, limit_val_batches=0)

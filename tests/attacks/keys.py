@@ -16,9 +16,16 @@ from torch import Tensor
 
 from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.aggregators.secure.consent import SIGNED, Survivors
-from lightning_vfl.aggregators.secure.layer import round_masks
 from lightning_vfl.aggregators.secure.period_keys import Keys, bytes_of
-from lightning_vfl.aggregators.secure.recovery import MASKS, SELF, RoundMasks, RoundSecrets, own_mask, reconstruct
+from lightning_vfl.aggregators.secure.recovery import (
+    MASKS,
+    SELF,
+    RoundMasks,
+    RoundSecrets,
+    own_mask,
+    reconstruct,
+    round_masks,
+)
 from lightning_vfl.crypto import Identities, KeyPair, MaskNames, PairKeys, PairMasks
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
@@ -66,13 +73,14 @@ class Parties:
         self.roster, self.protected = Roster.singles(parties), protected
         aggregator = MaskedSum(levels=LEVELS, allow_single=not protected, **settings)  # type: ignore[arg-type]
         self.aggregator = aggregator.among(self.roster)
+        self.layer = self.aggregator._layer
         self.h = embeddings_of(parties)
         self.views = [
             PartyView(NAMES, self.roster, (m,), torch.ones(parties).bool(), ROWS, Keys()) for m in range(parties)
         ]
-        for sent in zip(*(self.aggregator.open(view.memory, view) for view in self.views), strict=True):
+        for sent in zip(*(self.aggregator.opening.open(view.memory, view) for view in self.views), strict=True):
             for view in self.views:
-                self.aggregator.accept(view.memory, self._carried(sent, view.parties[0], tamper), view)
+                self.aggregator.opening.accept(view.memory, self._carried(sent, view.parties[0], tamper), view)
         self.called: dict[int, tuple[int, ...]] = {}
         self.shares: dict[tuple[int, str], dict[int, Tensor]] = {}  # (owner, kind) -> holder -> share
 
@@ -93,7 +101,7 @@ class Parties:
         view = replace(self.views[party], called=among(called, self.roster.parties))
         if not self.protected:
             view.memory.vault.needed = 1
-        message, _ = self.aggregator.encode(Embeddings((self.h[party],)), view)
+        message = next(self.aggregator.wire.party_side().upload(Embeddings((self.h[party],)), view))
         return message.pieces[0].numpy()
 
     def told(self, party: int, called: Iterable[int], included: Iterable[int]) -> tuple[PartyView, Tensor]:
@@ -116,9 +124,7 @@ class Parties:
         signatures: dict[int, Tensor] = {}
         for party in who:
             view, there = self.told(party, called, included)
-            signed = self.aggregator.consent(None, there, view)
-            assert signed is not None
-            signatures[party] = signed.pieces[0]
+            signatures[party] = self.layer.consent(there, view).pieces[0]
         for party in set(colluders) & set(included):
             memory = self.views[party].memory
             survivors = Survivors(memory.session, "fit", 0, tuple(called), tuple(included))
@@ -126,8 +132,7 @@ class Parties:
         handed_on = Message(SIGNED, "server", tuple(signatures), tuple(signatures.values()))
         for party in who:
             view, there = self.told(party, called, included)
-            revealed = self.aggregator.reveal(None, there, view, handed_on)
-            assert revealed is not None
+            revealed = self.layer.reveal(there, view, handed_on)
             for owner in called:
                 kind = SELF if owner in included else MASKS
                 self._keep(owner, kind, party, revealed.pieces[0][owner])
@@ -162,7 +167,7 @@ class Parties:
         members, names = self.called[victim], round_masks(NAMES, ROWS)
         publics = {m: self.views[victim].memory.vault.public(m, 0) for m in members}
         left = upload.copy()
-        own_mask(self.secret(victim, SELF), names, victim).add_to(left.reshape(-1), 0, -1)
+        own_mask(self.secret(victim, SELF), names).add_to(left.reshape(-1), 0, -1)
         for other in members:
             if other == victim:
                 continue
@@ -179,7 +184,7 @@ class Parties:
         members, names = self.called[victim], round_masks(NAMES, ROWS)
         publics = {m: self.views[victim].memory.vault.public(m, 0) for m in members}
         left = upload.copy()
-        own_mask(self.secret(victim, SELF), names, victim).add_to(left.reshape(-1), 0, -1)
+        own_mask(self.secret(victim, SELF), names).add_to(left.reshape(-1), 0, -1)
         masks = RoundMasks(victim, RoundSecrets(self.secret(victim, MASKS), bytes(32)), publics, 32).masks
         left -= masks.mask_of(members, names, 0, left.shape)
         return clear(left)
@@ -298,8 +303,8 @@ def segments_error(colluders: Iterable[int]) -> tuple[dict[tuple[int, int], floa
     aggregator = MaskedSum("segments", levels=LEVELS).among(roster)
     h = tuple(embeddings_of(4, width, seed=m)[m] for m, width in enumerate(aggregator.widths(D, roster)))
     view = PartyView(NAMES, roster, (0, 1, 2, 3), torch.ones(4).bool(), ROWS, Keys())
-    for message in aggregator.open(view.memory, view):
-        aggregator.accept(view.memory, message, view)
+    for message in aggregator.opening.open(view.memory, view):
+        aggregator.opening.accept(view.memory, message, view)
     server = ServerView(NAMES, roster, ROWS, Roll.everyone(4), tuple(x.shape[1] for x in h))
     value = Exchange(aggregator, Embeddings(h), view, server).send().value
     sums, found = aggregator._layer.segments(roster), {}

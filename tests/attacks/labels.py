@@ -7,6 +7,7 @@ known label to tell which side is which.
 
 import tempfile
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, LagrangeCoded, LocalGaussian, MaskedSum, PoissonBinomial
 from lightning_vfl.datamodules import BreastCancer, Standardise
 from lightning_vfl.networks import MLP, PolynomialNetwork
-from lightning_vfl.wire import LinearForms
+from lightning_vfl.wire import Message
 from tests.attacks.row import Row
 
 ATTACKER = 1  # a passive party
@@ -44,17 +45,17 @@ class Gradients(Callback):
         self._ids = torch.empty(0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        aggregator: Any = pl_module.aggregator
-        answer = aggregator.pullback
+        sides: Any = pl_module.sides
+        server = sides.server
 
-        def listened(*args: Any) -> tuple[Tensor, ...]:
-            gradients: tuple[Tensor, ...] = answer(*args)
-            coded = aggregator.form is LinearForms  # the answer is about weights, the message about embeddings
-            sent = args[0] if coded else gradients[self.party]
+        def listened(*arguments: Any) -> Message:
+            answer: Message = server.answer(*arguments)
+            sent = dict(zip(answer.receivers or (), answer.pieces, strict=True))[self.party]
             self.sent.append((self._ids, sent.detach().clone()))
-            return gradients
+            return answer
 
-        aggregator.pullback = listened
+        listening = SimpleNamespace(decode=server.decode, answer=listened)
+        pl_module.sides = sides._replace(server=listening)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._ids = batch.record_ids

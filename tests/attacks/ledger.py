@@ -18,7 +18,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lightning_vfl import CascadeVFL, SplitVFL
-from lightning_vfl.aggregators import LocalGaussian, PoissonBinomial
+from lightning_vfl.aggregators import PoissonBinomial
+from lightning_vfl.aggregators.clear import PlainServer
+from lightning_vfl.aggregators.secure.masked_wire import MaskedServer
 from lightning_vfl.callbacks import PrivacyBudget
 from lightning_vfl.commands.privacy import planned
 from lightning_vfl.datamodules import ContiguousColumns
@@ -119,8 +121,8 @@ def watched(server: Server, kill: Kill | None = None) -> Iterator[None]:
         return patch.object(kind, "decode", decoded)
 
     with (
-        decoding(PoissonBinomial),
-        decoding(LocalGaussian),
+        decoding(MaskedServer),
+        decoding(PlainServer),
         patch.object(PrivacyLedger, "charge", charged),
         patch.object(ModelCheckpoint, "_save_checkpoint", saved),
     ):
@@ -229,7 +231,7 @@ def mechanism(kind: Any = SplitVFL) -> Any:
 def first_plan(module: Any, data: Any, steps: int | None, epochs: int, delta: float = 1e-5) -> float:
     """What was promised before: every record once in an epoch of one process, everybody in every sum."""
     records, everybody = len(data.records("train")), tuple(range(module.roster.parties))
-    event = module.aggregator.event(everybody, module.embedding_widths, module.roster)
+    event = module.aggregator.accounting.event(everybody, module.embedding_widths, module.roster)
     return planned_epsilon(event, epochs if steps is None else ceil(steps / ceil(records / data.batch_size)), delta)
 
 

@@ -6,13 +6,18 @@ from tests.attacks.formats import checkpoint, grown_idx, grown_npz, grown_png, m
 
 
 def test_no_code_of_a_checkpoint_runs():
-    ways = ("aggregator", "a factory", "a structure as text", "in init_args")
-    assert checkpoint(False, ways) == (4, 4)
-    assert checkpoint(True, ways) == (0, 4)
+    ways = ("aggregator", "in init_args")
+    assert checkpoint(False, ways) == (2, 2)
+    assert checkpoint(True, ways) == (0, 2)
 
 
 @pytest.mark.parametrize(
-    ("grown", "size", "least"), [(grown_idx, 2**26, 60), (grown_npz, 2**26, 30), (grown_png, 8000, 200)]
+    ("grown", "size", "least"),
+    [
+        (grown_idx, 2**26, 60),
+        pytest.param(grown_npz, 2**26, 30, marks=pytest.mark.slow),
+        pytest.param(grown_png, 8000, 200, marks=pytest.mark.slow),
+    ],
 )
 def test_files_do_not_grow(grown, size, least):
     held, before, now = grown(size)
@@ -22,7 +27,7 @@ def test_files_do_not_grow(grown, size, least):
 
 
 def test_spoilt_messages_are_refused_or_change_nothing():
-    names = ("Mean", "LagrangeCoded", "MaskedSum")
+    names = ("LagrangeCoded", "MaskedSum")
     before, now = messages(False, names), messages(True, names)
     assert before["wrong"] > 20
     assert now["wrong"] == now["not named"] == 0

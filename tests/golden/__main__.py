@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests import quick
+
 FILE = Path(__file__).with_name("golden.json")
 OLD = Path(__file__).with_name("checkpoints")  # of an earlier version: name of the case -> file
 # Kernels that are the same on every x86-64 processor: without them the last bits depend on its vector units.
@@ -31,6 +33,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print all digests and compare nothing")
     parser.add_argument("--old", action="store_true", help="go on from the committed checkpoints of an earlier version")
     given = parser.parse_args()
+    quick.before_imports()
+    from tests.golden import train  # noqa: F401
+
+    quick.after_imports()
     if given.json:
         print(json.dumps({"runs": digests(given.names), "old": digests_from_old()}))
         return 0

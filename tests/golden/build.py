@@ -15,6 +15,7 @@ import yaml
 from lightning_vfl.commands.recipes import own_classes
 from lightning_vfl.configs import packaged
 
+YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast
 FACTORIES = {"bottom", "top", "norm", "host", "decoder", "optimizer", "lr_scheduler", "activation", "output_activation"}
 ALSO = {  # short names that only the command line's parser knows, by the type of the argument
     "Budget": "lightning_vfl.privacy.calibration.Budget",
@@ -28,7 +29,7 @@ def merged(recipes: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, An
     files: Mapping[str, Traversable] = packaged()
     config: dict[str, Any] = {}
     for name in recipes:
-        config = _over(config, yaml.safe_load(files[name].read_text(encoding="utf-8")))
+        config = _over(config, yaml.load(files[name].read_text(encoding="utf-8"), YAML))
     settings = config["model"].setdefault("init_args", {})
     for dotted, value in overrides.items():
         place = settings

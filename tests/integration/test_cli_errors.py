@@ -54,11 +54,19 @@ def test_one_line_names_the_fix(more, status, message, capsys):
     ("more", "message"),
     [
         (["--config", "policy/stale"], "nobody waits; leave the policy or the aggregator out"),
-        (["--model.aggregator", "Mean"], "nobody waits; leave the policy or the aggregator out"),
+        pytest.param(
+            ["--model.aggregator", "Mean"],
+            "nobody waits; leave the policy or the aggregator out",
+            marks=pytest.mark.slow,
+        ),
         (["--model.register", "letter"], "model.register"),
         (["--trainer.max_epochs", "30"], "use trainer.max_epochs 31 or more"),
         (["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/loss"], "DuringPhase"),
-        (["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"], "nothing to count with"),
+        pytest.param(
+            ["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"],
+            "nothing to count with",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):

@@ -1,7 +1,6 @@
 """vFedSec in two processes that share every batch against one process with the joint batch; all keystreams together."""
 
 import json
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,11 +9,11 @@ import torch
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.callbacks import PartyDropout
-from lightning_vfl.crypto import Use, reused
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.waiting import WaitForAll
 from tests.integration.processes import in_one_and_in_two
+from tests.keystream_uses import Use, recorded, reused
 from tests.subjects import Blobs, trainer
 
 # three fifths of the records train, in batches of 10
@@ -45,8 +44,6 @@ def train(folder, devices, records, steps, silent, members, updates=None, **sett
     Blobs.records_in_all = records
     torch.manual_seed(0)
     aggregator = MaskedSum(**settings)
-    uses = []
-    aggregator._layer = replace(aggregator._layer, ledger=uses.append)
     module = SplitVFL(
         aggregator,
         width=5,
@@ -69,8 +66,9 @@ def train(folder, devices, records, steps, silent, members, updates=None, **sett
     )
     cut = Groups(ContiguousColumns(len(members)), members=members)
     data = Blobs(cut, batch_size=10 // devices)
-    t.fit(module, datamodule=data)
-    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
+    with recorded() as uses:
+        t.fit(module, datamodule=data)
+        tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
     (folder / f"uses{t.global_rank}.json").write_text(json.dumps(uses))
     if t.is_global_zero:
         state = {

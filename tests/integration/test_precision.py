@@ -1,7 +1,6 @@
 """Mixed precision and compiled networks work; schedules, early stopping and checkpoints are Lightning's own."""
 
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from tests.subjects import Blobs, split, trainer
 
 @pytest.mark.parametrize(
     ("precision", "aggregator"),
-    [*product(["32-true", "64-true", "bf16-mixed", "bf16-true"], [Mean]), ("bf16-true", Concat), ("bf16-mixed", Max)],
+    [("64-true", Mean), ("bf16-mixed", Mean), ("bf16-true", Concat), ("bf16-mixed", Max)],
 )
 def test_precisions_learn(tmp_path, precision, aggregator):
     module = split(aggregator())

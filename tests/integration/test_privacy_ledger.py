@@ -221,13 +221,13 @@ import json, os, sys
 from pathlib import Path
 from unittest.mock import patch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning_vfl.aggregators import PoissonBinomial
+from lightning_vfl.aggregators.secure.masked_wire import MaskedServer
 from tests.attacks.ledger import private
 from tests.subjects import Blobs, trainer
 
 folder = Path(sys.argv[1])
 seen = os.open(folder / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-decode = PoissonBinomial.decode
+decode = MaskedServer.decode
 
 def decoded(self, messages, view):
     os.write(seen, json.dumps(view.rows.ids.tolist()).encode() + b"\\n")
@@ -237,7 +237,7 @@ newest = max(folder.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, de
 ledger = next(map(str, folder.glob("privacy-*.jsonl")), "auto")
 saver = ModelCheckpoint(folder, "{step}", every_n_train_steps=7, save_top_k=-1)
 t = trainer(folder, max_epochs=40, callbacks=[saver], enable_checkpointing=True, limit_val_batches=0)
-with patch.object(PoissonBinomial, "decode", decoded):
+with patch.object(MaskedServer, "decode", decoded):
     t.fit(private(privacy_ledger="auto" if newest else ledger), datamodule=Blobs(batch_size=10), ckpt_path=newest)
 """
 

@@ -1,5 +1,7 @@
 """Every packaged recipe runs through the command line, on generated data where its own are files."""
 
+from itertools import cycle
+
 import pandas as pd
 import pytest
 import torch
@@ -12,12 +14,38 @@ QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summa
 SHORT = [*QUIET, "--trainer.accelerator", "cpu", "--trainer.max_epochs", "1"]
 RECIPES = list(packaged())
 DATA = [name for name in RECIPES if name.startswith("data/")]
-PROTOCOLS = [name for name in RECIPES if name.startswith("protocol/")]
-# one of each kind of protocol, and of each way in which an aggregator takes features
-KINDS = [f"protocol/{name}" for name in ("vfedsec", "fedvs", "lagrange_shared", "vafl", "dvfl", "cvfl")]
-POLICIES = [name for name in RECIPES if name.startswith("policy/")]
+# mostly pictures, with one of each kind of protocol and of each way in which an aggregator takes features
+KINDS = {
+    "data/digits": "protocol/cvfl",
+    "data/mnist": "protocol/vfedsec",
+    "data/fashion_mnist": "protocol/fedvs",
+    "data/fashion_mnist_quadrants": "protocol/lagrange_shared",
+    "data/handwritten": "protocol/vafl",
+    "data/image_folder": "protocol/dvfl",
+}
+BOUNDED = {  # the data of PBM-VFL, with bottoms like its own
+    "data/human_activity": ["MLP"],
+    "data/cifar10": ["ResNet18", "--model.bottom.base", "2"],
+    "data/model_net": ["ConvNet", "--model.bottom.channels", "[2]"],
+}
+PLAIN = {"data/phishing": "protocol/wait_dp", "data/emnist": "protocol/pbm_local"} | {
+    name: f"protocol/{protocol}"
+    for name, protocol in zip(
+        [name for name in DATA if name not in {*KINDS, *BOUNDED, "data/phishing", "data/emnist"}],
+        cycle(("mean", "concat", "sum", "max")),
+        strict=False,
+    )
+}
 PACES = [name for name in RECIPES if name.startswith("faults/cvfl_slow")]  # of active parties, which only CVFL has
-FAULTS = [name for name in RECIPES if name.startswith("faults/") and name not in PACES]
+FAULTS = {  # with the policies by turns
+    "faults/fedvs_stragglers": "policy/wait",
+    "faults/fedvs_figure1": "policy/ignore",
+    "faults/unreliable": "policy/skip",
+    "faults/vfedsec_dropout": "policy/discard",
+    "faults/dvfl_guest_crashes": "policy/stale",
+    "faults/dvfl_connection_crashes": "policy/buffer",
+    "faults/dvfl_host_crashes": "policy/zeros",
+}
 FEW = ["--data.batch_size", "16"]
 PHASES = ["--model.guest_epochs", "1", "--trainer.max_epochs", "2"]  # of decoupled training, each once
 TEN_ROUNDS = ["--config", "data/digits", "--data.batch_size", "128"]
@@ -80,9 +108,34 @@ def fit_then_test(arguments, tmp_path, longer=()):
     return fitted
 
 
-@pytest.mark.parametrize("name", DATA)
+def test_every_recipe_is_tested_here():
+    trained = {*KINDS.values(), *PLAIN.values(), "protocol/pbm", *FAULTS, *FAULTS.values(), *PACES}
+    named = {name for name in RECIPES if name.split("/")[0] in ("protocol", "faults", "policy")}
+    assert trained == named
+    assert {*KINDS, *BOUNDED, *PLAIN} == set(DATA)
+
+
+@pytest.mark.parametrize("name", PLAIN)
 def test_data_recipes(name, tmp_path):
-    fit_then_test([*of(name, tmp_path), "--config", "protocol/mean"], tmp_path)
+    fit_then_test([*of(name, tmp_path), "--config", PLAIN[name]], tmp_path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_of_protocols_in_two_commands(name, tmp_path):
+    phases = PHASES if KINDS[name] == "protocol/dvfl" else []
+    few = ["--data.batch_size", "128"] if name == "data/digits" else []
+    fitted, tested = fit_and_test([*of(name, tmp_path), "--config", KINDS[name], *few], tmp_path, phases)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(fitted.model.state_dict().values(), tested.model.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, tmp_path):
+    bounded = ["--model.bottom", *BOUNDED[name], "--model.bottom.output_activation", "torch.nn.Tanh"]
+    arguments = [*of(name, tmp_path), "--config", "protocol/pbm", *bounded, "--trainer.limit_train_batches", "2"]
+    assert fit_then_test(arguments, tmp_path).model.privacy.epsilon() > 0
 
 
 def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path, capsys):
@@ -94,65 +147,26 @@ def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path, capsy
     assert "on BankMarketing with test_share = 0.2, these data have 0.5; give the same" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "bottom"),
-    [
-        ("data/human_activity", ["MLP"]),
-        ("data/cifar10", ["ResNet18", "--model.bottom.base", "2"]),
-        ("data/model_net", ["ConvNet", "--model.bottom.channels", "[2]"]),
-    ],
-)
-def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, bottom, tmp_path):
-    bounded = ["--model.bottom", *bottom, "--model.bottom.output_activation", "torch.nn.Tanh"]
-    arguments = [
-        *of(name, tmp_path),
-        "--config",
-        "protocol/pbm",
-        *bounded,
-        *SHORT,
-        "--trainer.limit_train_batches",
-        "2",
-    ]
-    assert run(["fit", *arguments]).model.privacy.epsilon() > 0
-
-
-@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in KINDS])
-def test_protocol_recipes(name, tmp_path):
-    fit_then_test([*TEN_ROUNDS, "--config", name], tmp_path)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_protocol_recipes_in_two_commands(name, tmp_path):
-    phases = PHASES if name == "protocol/dvfl" else []
-    fitted, tested = fit_and_test([*TEN_ROUNDS, "--config", name], tmp_path, phases)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(fitted.model.state_dict().values(), tested.model.state_dict().values(), strict=True)
-    )
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_protocols_learn_from_pictures_on_the_disk(name, tmp_path):
-    phases = PHASES if name == "protocol/dvfl" else []
-    fit_then_test([*of("data/image_folder", tmp_path), "--config", name], tmp_path, phases)
-
-
-SPLIT, *OTHERS = (
-    ["protocol/mean", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"], ["protocol/cvfl", "policy/zeros"]
-)  # fmt: skip
+OTHERS = (["protocol/vafl"], ["protocol/dvfl"], ["protocol/cvfl", "policy/zeros"])
 
 
 @pytest.mark.parametrize(
     ("name", "protocol"),
-    [*((name, SPLIT) for name in FAULTS), *((name, OTHERS[i % 3]) for i, name in enumerate(FAULTS))],
+    [
+        *((name, ["protocol/mean", policy]) for name, policy in FAULTS.items()),
+        *(
+            pytest.param(name, OTHERS[i % 3], marks=() if i < 3 else pytest.mark.slow)
+            for i, name in enumerate(reversed(FAULTS))
+        ),
+    ],
     ids=lambda given: given if isinstance(given, str) else given[0],
 )
 def test_fault_recipes(name, protocol, tmp_path):
-    """After the policy: something goes wrong, or takes time, in every one of them. The other protocols take turns; each
-    is tested under every kind of fault by its own tests."""
+    """Something goes wrong, or takes time, in every run. Policies and the other protocols take turns; each protocol is
+    tested under every kind of fault, and every policy under faults, by tests of their own."""
     recipes = [part for recipe in (*protocol, name) for part in ("--config", recipe)]
     phases = PHASES if protocol == ["protocol/dvfl"] else []
-    fitted = run(["fit", *TEN_ROUNDS, *recipes, *SHORT, *phases])
+    fitted = fit_then_test([*TEN_ROUNDS, *recipes], tmp_path, phases)
     standing, calm = fitted.model.standing(), 0.01
     missed = phases and (fitted.model.books.mini_batches < 40 or len(fitted.model.replay.tables) > 1)
     rounds = fitted.model.books.rounds["fit"]
@@ -167,16 +181,10 @@ def test_fault_recipes(name, protocol, tmp_path):
 @pytest.mark.parametrize("name", PACES)
 def test_paces_of_active_parties(name, tmp_path):
     arguments = ["--config", "data/digits", "--config", "protocol/cvfl", "--config", name]
-    fitted, _ = fit_and_test(arguments, tmp_path)
+    fitted = run(["fit", *arguments, *SHORT])
     ended = fitted.model.books.meter.total("up", "top gradients")
     assert (ended[0] > 1.5 * ended[1:]).all()  # the fast party's periods ended more often
     assert len(set(fitted.model.slower.values())) == 1
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_policy_recipes(name, tmp_path):
-    recipes = [part for recipe in ("protocol/mean", name, "faults/fedvs_stragglers") for part in ("--config", recipe)]
-    assert fit_then_test([*TEN_ROUNDS, *recipes], tmp_path).model.clock.seconds > 0.1
 
 
 @pytest.mark.filterwarnings("ignore:Experiment logs directory")
@@ -229,12 +237,21 @@ def test_recipes_overlay_and_append_callbacks(tmp_path):
     assert "val/accuracy" not in done.trainer.callback_metrics
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """Arguments of digits and of breast cancer, and a checkpoint of each."""
+    made = {}
+    for data in ("digits", "breast_cancer"):
+        folder = tmp_path_factory.mktemp(data)
+        arguments = ["--config", f"data/{data}", "--config", "protocol/mean", *SHORT, "--data.batch_size", "128"]
+        run(["fit", *arguments, "--trainer.default_root_dir", str(folder), "--trainer.logger", "false"])
+        made[data] = [*arguments, "--ckpt_path", *map(str, folder.rglob("*.ckpt"))]
+    return made
+
+
 @pytest.mark.parametrize(("data", "file"), [("digits", "p.csv"), ("breast_cancer", "p.parquet")])
-def test_predict_writes_probabilities_with_record_ids(tmp_path, data, file):
-    arguments = ["--config", f"data/{data}", "--config", "protocol/mean", *SHORT]
-    run(["fit", *arguments])
-    (path,) = tmp_path.rglob("*.ckpt")
-    done = run(["predict", *arguments, "--ckpt_path", str(path), "--predictions.path", file])
+def test_predict_writes_probabilities_with_record_ids(fitted, tmp_path, data, file):
+    done = run(["predict", *fitted[data], "--predictions.path", file])
     table = (pd.read_csv if file.endswith("csv") else pd.read_parquet)(tmp_path / file)
     records = done.datamodule.records("predict")
     assert table["record"].tolist() == records.ids.tolist()
@@ -246,9 +263,5 @@ def test_predict_writes_probabilities_with_record_ids(tmp_path, data, file):
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".p")] == []
 
 
-def test_validate_runs_on_its_own(tmp_path):
-    arguments = ["--config", "data/digits", "--config", "protocol/mean", *SHORT]
-    run(["fit", *arguments])
-    (path,) = tmp_path.rglob("*.ckpt")
-    done = run(["validate", *arguments, "--ckpt_path", str(path)])
-    assert "val/accuracy" in done.trainer.callback_metrics
+def test_validate_runs_on_its_own(fitted):
+    assert "val/accuracy" in run(["validate", *fitted["digits"]]).trainer.callback_metrics

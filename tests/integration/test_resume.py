@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # the saver is left out on purpose
 
 EPOCHS, STEPS = 3, 6  # 54 training records in batches of 10
-KILLS = (1, 2, 3, 5, 6, 7, 9, 11, 12, 13, 17)  # about the first and last steps of every epoch, and within
+KILLS = (1, 5, 6, 7, 9, 17)  # about the first and last steps of an epoch, and within
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 RATE = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
 

@@ -1,11 +1,15 @@
 """Aggregators of the kinds that are to come fit the rooms: two legs through the peers, and linear forms."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
-from lightning_vfl.aggregators import Aggregator, Sum
+from lightning_vfl.aggregators import Aggregator, PartySide, ServerSide, Sum
+from lightning_vfl.aggregators.clear import EmbeddingWire, PlainServer
+from lightning_vfl.aggregators.messages import gradients_in
+from lightning_vfl.aggregators.parts import Traits
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.wire import Aggregate, Leg, LinearForms, Message
@@ -17,13 +21,19 @@ SCALE = 2**20
 class SharedSum(Aggregator):
     """Additive shares modulo 2^64: party m splits round(h · 2^20) into M shares, everyone uploads the sum of theirs."""
 
-    visible = False
-
     def out_width(self, width, roster):
         return width
 
     def plain(self, h, roll, present=None):
         return torch.stack([h[m] for m in roll.counted]).sum(0)
+
+    @property
+    def wire(self):
+        return SharedWire()
+
+
+class SharedWire(EmbeddingWire):
+    traits = Traits(visible=False, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
 
     def legs(self, rows, widths, basis, roster):
         parties = roster.parties
@@ -34,38 +44,56 @@ class SharedSum(Aggregator):
             Leg("sums", "server", elements, 64, work, "all"),
         )
 
-    def encode(self, contribution, view):
+    def needed(self, parties):
+        return parties
+
+    def protection(self, uploads):
+        return None
+
+    def party_side(self):
+        return SharingParty()
+
+    def server_side(self):
+        return AddingServer()
+
+    def clear(self, contribution, view, roll):
+        whole = [torch.round(contribution.leaves[m].double() * SCALE).long() for m in roll.counted]
+        return real_sum(torch.stack(whole).sum(0))
+
+
+class SharingParty(PartySide):
+    def upload(self, contribution, view):
         pieces = []
         for party, h in zip(view.parties, contribution.leaves, strict=True):
             generator = torch.Generator().manual_seed(view.names.round * 97 + party)
             shares = torch.randint(-(2**62), 2**62, (view.roster.parties, *h.shape), generator=generator)
             shares[-1] = torch.round(h.double() * SCALE).long() - shares[:-1].sum(0)
             pieces.append(shares)
-        return Message("shares", "peers", view.parties, tuple(pieces)), None
+        heard = yield Message("shares", "peers", view.parties, tuple(pieces))
+        arrived = heard.received.pieces
+        yield Message("sums", "server", heard.parties, tuple(sum(p[m] for p in arrived) for m in heard.parties))
 
-    def respond(self, kept, received, included, view):
-        senders = [piece for sender, piece in zip(received.senders, received.pieces, strict=True) if included[sender]]
-        return Message("sums", "server", view.parties, tuple(sum(p[m] for p in senders) for m in view.parties))
+    def carry(self, answer, contribution, view):
+        return gradients_in(answer, contribution.leaves, view)
 
+
+class AddingServer(ServerSide):
     def decode(self, messages, view):
-        return self._real_sum(torch.stack(messages[0].pieces).sum(0), view.widths)
+        return real_sum(torch.stack(messages[0].pieces).sum(0))
 
-    def clear(self, contribution, view, roll):
-        whole = [torch.round(contribution.leaves[m].double() * SCALE).long() for m in roll.counted]
-        return self._real_sum(torch.stack(whole).sum(0), tuple(h.shape[1] for h in contribution.leaves))
+    def answer(self, grad, aggregate, view):
+        members = view.roll.included_parties
+        return Message("gradients", "parties", (), (grad,) * len(members), receivers=members)
 
-    def pullback(self, grad, aggregate, contribution, view):
-        return tuple(grad for _ in contribution.leaves)
 
-    def _real_sum(self, total, widths):
-        return Aggregate((total.double() / SCALE).float(), torch.ones(widths[0], dtype=torch.bool))
+def real_sum(total):
+    return Aggregate((total.double() / SCALE).float(), torch.ones(total.shape[1], dtype=torch.bool))
 
 
 class LinearSum(Aggregator):
     """The server is sent weights' products, not embeddings: gradients are asked for the weights."""
 
     form = LinearForms
-    visible = False
 
     def out_width(self, width, roster):
         return width
@@ -73,15 +101,44 @@ class LinearSum(Aggregator):
     def plain(self, h, roll, present=None):
         return torch.stack(h).sum(0)
 
+    @property
+    def wire(self):
+        return LinearWire(self)
+
+
+class LinearWire(EmbeddingWire):
+    traits = Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+
+    def __init__(self, aggregator):
+        self.aggregator = aggregator
+
     def legs(self, rows, widths, basis, roster):
-        return (Leg("products", "server", rows * torch.tensor(widths), 32, torch.tensor(basis).double()),)
+        (leg,) = super().legs(rows, widths, basis, roster)
+        return (replace(leg, flops=torch.tensor(basis).double()),)
 
-    def encode(self, contribution, view):
-        products = [b @ w for b, w in zip(contribution.basis, contribution.leaves, strict=True)]
-        return Message("products", "server", view.parties, tuple(products)), None
+    def protection(self, uploads):
+        return None
 
-    def pullback(self, grad, aggregate, contribution, view):
-        return tuple(b.T @ grad for b in contribution.basis)
+    def party_side(self):
+        return LinearParty()
+
+    def server_side(self):
+        return PlainServer(self.aggregator)
+
+    def clear(self, contribution, view, roll):
+        return self.server_side().aggregate(products(contribution), roll, None)
+
+
+class LinearParty(PartySide):
+    def upload(self, contribution, view):
+        yield Message("embeddings", "server", view.parties, products(contribution))
+
+    def carry(self, answer, contribution, view):
+        return tuple(b.T @ grad for b, grad in zip(contribution.basis, answer.pieces, strict=True))
+
+
+def products(contribution):
+    return tuple(b @ w for b, w in zip(contribution.basis, contribution.leaves, strict=True))
 
 
 def test_two_legs_learn_what_the_plain_sum_learns(tmp_path):

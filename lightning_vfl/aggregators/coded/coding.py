@@ -1,4 +1,4 @@
-"""What aggregators on Lagrange shares have in common: how many blocks fit, who has to answer, where masks come from."""
+"""Common to aggregators on Lagrange shares: how many blocks fit, how many parties have to answer, and masks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class Coding:
 
     Args:
         field: the modulus.
-        degree: of what the parties compute on shares.
+        degree: of the polynomial that the parties compute on shares.
         blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded.
         privacy: T.
         stragglers: for ``auto``; None: ⌊M/4⌋, fewer if K would be 0.
@@ -42,7 +42,7 @@ class Coding:
 
     def __post_init__(self) -> None:
         if not isinstance(self.field, Modular):
-            raise ConfigurationError(f"field {self.field!r} is no field; use PrimeField(p) or PrimeProduct()")
+            raise ConfigurationError(f"field must be PrimeField(p) or PrimeProduct(); got {self.field!r}")
         settings = {"privacy": self.privacy, "wrong": self.wrong}
         settings |= {} if self.blocks == "auto" else {"blocks": self.blocks}
         settings |= {} if self.stragglers is None else {"stragglers": self.stragglers}
@@ -50,7 +50,7 @@ class Coding:
             least = 1 if name == "blocks" else 0
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 auto = ", or auto" if name == "blocks" else ""
-                raise ConfigurationError(f"{name} {value!r} cannot be; use a whole number from {least} on{auto}")
+                raise ConfigurationError(f"{name} must be a whole number, {least} or more{auto}; got {value!r}")
         if self.blocks != "auto" and self.stragglers is not None:
             raise ConfigurationError(
                 f"stragglers: {self.stragglers} chooses blocks, which are given as {self.blocks}; leave one of them out"
@@ -85,7 +85,7 @@ class Coding:
         return max(fitting, 1)
 
     def _remedy(self, parties: int, least: int) -> str:
-        """What fits instead; never to hide nothing."""
+        """The settings that fit instead; never those that hide nothing."""
         together = (parties - 2 * self.wrong - 1) // self.degree + 1  # the largest K + T
         if together > self.privacy:
             return f"use blocks: {together - self.privacy} or less (with privacy: {self.privacy})"
@@ -102,7 +102,7 @@ class Coding:
         return _code(self.field, self.blocks_for(parties), self.privacy, parties)
 
     def protection(self, equivalent: bool, of: str, server: str) -> str:
-        """What is hidden, in words: ``of`` the other parties from T, and from the server."""
+        """What is hidden, in words: ``of`` the others from T colluding parties, and what from the ``server``."""
         if equivalent:
             return "simulated: nothing was hidden (execution: equivalent)"
         if self.insecure_seeded_secrets:
@@ -130,14 +130,23 @@ def _code(field: Modular, blocks: int, privacy: int, parties: int) -> LagrangeCo
     return LagrangeCode(field, blocks, privacy, parties)
 
 
-def known_execution(execution: str) -> None:
-    """Refuse another word."""
+def refuse_unknown(execution: str) -> None:
+    """Refuse an unknown execution."""
     if execution not in ("coded", "equivalent"):
-        raise ConfigurationError(f"execution '{execution}' is unknown; use coded or equivalent")
+        raise ConfigurationError(f"execution must be 'coded' or 'equivalent'; got '{execution}'")
+
+
+def refuse_partly_held(present: Tensor | None, name: str) -> None:
+    """Refuse records (N, M) that not every party holds, for the aggregator of this name."""
+    if present is not None:
+        raise ConfigurationError(
+            f"{name} needs every party to hold every record; use overlap: inner, or an aggregator that joins partly "
+            "held records (Concat, Sum, Mean, Max)"
+        )
 
 
 def received_by(holders: Sequence[int], message: Message) -> Tensor:
-    """What these holders have received, all senders' rows side by side: (holders, Σ rows, width)."""
+    """The shares that these holders have received, all senders' rows side by side: (holders, Σ rows, width)."""
     whole = _side_by_side(message.pieces)
     receivers = message.receivers
     if receivers == tuple(holders):
@@ -147,7 +156,7 @@ def received_by(holders: Sequence[int], message: Message) -> Tensor:
 
 
 def _side_by_side(pieces: Sequence[Tensor]) -> Tensor:
-    """The pieces along dimension 1; without a copy if they were cut from one tensor: nobody was away."""
+    """The pieces along dimension 1; without a copy if they are neighbouring views of one tensor."""
     first = pieces[0]
     step, place = first.stride(1), first.storage_offset()
     storage = first.untyped_storage().data_ptr()

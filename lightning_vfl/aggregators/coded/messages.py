@@ -1,4 +1,4 @@
-"""What the parties and the server demand of messages on Lagrange shares."""
+"""Checks of messages on Lagrange shares."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from lightning_vfl.field import Modular
 from lightning_vfl.wire import Message, PartyView, ServerView
 
 if TYPE_CHECKING:
-    from lightning_vfl.aggregators.lagrange_coded import Shares
+    from lightning_vfl.aggregators.coded.data_shares import Shares
 
 DATA, MODELS, ZEROS, PRODUCTS = "data shares", "model shares", "zero shares", "products"
 EMBEDDINGS, SUMS = "embedding shares", "sums"
@@ -57,7 +57,7 @@ def check_embedding_shares(message: Message, rows: int, included: Tensor, view: 
 
 
 def check_results(message: Message, kind: str, rows: int, needed: int, view: ServerView) -> None:
-    """What the parties have computed on shares: at least so many of those that answer."""
+    """The results that parties have computed on shares, of at least ``needed`` parties."""
     answering = view.roll.responders.nonzero().flatten().tolist()
     shapes = dict.fromkeys(answering, (rows, view.widths[0]))
     check_message(message, kind, "server", shapes, torch.int64, view.names, needed)

@@ -1,9 +1,12 @@
-"""How real numbers become integers whose sum means something: what aggregators that hide a sum agree on."""
+"""Codecs: real numbers as integers, such that the sum of the integers gives the sum of the numbers."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite, log2, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -11,37 +14,40 @@ from torch import Tensor
 
 from lightning_vfl.crypto.keystream import repeatable_bytes
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy.draws import OwnKeystreams
 from lightning_vfl.types import RoundNames, Rows
+from lightning_vfl.wire import PartyView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_LEVELS = 2**27  # vFedSec section 3.5
+MOST_CLIPPED = 0.01  # share of the values of a round that may be clipped without a warning
 
 
 class Codec(ABC):
-    """Real numbers as integers from 0 on, such that a sum of integers is decoded to the sum of the numbers."""
+    """Real numbers as non-negative integers, such that a sum of integers is decoded to the sum of the numbers.
 
-    @abstractmethod
-    def bound(self, n: int) -> int:
-        """The largest sum of n of its integers."""
+    A codec is immutable; parties and server may share it. The sum of the integers of all parties has to fit the ring.
+    """
 
     @abstractmethod
     def encode(
-        self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows
+        self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows, own: OwnKeystreams
     ) -> tuple[Tensor, float]:
         """The integers that stand for embeddings, int32 on the CPU, and the share of values out of range.
 
-        What is drawn is a function of the round's names and an element's place in the joint batch, so that parties draw
-        the same together and alone, and processes the same as one; except where a privacy figure rests on the draws:
-        these are new in every call, from randomness of each party's own (``Binomial`` with ``draws: system``).
+        Random numbers are a function of the round's names and of an element's place in the joint batch: parties draw
+        the same together and alone, and several processes draw the same as one. The exception are draws that a privacy
+        figure rests on: they come from ``own`` and are new in every call (``Binomial`` with ``draws: system``).
 
         Args:
-            h: (S, B, D), rows ``rows`` of the embeddings of these slots.
+            h: (S, B, D), rows ``rows`` of the embeddings of these slots. A slot is a party in one of the sums.
             slots: their numbers.
             every: how many slots there are.
             names: of the round.
             rows: of this process.
+            own: the keystreams of the hosted parties, by slot.
 
         Raises:
             ConfigurationError: for values that no integer stands for.
@@ -52,6 +58,7 @@ class Codec(ABC):
         """The sum of n numbers from the sum of their integers."""
 
 
+@dataclass(frozen=True)
 class Shift(Codec):
     r"""Numbers in [-t, t] as integers in [0, R - 1], by clipping, shifting, scaling and stochastic rounding.
 
@@ -81,24 +88,24 @@ class Shift(Codec):
         vFedSec, section 3.5 (t = 4, R = 2^27).
     """
 
-    def __init__(self, clip: float = 4.0, levels: int = MOST_LEVELS) -> None:
+    clip: float = 4.0
+    levels: int = MOST_LEVELS
+
+    def __post_init__(self) -> None:
+        clip, levels = self.clip, self.levels
         if not (clip > 0 and isfinite(clip)):
-            raise ConfigurationError(f"clip {clip} is no range to clip embeddings to; use a number above 0")
+            raise ConfigurationError(f"clip must be a finite number above 0; got {clip}")
         if isinstance(levels, bool) or not isinstance(levels, int) or levels % 2 or not 2 <= levels <= MOST_LEVELS:
-            raise ConfigurationError(f"levels {levels!r} cannot be; use an even whole number from 2 to 2^27, or auto")
-        self.clip = float(clip)
-        self.levels = levels
+            raise ConfigurationError(f"levels must be an even whole number from 2 to 2^27, or auto; got {levels!r}")
+        object.__setattr__(self, "clip", float(clip))  # the compiled loop is made for floats
 
     @property
     def step(self) -> float:
         """2t/R, what one integer is worth."""
         return 2.0 * self.clip / self.levels
 
-    def bound(self, n: int) -> int:
-        return n * (self.levels - 1)
-
     def encode(
-        self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows
+        self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows, own: OwnKeystreams
     ) -> tuple[Tensor, float]:
         drawn = uniform_words((every, rows.total, h.shape[2]), names.seed, "rounding", names.stage, names.round)
         if drawn.shape != h.shape:
@@ -150,6 +157,43 @@ def fitting_levels(n: int, bits: int = 32) -> int:
     if levels < 2:
         raise ConfigurationError(f"a sum of {n} does not fit a ring of {bits} bits even with two levels; use more bits")
     return levels
+
+
+@lru_cache(maxsize=64)
+def shift_for(clip: float, levels: int | Literal["auto"], n: int, bits: int) -> Shift:
+    """The codec for sums of n in a ring of so many bits.
+
+    Raises:
+        ConfigurationError: if the levels do not fit the ring, with those that do.
+    """
+    fitting = fitting_levels(n, bits)
+    if levels == "auto":
+        return Shift(clip, fitting)
+    if n * levels > 2**bits:
+        raise ConfigurationError(
+            f"the sum of {n} parties' integers below levels = {levels} does not fit the ring of 2^{bits}; use "
+            f"levels: {fitting}, or auto"
+        )
+    return Shift(clip, levels)
+
+
+def note_clipped(view: PartyView, name: str, share: float) -> None:
+    """Leave the share of clipped values in the log, and warn if it is large.
+
+    Args:
+        view: of the hosted parties.
+        name: what is logged, ``clipped_share`` of embeddings or ``clipped_update_share`` of model updates.
+        share: of the values.
+    """
+    view.notes[name] = share
+    if share > MOST_CLIPPED:
+        what = "embeddings" if name == "clipped_share" else "model updates"
+        warnings.warn(
+            f"more than {MOST_CLIPPED:.0%} of the values of {what} are out of range and clipped "
+            f"(aggregator/{name} in the log); use a larger clip, or a bounded bottom (output_activation: "
+            "torch.nn.Tanh)",
+            stacklevel=2,
+        )
 
 
 def uniform_words(shape: tuple[int, ...], seed: int, *names: str | int) -> "NDArray[np.uint16]":

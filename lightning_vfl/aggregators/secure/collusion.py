@@ -1,4 +1,4 @@
-"""Whose embeddings the server reads together with parties that collude with it, by linear algebra over masked sums."""
+"""Which embeddings the server can compute together with colluding parties, by linear algebra over masked sums."""
 
 from collections.abc import Collection, Iterator
 from fractions import Fraction

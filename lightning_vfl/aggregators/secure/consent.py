@@ -23,7 +23,7 @@ DOMAIN = "lightning_vfl survivors"  # what is signed here, and nothing else
 
 @dataclass(frozen=True)
 class Survivors:
-    """What the server tells a party once uploads are closed, and what the party signs.
+    """The statement of the server about a round whose uploads are closed; the parties sign it.
 
     Args:
         session: a hash of everybody's public keys of the period.
@@ -50,7 +50,7 @@ class Survivors:
         return signer.sign(DOMAIN, self.digest)
 
     def refuse(self, party: int, masked: tuple[int, ...] | None, needed: int) -> None:
-        """What no party signs, because its upload could be read.
+        """Refuse a statement that would let the server read the party's upload.
 
         Args:
             party: who is asked to sign.

@@ -1,4 +1,4 @@
-"""What the parties and the server demand of messages of the Secure Layer."""
+"""Checks of messages of the Secure Layer."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,10 +18,10 @@ def check_opening(message: Message, lengths: Mapping[str, int], selecting: str, 
     """Bytes that parties send each other at the beginning of a round.
 
     Args:
-        message: what was received.
+        message: as it was received.
         lengths: the bytes of a message to one receiver, for every kind that there is.
         selecting: the kind that the active party alone sends.
-        view: of those who receive here.
+        view: of the parties hosted here.
 
     Raises:
         MalformedMessage: naming the party.
@@ -34,10 +34,10 @@ def check_opening(message: Message, lengths: Mapping[str, int], selecting: str, 
 
 
 def file_once(filed: dict[int, bytes], sender: int, content: bytes, kind: str) -> None:
-    """Keep what a party has sent; a second time it has to be the same.
+    """Keep the content that a party has sent; if it sends again, the content has to be the same.
 
     Raises:
-        MalformedMessage: if it is not.
+        MalformedMessage: if it is another one.
     """
     if filed.setdefault(sender, content) != content:
         raise MalformedMessage(f"party {sender} sent '{kind}' a second time, and others than before; send them once")
@@ -69,11 +69,11 @@ def check_uploads(
     """The masked uploads of a round, and with recovery the keys alongside and the shares that are revealed.
 
     Args:
-        messages: what was received.
+        messages: as they were received.
         kinds: of uploads; with recovery, of keys and of shares too.
         shapes: of the upload of each included party.
         bits: of the ring.
-        share: shape of what a party reveals.
+        share: shape of the shares that a party reveals.
         key_bytes: length of a key.
         modulus: of shares.
         needed: how many parties have to reveal.

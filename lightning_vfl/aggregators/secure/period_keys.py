@@ -22,7 +22,7 @@ DOMAIN = "lightning_vfl period key"  # what an identity key signs here, and noth
 
 @dataclass
 class Keys:
-    """What the hosted parties hold in one key period; in no checkpoint, and useless in a copy.
+    """The keys of the hosted parties in one key period. They are in no checkpoint, and a copy has none of them.
 
     Args:
         stage: whose rounds these keys are for.
@@ -86,7 +86,7 @@ class KeyExchange:
 
     @property
     def size(self) -> int:
-        """Bytes of what a party sends each other one with its public key, the key included."""
+        """Bytes that a party sends each other party with its public key, the key included."""
         return SIZE + (SIGNATURE if self.identities is not None else VERIFY if self.signs else 0)
 
     def begin(self, memory: Keys, view: PartyView, period: int) -> None:
@@ -108,7 +108,7 @@ class KeyExchange:
             memory.signers = {m: Signer.insecure_seeded(seed, *names, m) if seeded else Signer() for m in view.parties}
 
     def messages(self, memory: Keys, view: PartyView) -> Iterator[Message]:
-        """What the hosted parties send, one message after the other."""
+        """The messages of the hosted parties, one after the other."""
         if self.identities is not None:
             memory.nonces = {party: self._nonce(memory, view, party) for party in view.parties}
             yield to_everybody(NONCES, memory.nonces, view)
@@ -177,7 +177,7 @@ def _statement(memory: Keys, party: int, public: bytes) -> tuple[str | int | byt
 
 
 def to_everybody(kind: str, contents: Mapping[int, bytes], view: PartyView) -> Message:
-    """The same bytes for everybody, from each of the hosted parties."""
+    """A message of each hosted party with the same bytes for all receivers."""
     pieces = tuple(bytes_of(contents[party]) for party in view.parties)
     expanded = tuple(piece.expand(view.roster.parties, len(piece)) for piece in pieces)
     return Message(kind, "peers", view.parties, expanded, round=view.names)
@@ -189,5 +189,5 @@ def bytes_of(content: bytes) -> Tensor:
 
 
 def content_of(piece: Tensor) -> bytes:
-    """The bytes that a sender has sent everybody."""
+    """The bytes of a message that is the same for all receivers."""
     return piece[0].numpy().tobytes()

@@ -1,4 +1,4 @@
-"""What lets a masked sum survive the loss of a party between masking and upload: secrets of a round, shared t of n."""
+"""Recovery of a masked sum if a party is lost between masking and upload: round secrets that are shared t of n."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,10 @@ from lightning_vfl.crypto import (
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField
-from lightning_vfl.types import RoundNames
+from lightning_vfl.types import RoundNames, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
-
-    from lightning_vfl.crypto import Use
 
 FIELD = PrimeField()  # 2^31 - 1
 WORD = np.uint32  # of ring elements
@@ -44,6 +40,7 @@ LIMB_BITS = 30
 LIMBS = -(-8 * SIZE // LIMB_BITS)  # field elements of a secret of 32 bytes
 
 MASKS, SELF = "mask seed", "self-mask seed"
+ROUND_KEYS, SHARES, REVEALED = "round keys", "seed shares", "revealed shares"  # kinds of messages
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,12 @@ class Recovery:
         number = isinstance(self.threshold, int) and not isinstance(self.threshold, bool)
         if not (number or self.threshold == "auto"):
             raise ConfigurationError(
-                f"recovery threshold {self.threshold!r} is no number of parties; use a whole number, or auto"
+                f"recovery threshold must be a whole number of parties, or auto; got {self.threshold!r}"
             )
 
     @classmethod
     def of(cls, given: "Recovery | Mapping[str, Any] | str | None") -> "Recovery | None":
-        """From what a recipe says: ``{threshold: 3}``, ``auto`` or nothing.
+        """The recovery that a recipe gives as ``{threshold: 3}``, ``auto`` or null.
 
         Raises:
             ConfigurationError: for anything else.
@@ -88,10 +85,10 @@ class Recovery:
             return cls()
         if isinstance(given, Mapping) and set(given) <= {"threshold"}:
             return cls(**given)
-        raise ConfigurationError(f"recovery {given!r} cannot be; use {{threshold: 3}}, auto or null")
+        raise ConfigurationError(f"recovery must be {{threshold: 3}}, auto or null; got {given!r}")
 
     def needed(self, parties: int) -> int:
-        """T for so many parties.
+        """The threshold t for so many parties.
 
         Raises:
             ConfigurationError: before training, for a threshold that two disjoint sets could reach, or nobody can.
@@ -162,10 +159,10 @@ def to_limbs(secrets: Sequence[bytes]) -> Tensor:
 
 
 def to_bytes(limbs: Tensor) -> list[bytes]:
-    """The other way round.
+    """The secrets that these elements stand for; the inverse of ``to_limbs``.
 
     Raises:
-        ValueError: for elements that stand for no secret: the shares did not belong together.
+        ValueError: for elements that stand for no secret, because the shares do not belong together.
     """
     values = limbs.numpy()
     if (values >> LIMB_BITS).any():
@@ -211,7 +208,7 @@ def reconstruct(shares: Tensor, holders: Sequence[int], needed: int, parties: in
 
 @dataclass
 class Vault:
-    """What the hosted parties keep for recovery in one key period.
+    """The secrets and shares that the hosted parties keep for recovery in one key period.
 
     Args:
         rounds: of the period.
@@ -241,14 +238,14 @@ class Vault:
             self.publics[party] = b"".join(secrets.pair.public for secrets in own)
 
     def shares_of(self, party: int, needed: int, parties: int, insecure_seed: Sequence[Any] | None) -> list[bytes]:
-        """What everybody is to hold of a party's secrets, by receiver; its own part is kept."""
+        """The shares of a party's secrets for every receiver; the party's own shares are kept."""
         own = [self.secrets[party, round] for round in self.rounds]
         shares = share([seed for secrets in own for seed in secrets.seeds], needed, parties, insecure_seed)
         self.shares[party, party] = shares[party].view(len(self.rounds), 2, LIMBS)
         return [piece.numpy().astype("<u4").tobytes() for piece in shares]
 
     def keep(self, holder: int, owner: int, shares: bytes) -> None:
-        """File what a hosted party was sent."""
+        """Keep the shares that a hosted party has received."""
         limbs = torch.from_numpy(np.frombuffer(shares, "<u4").astype(np.int64))
         self.shares[holder, owner] = limbs.view(len(self.rounds), 2, LIMBS)
 
@@ -261,7 +258,7 @@ class Vault:
         """A hosted party's signature of the survivors of a round; of one set a round.
 
         Raises:
-            RuntimeError: for what it refuses to sign, and for another set than the one that it has signed.
+            RuntimeError: for a set that the party refuses, and for another set than the one that it has signed.
         """
         round = survivors.round
         survivors.refuse(party, self.masked.get((party, round)), self.needed)
@@ -286,7 +283,7 @@ class Vault:
             )
         return self.shares[holder, owner][round - self.rounds.start, 0 if kind == MASKS else 1]
 
-    def masks(self, party: int, called: Sequence[int], round: int, bits: int, ledger: Any) -> "RoundMasks":
+    def masks(self, party: int, called: Sequence[int], round: int, bits: int) -> "RoundMasks":
         """A hosted party's masks of a round, in which these parties are called; to be had once.
 
         Raises:
@@ -309,7 +306,7 @@ class Vault:
                 )
         self.masked[party, round] = tuple(called)
         publics = {m: self.public(m, round) for m in called}
-        return RoundMasks(party, self.secrets[party, round], publics, bits, ledger)
+        return RoundMasks(party, self.secrets[party, round], publics, bits)
 
 
 class RoundMasks:
@@ -320,7 +317,6 @@ class RoundMasks:
         secrets: of this party, for this round.
         publics: round keys of the called parties.
         bits: of the ring.
-        ledger: is told every stretch of keystream that is used.
     """
 
     def __init__(
@@ -329,26 +325,28 @@ class RoundMasks:
         secrets: RoundSecrets,
         publics: Mapping[int, bytes],
         bits: int,
-        ledger: "Callable[[Use], object] | None" = None,
     ) -> None:
         session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
-        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits, ledger)
-        self.seed, self.ledger = secrets.seeds[1], ledger
+        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits)
+        self.seed = secrets.seeds[1]
         self.members = tuple(sorted(publics))
 
     def add_to(self, values: "NDArray[Any]", names: MaskNames, round: int) -> None:
         """Hide values of the ring, in place."""
         self.masks.add_to(values, self.members, names, round)
-        own_mask(self.seed, names, self.masks.keys.party, self.ledger).add_to(values.reshape(-1), round)
-        if self.masks.bits < 8 * values.itemsize:  # what is sent has the bits of the ring, as its leg says
+        own_mask(self.seed, names).add_to(values.reshape(-1), round)
+        if self.masks.bits < 8 * values.itemsize:  # an upload has the bits of the ring, as its leg says
             values &= WORD(2**self.masks.bits - 1)
 
 
-def own_mask(
-    seed: bytes, names: MaskNames, party: int, ledger: "Callable[[Use], object] | None" = None
-) -> PairKeystream:
+def own_mask(seed: bytes, names: MaskNames) -> PairKeystream:
     """The keystream of a party's mask of its own, under a key for these names alone."""
-    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD, party, ledger)
+    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD)
+
+
+def round_masks(names: RoundNames, rows: Rows) -> MaskNames:
+    """The names of the masks whose keys serve one round alone."""
+    return MaskNames("embeddings", names.stage, 0, rows.start, names.round)
 
 
 def unmask(
@@ -360,7 +358,7 @@ def unmask(
     names: MaskNames,
     round: int,
 ) -> None:
-    """Take what did not cancel out of the survivors' sum, in place (Bonawitz et al. 2017, section 4, round 3).
+    """Remove the masks that did not cancel from the survivors' sum, in place.
 
     Args:
         total: the sum of the survivors' uploads in the ring.
@@ -370,13 +368,16 @@ def unmask(
         bits: of the ring.
         names: of the masks.
         round: its number.
+
+    References:
+        Bonawitz et al. 2017, section 4, round 3.
     """
     flat = total.reshape(-1)
     for party in sorted(survivors):
-        own_mask(survivors[party], names, party).add_to(flat, round, -1)
+        own_mask(survivors[party], names).add_to(flat, round, -1)
     secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
     everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
-    for party, own in secrets.items():  # what the survivors added for it, it would have taken away
+    for party, own in secrets.items():  # the lost party would have subtracted these masks
         masks = RoundMasks(party, own, everybody, bits).masks
         total += masks.mask_of((party, *sorted(survivors)), names, round, total.shape)
     if bits < 8 * total.itemsize:

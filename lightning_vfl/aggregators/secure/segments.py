@@ -27,7 +27,7 @@ class Segments:
     first: tuple[int, ...]
 
     def part(self, h: Tensor, party: int, segment: int) -> Tensor:
-        """(B, D), what a party's embedding (B, segments · D) has for one of its segments."""
+        """(B, D), the columns of a party's embedding (B, segments · D) for one of its segments."""
         own = self.of[party]
         if len(own) == 1:
             return h
@@ -35,14 +35,14 @@ class Segments:
         return h[:, place * width : (place + 1) * width]
 
     def whole(self, parts: Mapping[int, Tensor], party: int) -> Tensor:
-        """The other way round: (B, segments · D) from the segments' (B, D)."""
+        """(B, segments · D), a party's columns from those (B, D) of each of its segments; the inverse of ``part``."""
         own = self.of[party]
         return parts[own[0]] if len(own) == 1 else torch.cat([parts[segment] for segment in own], 1)
 
 
 @lru_cache(maxsize=64)
 def segments(layout: str, roster: Roster) -> Segments:
-    """Layout ``sum``: one segment, of everybody. ``segments``: one a passive group, with the active party C_0."""
+    """Layout ``sum``: one segment of all parties. ``segments``: one for each passive group and the active party C_0."""
     everybody = range(roster.parties)
     if layout == "sum":
         members: tuple[tuple[int, ...], ...] = (tuple(everybody),)

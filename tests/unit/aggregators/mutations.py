@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators import Aggregator, MaskedSum, PoissonBinomial
+from lightning_vfl.aggregators import Aggregator, MaskedSum, Opening, PoissonBinomial, Setup
+from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 
+from .sides import Upload, decoded, second_leg
 from .test_contract import FACTORIES, RECORDS, B, D, FourColumns, M, contribution_of
 
 FIRST, SECOND = RoundNames(0, Stage.FIT, 0), RoundNames(0, Stage.FIT, 1)
@@ -68,28 +70,28 @@ class Play:
         self.opening: list[Message] = []
         self.spoil = spoil
         self.agreed = {"l_w": 14} if self.aggregator.form is LinearForms else {}
-        if self.aggregator.sets_up and not self.aggregator.opens:
+        if (setup := self.aggregator.setup) is not None:
             view = self.view(FIRST)
-            self.memory = self.aggregator.empty_memory(RECORDS, (4,) * M, view)
-            self.hear(self.aggregator.offer(FourColumns(), self.memory, view), view, True)
+            self.memory = setup.empty_memory(RECORDS, (4,) * M, view)
+            self.hear(setup, setup.offer(FourColumns(), self.memory, view), view, True)
 
     def view(self, names: RoundNames) -> PartyView:
         rows = Rows(torch.tensor([6, 0, 3, 1, 7]), 0, B)
         called = torch.ones(M, dtype=torch.bool)
         return PartyView(names, self.roster, tuple(range(M)), called, rows, self.memory, None, self.agreed)
 
-    def hear(self, messages: Iterator[Message], view: PartyView, spoilt: bool) -> None:
+    def hear(self, part: Setup | Opening, messages: Iterator[Message], view: PartyView, spoilt: bool) -> None:
         for message in messages:
             given = self.spoil(len(self.opening), message) if spoilt else message
             self.opening += [message] if spoilt else []
-            self.memory = self.aggregator.accept(self.memory, given, view)
+            self.memory = part.accept(self.memory, given, view)
 
     def begin(self, names: RoundNames, spoilt: bool) -> PartyView:
         view = self.view(names)
-        if self.aggregator.opens:
+        if (opening := self.aggregator.opening) is not None:
             if self.memory is None:
-                self.memory = self.aggregator.empty_memory(0, (), view)
-            self.hear(self.aggregator.open(self.memory, view), self.view(names), spoilt)
+                self.memory = opening.empty_memory(view)
+            self.hear(opening, opening.open(self.memory, view), self.view(names), spoilt)
         return self.view(names)
 
     def round(self, names: RoundNames, spoilt: bool = False) -> list[tuple[Message, Callable[[Message], Tensor]]]:
@@ -103,31 +105,27 @@ class Play:
             leaves = [h[:, :1].expand(-1, w) for h, w in zip(contribution.leaves, widths, strict=True)]
             contribution = replace(contribution, leaves=tuple(leaves))
         server = ServerView(names, self.roster, view.rows, Roll.of(everybody), widths, None, RECORDS, self.agreed)
-        first, kept = aggregator.encode(contribution, view)
+        upload = Upload(aggregator, contribution, view)
+        first = upload.first
+
+        def value_of(*messages: Message) -> Tensor:
+            return decoded(aggregator, messages, server).value
+
         if first.to == "peers":
 
             def answered(message: Message) -> Message:
-                return aggregator.respond(kept, message, everybody, view)
+                return second_leg(aggregator, contribution, view, message, everybody)
 
-            second = answered(first)
-            return [
-                (first, lambda message: aggregator.decode((answered(message),), server).value),
-                (second, lambda message: aggregator.decode((message,), server).value),
-            ]
-        signed = aggregator.consent(kept, everybody, view)
-        revealed = aggregator.reveal(kept, everybody, view, signed)
-        if revealed is None:
-            return [(first, lambda message: aggregator.decode((message,), server).value)]
-
-        def agreed(message: Message) -> Tensor:
-            """The value of a round in which these signatures are handed on."""
-            shares = aggregator.reveal(kept, everybody, view, message)
-            return aggregator.decode((first,) if shares is None else (first, shares), server).value
-
-        return [
-            *(() if signed is None else ((signed, agreed),)),
-            (first, lambda message: aggregator.decode((message, revealed), server).value),
-            (revealed, lambda message: aggregator.decode((first, message), server).value),
+            second = upload.then(everybody, first)
+            return [(first, lambda message: value_of(answered(message))), (second, value_of)]
+        if not isinstance(aggregator, IntegerSum) or aggregator._layer.recovery is None:
+            return [(first, value_of)]
+        layer, signed = aggregator._layer, upload.then(everybody)
+        revealed = upload.then(everybody, signed)
+        return [  # a party masks a round once, so the layer alone is asked again
+            (signed, lambda message: value_of(first, layer.reveal(everybody, view, message))),
+            (first, lambda message: value_of(message, revealed)),
+            (revealed, lambda message: value_of(first, message)),
         ]
 
 

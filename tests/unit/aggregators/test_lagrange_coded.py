@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from lightning_vfl.aggregators import LagrangeCoded, Mean, lagrange_coded
+from lightning_vfl.aggregators import LagrangeCoded, Mean
+from lightning_vfl.aggregators.coded import data_shares
+from lightning_vfl.aggregators.coded.products import ProductParty
 from lightning_vfl.crypto import Keystream
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import DecodingError, PrimeField, PrimeProduct
@@ -25,6 +27,7 @@ from lightning_vfl.streams import stream
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 from tests.examples import examples
+from tests.unit.aggregators.sides import Upload, decoded, first_leg, second_leg
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
 SEED = 5
@@ -84,7 +87,9 @@ class Parties:
         return tuple(bottom.expand(x) for bottom, x in zip(self.bank.parties, self.table.rows(ids), strict=True))
 
     def agreed(self, aggregator):
-        return aggregator.agree(self.records, [w.detach() for w in self.weights], self.roster)
+        weights = enumerate(w.detach() for w in self.weights)
+        setup = aggregator.setup
+        return setup.settle([setup.propose(self.records, m, w, self.roster) for m, w in weights])
 
     def view(self, parties=None, called=None, ids=None, number=0, memory=None, agreed=None):
         ids = torch.empty(0, dtype=torch.int64) if ids is None else ids
@@ -100,7 +105,7 @@ class Parties:
         )
 
     def prepare(self, aggregator, agreed=None):
-        return set_up(aggregator, self.records, self.basis, self.view(agreed=agreed or self.agreed(aggregator)))
+        return set_up(aggregator.setup, self.records, self.basis, self.view(agreed=agreed or self.agreed(aggregator)))
 
     def exchange(
         self, aggregator, ids, included=None, responders=None, called=None, number=0, memory=None, agreed=None
@@ -121,10 +126,10 @@ class Parties:
     def uploads(self, aggregator, ids, who=None, included=None, number=0):
         """What these parties send to the server, and the server's view."""
         exchange = self.exchange(aggregator, ids, included, number=number)
-        message, kept = aggregator.encode(exchange.contribution, exchange.parties)
-        message = heard(message, exchange.server.roll.included)
-        answering = replace(exchange.parties, parties=self.parties if who is None else tuple(who))
-        return aggregator.respond(kept, message, exchange.server.roll.included, answering), exchange.server
+        upload = Upload(aggregator, exchange.contribution, exchange.parties)
+        message = heard(upload.first, exchange.server.roll.included)
+        answering = self.parties if who is None else tuple(who)
+        return upload.then(exchange.server.roll.included, message, answering), exchange.server
 
 
 def mask(who, parties):
@@ -225,7 +230,7 @@ def configuration(number):
     return aggregator_of, parties, ids, roll
 
 
-@pytest.mark.parametrize("start", range(0, 160, 40))
+@pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 80, 120))])
 def test_coded_is_equivalent_is_the_integer_sum_bit_for_bit(start):
     """Whatever the subset S of the parties, the subset that answers, the field and the records."""
     for number in range(start, start + 40):
@@ -239,7 +244,7 @@ def test_coded_is_equivalent_is_the_integer_sum_bit_for_bit(start):
         wanted = as_mean(sums, bits, len(roll["included"]))
         assert torch.equal(decoded.value, wanted), (number, options)
         assert torch.equal(again.value, wanted), (number, options)
-        clear = coded.clear(exchange.contribution, exchange.parties, exchange.server.roll)
+        clear = coded.wire.clear(exchange.contribution, exchange.parties, exchange.server.roll)
         assert torch.equal(clear.value, wanted), (number, options)
         assert decoded.columns.tolist() == clear.columns.tolist() == [True] * parties.dim
         assert decoded.corrected == ()
@@ -258,13 +263,13 @@ def test_every_subset_of_r_uploads_gives_the_same_tensor_and_one_fewer_raises(fi
     for who in combinations(range(7), 5):
         for order in (who, who[::-1]):
             arrived = Message("products", "server", order, tuple(message.pieces[j] for j in order))
-            assert torch.equal(aggregator.decode((arrived,), server).value, wanted)
+            assert torch.equal(decoded(aggregator, (arrived,), server).value, wanted)
     for who in combinations(range(7), 4):
         arrived = Message("products", "server", who, tuple(message.pieces[j] for j in who))
         with pytest.raises(
             MalformedMessage, match=r"4 of 5 needed 'products' have come, and those of parties \d, \d, \d have"
         ):
-            aggregator.decode((arrived,), server)
+            decoded(aggregator, (arrived,), server)
 
 
 @pytest.mark.parametrize("records", [1, 5, 6, 7])
@@ -297,13 +302,13 @@ def test_a_process_without_rows_takes_part_with_nothing(execution, rerandomise):
 
 def test_the_late_answer_nothing_and_what_has_not_arrived_is_not_used(monkeypatch):
     """No value would tell: any R answers give the same, and every party's hiding vanishes where it is decoded."""
-    parties, seen, respond = Parties([1] * 7, [1] * 7, 8), [], LagrangeCoded.respond
+    parties, seen, multiply = Parties([1] * 7, [1] * 7, 8), [], ProductParty._multiply
 
-    def watched(self, kept, received, included, view):
+    def watched(self, received, included, view):
         seen.append((received, view.parties))
-        return respond(self, kept, received, included, view)
+        return multiply(self, received, included, view)
 
-    monkeypatch.setattr(LagrangeCoded, "respond", watched)
+    monkeypatch.setattr(ProductParty, "_multiply", watched)
     aggregator = LagrangeCoded(blocks=2, privacy=1)
     for included, responders in (([0, 2, 3, 4, 6], [0, 2, 3, 4, 6]), (range(7), [6, 1, 5, 4, 2]), (range(6), range(7))):
         parties.exchange(aggregator, torch.arange(8), included, responders).send()
@@ -318,12 +323,12 @@ def test_records_that_share_a_coded_row_cost_one():
     """The cheap batch: a coded row of K records is one row of every upload."""
     parties = Parties([1] * 5, [1] * 5, 10)
     aggregator = LagrangeCoded(blocks=2, privacy=1)
-    table = aggregator.arrangement(10, 5, SEED, "fit").at(0, 5)
+    table = aggregator.setup.arrangement(10, 5, SEED, "fit").at(0, 5)
     aligned, server = parties.uploads(aggregator, table[:3].flatten())
     assert {piece.shape for piece in aligned.pieces} == {(3, WIDTH)}
     scattered, _ = parties.uploads(aggregator, table[:, 0].flatten())
     assert {piece.shape for piece in scattered.pieces} == {(5, WIDTH)}
-    assert aggregator.decode((aligned,), server).value.shape == (6, WIDTH)
+    assert decoded(aggregator, (aligned,), server).value.shape == (6, WIDTH)
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
@@ -421,7 +426,7 @@ def passes(aggregator, parties, short=0.0):
         None,
     )
     try:
-        aggregator.clear(forms(parties, short), replace(view, agreed=agreed), Roll.everyone(m))
+        aggregator.wire.clear(forms(parties, short), replace(view, agreed=agreed), Roll.everyone(m))
     except ConfigurationError as error:
         assert "overflow" in str(error)  # noqa: PT017  # the reason matters only when there is one
         return False
@@ -558,7 +563,7 @@ def test_every_record_counts_for_the_agreed_scale():
     [
         ({"l_x": 28}, "no l_w fits: data with l_x = 28 and a headroom of 16"),
         ({"headroom": 1e9, "l_x": 10}, "no l_w fits: data with l_x = 10 and a headroom of 1e"),
-        ({"headroom": 0.5}, "headroom 0.5"),
+        ({"headroom": 0.5}, "headroom must be at least 1; got 0.5"),
         ({"l_x": 40}, "l_x = 40 takes .* use l_x = "),
     ],
 )
@@ -649,11 +654,11 @@ def seen(monkeypatch, aggregator, basis, weights, included, draws):
         None,
         {"l_w": 0},
     )
-    view = replace(view, memory=set_up(aggregator, records, tuple(x.shape[1] for x in records.columns), view))
+    view = replace(view, memory=set_up(aggregator.setup, records, tuple(x.shape[1] for x in records.columns), view))
     contribution = LinearForms(tuple(torch.tensor(w, dtype=torch.float32) for w in weights), tuple(records.columns))
-    message, kept = aggregator.encode(contribution, view)
-    assert message.senders == tuple(included)
-    uploads = aggregator.respond(kept, message, called, view).pieces
+    upload = Upload(aggregator, contribution, view)
+    assert upload.first.senders == tuple(included)
+    uploads = upload.then(called, upload.first).pieces
     assert not queue
     return torch.stack(uploads)
 
@@ -702,7 +707,7 @@ def without_hiding(monkeypatch, example):
     return seen(monkeypatch, aggregator, as_parties(x, len(MASKS)), weights, [0, 1], [*data, drawn])
 
 
-@pytest.mark.parametrize("example", [E1, E2], ids=["aligned", "crossed"])
+@pytest.mark.parametrize("example", [pytest.param(E1, marks=pytest.mark.slow), E2], ids=["aligned", "crossed"])
 def test_uploads_are_those_of_the_formulas(monkeypatch, example):
     """For all 14,641 masks, in Python's integers; and the block sums are 1 and 1 whatever the masks."""
     uploads = without_hiding(monkeypatch, example)
@@ -799,8 +804,8 @@ def test_t_pieces_of_every_message_are_equally_distributed_whatever_is_shared(pr
                 weight.mul_(scale), x.mul_(scale)
         aggregator = LagrangeCoded(blocks=1, privacy=privacy, insecure_seeded_secrets=True)
         exchange = parties.exchange(aggregator, torch.arange(200))
-        models, _ = aggregator.encode(exchange.contribution, exchange.parties)
-        data = next(iter(aggregator.offer(parties.records, exchange.parties.memory, exchange.parties))).pieces[0]
+        models = first_leg(aggregator, exchange.contribution, exchange.parties)
+        data = next(iter(aggregator.setup.offer(parties.records, exchange.parties.memory, exchange.parties))).pieces[0]
         bits = 4 // privacy
         for piece in (models.pieces[3], models.alongside.pieces[3], data):
             for who in combinations((0, 3, 6), privacy):
@@ -810,7 +815,7 @@ def test_t_pieces_of_every_message_are_equally_distributed_whatever_is_shared(pr
 
 def test_masks_are_fresh_in_every_message_and_never_shared_between_parties(monkeypatch):
     """The same data and weights again: with the operating system's secrets and seeded ones, no share is repeated."""
-    monkeypatch.setattr(lagrange_coded, "SHARED_AT_ONCE", 40)
+    monkeypatch.setattr(data_shares, "SHARED_AT_ONCE", 40)
     parties = Parties([3] * 5, [1] * 5, 10)
     for x in parties.table.features:
         x.fill_(1.0)
@@ -821,12 +826,12 @@ def test_masks_are_fresh_in_every_message_and_never_shared_between_parties(monke
                 weight.fill_(0.5)
         memory = parties.prepare(aggregator)
         view = parties.view(memory=memory)
-        offers = [message.pieces[0] for message in aggregator.offer(parties.records, memory, view)]
+        offers = [message.pieces[0] for message in aggregator.setup.offer(parties.records, memory, view)]
         assert len(offers) > 5
         words = [w for piece in offers for w in piece.flatten().tolist()]
         for number in range(3):
             exchange = parties.exchange(aggregator, torch.arange(10), number=number, memory=memory)
-            message, _ = aggregator.encode(exchange.contribution, exchange.parties)
+            message = first_leg(aggregator, exchange.contribution, exchange.parties)
             words += [w for piece in (*message.pieces, *message.alongside.pieces) for w in piece.flatten().tolist()]
         assert len(set(words)) == len(words)
 
@@ -860,13 +865,13 @@ def test_up_to_a_wrong_uploads_are_corrected_and_their_parties_named(field, wron
     """K = T = 1, so R = 3: every choice of at most A liars among R + 2A that have answered."""
     parties = Parties([1, 2, 1, 1, 1, 2, 1, 1, 1], [2] + [1] * 8, 6)
     aggregator = LagrangeCoded(blocks=1, privacy=1, wrong=wrong, field=field)
-    assert aggregator.min_responses(9) == 3 + 2 * wrong == len(answering)
+    assert aggregator.wire.needed(9) == 3 + 2 * wrong == len(answering)
     ids = some(6, n=4)
     message, server = parties.uploads(aggregator, ids, answering)
     wanted = as_mean(*exact(parties, aggregator, ids, range(9)), 9)
     for n in range(wrong + 1):
         for liars in combinations(sorted(answering), n):
-            aggregate = aggregator.decode((spoilt(message, field, liars),), server)
+            aggregate = decoded(aggregator, (spoilt(message, field, liars),), server)
             assert torch.equal(aggregate.value, wanted)
             assert sorted(aggregate.corrected) == list(liars)
 
@@ -878,7 +883,7 @@ def test_one_wrong_element_is_enough_to_be_named():
     message, server = parties.uploads(aggregator, ids)
     message.pieces[5][3, 1] += 1
     message.pieces[2][0, 0] = 0
-    aggregate = aggregator.decode((message,), server)
+    aggregate = decoded(aggregator, (message,), server)
     assert aggregate.corrected == (2, 5)
     assert torch.equal(aggregate.value, as_mean(*exact(parties, aggregator, ids, range(7)), 7))
 
@@ -890,7 +895,7 @@ def test_more_wrong_uploads_raise_unless_they_are_coordinated(field):
     message, server = parties.uploads(aggregator, torch.arange(6))
     for liars in ((0, 1, 2), (1, 3, 5, 6), tuple(range(7))):
         with pytest.raises(DecodingError, match="more than 2 are wrong"):
-            aggregator.decode((spoilt(message, field, liars),), server)
+            decoded(aggregator, (spoilt(message, field, liars),), server)
 
 
 def test_more_coordinated_wrong_uploads_are_taken_for_the_truth():
@@ -899,14 +904,14 @@ def test_more_coordinated_wrong_uploads_are_taken_for_the_truth():
     aggregator = LagrangeCoded(blocks=1, privacy=1, wrong=2)
     ids = torch.arange(6)
     message, server = parties.uploads(aggregator, ids)
-    honest = aggregator.decode((message,), server)
+    honest = decoded(aggregator, (message,), server)
     alpha, p = range(3, 10), field.modulus  # K + T = 2 points come first
     # a polynomial of degree R - 1 = 2 that is zero for parties 0 and 1: it is not for the other 2A + 1
     error = [1000 * (a - alpha[0]) * (a - alpha[1]) % p for a in alpha]
     liars, accused = (2, 3, 4), (5, 6)
     for party in liars:
         message.pieces[party][2, 1] = (message.pieces[party][2, 1] + error[party]) % p
-    aggregate = aggregator.decode((message,), server)
+    aggregate = decoded(aggregator, (message,), server)
     assert aggregate.corrected == accused
     assert not torch.equal(aggregate.value, honest.value)
     at_secret = 1000 * (1 - alpha[0]) * (1 - alpha[1])
@@ -928,10 +933,10 @@ def test_messages_fit_their_legs(field, rerandomise):
     aggregator = LagrangeCoded(blocks=2, privacy=1, rerandomise=rerandomise, field=field)
     ids = some(11, n=5)
     exchange = parties.exchange(aggregator, ids)
-    rows = len(aggregator.arrangement(11, 5, SEED, "fit").coded_rows(ids)[0])
-    legs = aggregator.legs(rows, (WIDTH,) * 5, parties.basis, parties.roster)
-    first, kept = aggregator.encode(exchange.contribution, exchange.parties)
-    uploads = aggregator.respond(kept, first, parties.everyone, exchange.parties)
+    rows = len(aggregator.setup.arrangement(11, 5, SEED, "fit").coded_rows(ids)[0])
+    legs = aggregator.wire.legs(rows, (WIDTH,) * 5, parties.basis, parties.roster)
+    upload = Upload(aggregator, exchange.contribution, exchange.parties)
+    first, uploads = upload.first, upload.then(parties.everyone, upload.first)
     messages = [first, *([first.alongside] if rerandomise else []), uploads]
     assert [leg.kind for leg in legs] == [message.kind for message in messages]
     assert [leg.gate for leg in legs] == ["all", *(["previous"] if rerandomise else []), "rule"]
@@ -943,7 +948,7 @@ def test_messages_fit_their_legs(field, rerandomise):
         on_the_wire = [p.numel() if leg.to == "server" else p.numel() * 4 // 5 for p in message.pieces]
         assert leg.elements.tolist() == on_the_wire
         assert all(len(piece) == 5 for piece in message.pieces) or leg.to == "server"
-    downlink = aggregator.downlink(5, (WIDTH,) * 5, parties.roster)
+    downlink = aggregator.wire.downlink(5, (WIDTH,) * 5, parties.roster)
     assert downlink.elements.tolist() == [5 * WIDTH] * 5
     assert downlink.bits == 32
 
@@ -951,13 +956,13 @@ def test_messages_fit_their_legs(field, rerandomise):
 def test_flops_and_the_delay_of_sharing_are_those_of_the_paper():
     """Sections 5.3 and 6.2: Σ d_m D products a coded row in an upload, ln² M / |B| of the delay on sharing models."""
     aggregator = LagrangeCoded(blocks=2, privacy=1)
-    models, zeros, uploads = aggregator.legs(10, (4,) * 6, (3, 5, 7, 2, 2, 2), Roster.singles(6))
+    models, zeros, uploads = aggregator.wire.legs(10, (4,) * 6, (3, 5, 7, 2, 2, 2), Roster.singles(6))
     assert uploads.flops.tolist() == [2.0 * 10 * 21 * 4] * 6
     assert models.flops.tolist() == [2.0 * 6 * 2 * w * 4 for w in (3, 5, 7, 2, 2, 2)]
     assert zeros.flops.tolist() == [2.0 * 6 * 3 * 10 * 4] * 6  # R - K = 3
     assert models.delay_share == pytest.approx(log(6) ** 2 / 10)
     assert (zeros.delay_share, uploads.delay_share) == (1.0, 1.0)
-    fewer = aggregator.legs(5, (4,) * 6, (3, 5, 7, 2, 2, 2), Roster.singles(6))[-1]
+    fewer = aggregator.wire.legs(5, (4,) * 6, (3, 5, 7, 2, 2, 2), Roster.singles(6))[-1]
     assert fewer.flops.tolist() == [2.0 * 5 * 21 * 4] * 6  # twice as many blocks: half the rows, half the work
 
 
@@ -966,15 +971,15 @@ def test_the_messages_of_set_up_fit_their_leg_and_the_table_its_announcement(fie
     parties = Parties([2, 1, 3, 1, 2], [1, 2, 1, 3, 1], 11)
     aggregator = LagrangeCoded(blocks=2, privacy=1, field=field)
     view = parties.view()
-    memory = aggregator.empty_memory(11, parties.basis, view)
-    (leg,) = aggregator.setup_legs(11, parties.basis, parties.roster)
+    memory = aggregator.setup.empty_memory(11, parties.basis, view)
+    (leg,) = aggregator.setup.legs(11, parties.basis, parties.roster)
     sent = [0] * 5
-    monkeypatch.setattr(lagrange_coded, "SHARED_AT_ONCE", 40)
-    for message in aggregator.offer(parties.records, memory, view):
+    monkeypatch.setattr(data_shares, "SHARED_AT_ONCE", 40)
+    for message in aggregator.setup.offer(parties.records, memory, view):
         assert (message.kind, message.to) == (leg.kind, leg.to) == ("data shares", "peers")
         (sender,), (piece,) = message.senders, message.pieces
         sent[sender] += piece.numel()
-        memory = aggregator.accept(memory, message, view)
+        memory = aggregator.setup.accept(memory, message, view)
     assert [n * 4 // 5 for n in sent] == leg.elements.tolist() == [4 * 6 * w for w in parties.basis]
     assert leg.bits == field.wire_bits
     assert leg.flops.tolist() == [2.0 * 5 * 3 * 6 * w for w in parties.basis]
@@ -982,17 +987,20 @@ def test_the_messages_of_set_up_fit_their_leg_and_the_table_its_announcement(fie
     assert memory.table.dtype == (torch.int32 if field == PrimeField() else torch.int64)
     assert memory.nbytes == memory.table.numel() * (4 if field == PrimeField() else 8)
     heard = []
-    set_up(aggregator, parties.records, parties.basis, view, lambda *what: heard.append(what))
-    assert heard == [(aggregator, 11, memory.nbytes)]
+    set_up(aggregator.setup, parties.records, parties.basis, view, lambda *what: heard.append(what))
+    assert heard == [(11, memory.nbytes)]
 
 
 def test_equivalent_needs_no_memory_and_has_the_same_legs():
     parties = Parties([2, 1, 3], [1, 2, 1], 11)
     pair = [LagrangeCoded(execution=execution) for execution in ("coded", "equivalent")]
     assert parties.prepare(pair[1]) is None
-    assert list(pair[1].offer(parties.records, None, parties.view())) == []
+    assert list(pair[1].setup.offer(parties.records, None, parties.view())) == []
     m, basis, roster = (WIDTH,) * 3, parties.basis, parties.roster
-    legs = [[*a.legs(4, m, basis, roster), *a.setup_legs(11, basis, roster), a.downlink(4, m, roster)] for a in pair]
+    legs = [
+        [*a.wire.legs(4, m, basis, roster), *a.setup.legs(11, basis, roster), a.wire.downlink(4, m, roster)]
+        for a in pair
+    ]
     for one, other in zip(*legs, strict=True):
         for name in ("kind", "to", "bits", "gate", "delay_share"):
             assert getattr(one, name) == getattr(other, name)
@@ -1004,12 +1012,12 @@ def test_equivalent_needs_no_memory_and_has_the_same_legs():
 @pytest.mark.parametrize("at_once", [1, 40, 100, 2**21])
 def test_the_table_holds_shares_of_the_blocks_however_it_is_sent(stage, at_once, monkeypatch):
     """K + T of the tables, decoded in Python's integers: everybody's rounded rows in place, zeros as padding."""
-    monkeypatch.setattr(lagrange_coded, "SHARED_AT_ONCE", at_once)
+    monkeypatch.setattr(data_shares, "SHARED_AT_ONCE", at_once)
     parties = Parties([2, 1, 1, 2, 1], [1, 2, 1, 1, 3], 7, stage=stage)
     aggregator = LagrangeCoded(blocks=2, privacy=1, l_x=5, insecure_seeded_secrets=True)
     memory = parties.prepare(aggregator)
     p, alpha = 2**31 - 1, range(4, 9)
-    cells = aggregator.arrangement(7, 5, SEED, stage).at(0, 4).tolist()
+    cells = aggregator.setup.arrangement(7, 5, SEED, stage).at(0, 4).tolist()
     data = [rounded_data(parties, m, torch.arange(7), 5) for m in range(5)]
     for who in ((0, 1, 2), (4, 2, 0)):
         points = [alpha[j] for j in who]
@@ -1028,28 +1036,29 @@ def test_tables_of_a_few_hosted_parties_are_parts_of_the_whole():
     aggregator = LagrangeCoded(blocks=2, privacy=1, insecure_seeded_secrets=True)
     ids, agreed = some(11, n=7), parties.agreed(aggregator)
     whole = parties.exchange(aggregator, ids)
-    expected, _ = aggregator.encode(whole.contribution, whole.parties)
+    upload = Upload(aggregator, whole.contribution, whole.parties)
+    expected = upload.first
     places = [(0, 3), (1, 2, 4)]
     views = [parties.view(place, ids=ids, agreed=agreed) for place in places]
-    memories = [aggregator.empty_memory(11, parties.basis, view) for view in views]
+    memories = [aggregator.setup.empty_memory(11, parties.basis, view) for view in views]
     for view, memory in zip(views, list(memories), strict=True):
-        for message in aggregator.offer(parties.records, memory, view):
-            memories = [aggregator.accept(m, message, v) for m, v in zip(memories, views, strict=True)]
+        for message in aggregator.setup.offer(parties.records, memory, view):
+            memories = [aggregator.setup.accept(m, message, v) for m, v in zip(memories, views, strict=True)]
     views = [replace(view, memory=memory) for view, memory in zip(views, memories, strict=True)]
     for place, memory in zip(places, memories, strict=True):
         assert torch.equal(memory.table, whole.parties.memory.table[list(place)])
     parts = []
     for place, view in zip(places, views, strict=True):
         own = LinearForms(tuple(parties.weights[m] for m in place), tuple(whole.contribution.basis[m] for m in place))
-        message, _ = aggregator.encode(own, view)
+        message = first_leg(aggregator, own, view)
         assert message.senders == place
         for sender, piece, zeros in zip(place, message.pieces, message.alongside.pieces, strict=True):
             assert torch.equal(piece, expected.pieces[sender])
             assert torch.equal(zeros, expected.alongside.pieces[sender])
-        parts.append(message)
-    together = aggregator.respond(None, expected, parties.everyone, whole.parties)
-    for place, view in zip(places, views, strict=True):
-        answer = aggregator.respond(None, expected, parties.everyone, view)
+        parts.append(own)
+    together = upload.then(parties.everyone, expected)
+    for place, view, own in zip(places, views, parts, strict=True):
+        answer = second_leg(aggregator, own, view, expected, parties.everyone)
         assert answer.senders == place
         assert all(torch.equal(piece, together.pieces[m]) for m, piece in zip(place, answer.pieces, strict=True))
 
@@ -1078,29 +1087,29 @@ def test_auto_takes_the_most_blocks_that_leave_the_stragglers_unneeded():
         aggregator = LagrangeCoded(privacy=privacy, wrong=wrong)
         if not largest:
             with pytest.raises(ConfigurationError, match="more than the"):
-                aggregator.check(parties)
+                aggregator.among(Roster.singles(parties))
             continue
         k = most_blocks(parties, privacy, wrong, parties // 4) or 1
         needed = 2 * (k + privacy - 1) + 1 + 2 * wrong
-        aggregator.check(parties)
-        assert aggregator.min_responses(parties) == needed <= parties
-        assert aggregator.arrangement(100, parties, 0, "fit").count == k
+        aggregator.among(Roster.singles(parties))
+        assert aggregator.wire.needed(parties) == needed <= parties
+        assert aggregator.setup.arrangement(100, parties, 0, "fit").count == k
         for away in range(parties + 2):
             chosen = LagrangeCoded(privacy=privacy, wrong=wrong, stragglers=away)
             k = most_blocks(parties, privacy, wrong, away)
             if k:
-                assert chosen.min_responses(parties) == 2 * (k + privacy - 1) + 1 + 2 * wrong <= parties - away
+                assert chosen.wire.needed(parties) == 2 * (k + privacy - 1) + 1 + 2 * wrong <= parties - away
             else:
                 allowed = parties - (2 * privacy + 1 + 2 * wrong)
                 with pytest.raises(ConfigurationError, match=f"use stragglers: {allowed} or less"):
-                    chosen.min_responses(parties)
-                assert LagrangeCoded(privacy=privacy, wrong=wrong, stragglers=allowed).min_responses(parties)
+                    chosen.wire.needed(parties)
+                assert LagrangeCoded(privacy=privacy, wrong=wrong, stragglers=allowed).wire.needed(parties)
 
 
 def test_digits_and_fashion_mnist_by_hand():
-    assert LagrangeCoded().min_responses(4) == 3  # K = 1, T = 1: one party may be late
-    assert LagrangeCoded().min_responses(28) == 21  # K = 10
-    assert LagrangeCoded(blocks=6).min_responses(28) == 13
+    assert LagrangeCoded().wire.needed(4) == 3  # K = 1, T = 1: one party may be late
+    assert LagrangeCoded().wire.needed(28) == 21  # K = 10
+    assert LagrangeCoded(blocks=6).wire.needed(28) == 13
 
 
 def test_too_many_blocks_are_refused_with_the_most_that_fit():
@@ -1108,27 +1117,27 @@ def test_too_many_blocks_are_refused_with_the_most_that_fit():
         aggregator = LagrangeCoded(blocks=blocks, privacy=privacy, wrong=wrong)
         needed = 2 * (blocks + privacy - 1) + 1 + 2 * wrong
         if needed <= parties:
-            aggregator.check(parties)
-            assert aggregator.min_responses(parties) == needed
+            aggregator.among(Roster.singles(parties))
+            assert aggregator.wire.needed(parties) == needed
             continue
         with pytest.raises(ConfigurationError, match=f"need {needed} answers") as caught:
-            aggregator.check(parties)
+            aggregator.among(Roster.singles(parties))
         fits, message = most_blocks(parties, privacy, wrong), str(caught.value)
         assert f"more than the {parties} parties" in message
         if fits:
             assert f"blocks: {fits}" in message
             assert f"privacy: {privacy}" in message
-            LagrangeCoded(blocks=fits, privacy=privacy, wrong=wrong).check(parties)
+            LagrangeCoded(blocks=fits, privacy=privacy, wrong=wrong).among(Roster.singles(parties))
         elif wrong and most_blocks(parties, privacy, 0) >= blocks:
             named = int(message.split("use wrong: ")[1])
-            LagrangeCoded(blocks=blocks, privacy=privacy, wrong=named).check(parties)
+            LagrangeCoded(blocks=blocks, privacy=privacy, wrong=named).among(Roster.singles(parties))
             with pytest.raises(ConfigurationError):
-                LagrangeCoded(blocks=blocks, privacy=privacy, wrong=named + 1).check(parties)
+                LagrangeCoded(blocks=blocks, privacy=privacy, wrong=named + 1).among(Roster.singles(parties))
         elif most_blocks(parties, 1, wrong):
             named = int(message.split("use blocks: 1 and privacy: ")[1])
-            LagrangeCoded(blocks=1, privacy=named, wrong=wrong).check(parties)
+            LagrangeCoded(blocks=1, privacy=named, wrong=wrong).among(Roster.singles(parties))
             with pytest.raises(ConfigurationError):
-                LagrangeCoded(blocks=1, privacy=named + 1, wrong=wrong).check(parties)
+                LagrangeCoded(blocks=1, privacy=named + 1, wrong=wrong).among(Roster.singles(parties))
         else:
             enough = int(message.split("at least ")[1].split(" parties")[0])
             assert enough == (3 if privacy else 1)
@@ -1138,28 +1147,28 @@ def test_two_parties_cannot_hide_anything_from_each_other():
     with pytest.raises(
         ConfigurationError, match="need 3 answers, more than the 2 parties; it takes at least 3 parties to hide"
     ):
-        LagrangeCoded().check(2)
-    LagrangeCoded(privacy=0).check(2)
-    assert LagrangeCoded(privacy=0).protection(1).startswith("none against parties")
+        LagrangeCoded().among(Roster.singles(2))
+    LagrangeCoded(privacy=0).among(Roster.singles(2))
+    assert LagrangeCoded(privacy=0).wire.protection(1).startswith("none against parties")
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"blocks": 0}, "blocks 0 cannot be; use a whole number from 1 on, or auto"),
-        ({"blocks": -1}, "blocks -1"),
-        ({"blocks": 2.5}, "blocks 2.5 cannot be"),
-        ({"blocks": "all"}, "blocks 'all' cannot be"),
-        ({"privacy": None}, "privacy None cannot be; use a whole number from 0 on"),
-        ({"wrong": True}, "wrong True cannot be"),
+        ({"blocks": 0}, "blocks must be a whole number, 1 or more, or auto; got 0"),
+        ({"blocks": -1}, "blocks must be .* got -1"),
+        ({"blocks": 2.5}, "blocks must be .* got 2.5"),
+        ({"blocks": "all"}, "blocks must be .* got 'all'"),
+        ({"privacy": None}, "privacy must be a whole number, 0 or more; got None"),
+        ({"wrong": True}, "wrong must be .* got True"),
         ({"blocks": 1, "stragglers": 3}, "stragglers: 3 chooses blocks, which are given as 1; leave one of them out"),
-        ({"scale": 8.5}, "scale 8.5 is no number of bits"),
-        ({"headroom": 0.5}, "headroom 0.5 leaves no room"),
-        ({"field": 2**31 - 1}, "field 2147483647 is no field"),
-        ({"privacy": -1}, "privacy -1"),
-        ({"stragglers": -1}, "stragglers -1"),
-        ({"wrong": -1}, "wrong -1"),
-        ({"execution": "clear"}, "execution 'clear' is unknown; use coded or equivalent"),
+        ({"scale": 8.5}, "scale must be a whole number of bits, or auto; got 8.5"),
+        ({"headroom": 0.5}, "headroom must be at least 1; got 0.5"),
+        ({"field": 2**31 - 1}, "field must be .* got 2147483647"),
+        ({"privacy": -1}, "privacy must be .* got -1"),
+        ({"stragglers": -1}, "stragglers must be .* got -1"),
+        ({"wrong": -1}, "wrong must be .* got -1"),
+        ({"execution": "clear"}, "execution must be 'coded' or 'equivalent'; got 'clear'"),
         ({"l_x": 61}, "l_x 61"),
         ({"scale": -1}, "l_w -1"),
     ],
@@ -1170,8 +1179,8 @@ def test_bad_settings_name_the_fix(settings, words):
 
 
 def test_a_field_without_enough_points_is_refused_before_anything_is_built():
-    LagrangeCoded(blocks=2, privacy=1, field=PrimeField(11)).check(8)
+    LagrangeCoded(blocks=2, privacy=1, field=PrimeField(11)).among(Roster.singles(8))
     with pytest.raises(
         ConfigurationError, match=r"PrimeField\(11\) has no room for 12 points .* primes of at least 12"
     ):
-        LagrangeCoded(blocks=2, privacy=1, field=PrimeField(11)).check(9)
+        LagrangeCoded(blocks=2, privacy=1, field=PrimeField(11)).among(Roster.singles(9))

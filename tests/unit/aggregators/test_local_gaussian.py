@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from lightning_vfl.aggregators import Aggregator, Concat, LocalGaussian, Max, Mean, Sum
+from lightning_vfl.aggregators.clear import InTheClear, wire_of
 from lightning_vfl.aggregators.local_gaussian import normal
 from lightning_vfl.callbacks import Stragglers
 from lightning_vfl.errors import ConfigurationError
@@ -28,6 +29,7 @@ from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.waiting import Deadline
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, same, split, trainer
+from tests.unit.aggregators.sides import first_leg
 
 M, B, D = 4, 6, 3
 INNERS = {"Mean": Mean, "Sum": Sum, "Concat": Concat, "Max": Max}
@@ -50,7 +52,7 @@ def setting(
 
 
 def uploads(aggregator, contribution, view):
-    return torch.stack(aggregator.encode(contribution, view)[0].pieces)
+    return torch.stack(first_leg(aggregator, contribution, view).pieces)
 
 
 def drawn(**names):
@@ -87,7 +89,7 @@ def test_noise_solves_the_equation_of_balle_and_wang(epsilon, delta, clip):
 
 @pytest.mark.parametrize("times", [1, 30, 1000])
 def test_the_cost_of_all_uploads_is_that_of_one_larger_one(times):
-    event = LocalGaussian().event((0,), (D,) * M, Roster.singles(M))
+    event = LocalGaussian().accounting.event((0,), (D,) * M, Roster.singles(M))
     with mpmath.workdps(60):
         mu = 2 * mpmath.sqrt(times) / mpmath.mpf(event.sigma)
         epsilon = composed_epsilon({event: times}, 1e-5)
@@ -98,9 +100,9 @@ def test_the_cost_of_all_uploads_is_that_of_one_larger_one(times):
 
 @pytest.mark.parametrize("bounds", ["record", "value"])
 def test_one_upload_costs_what_was_asked_for(bounds):
-    event = LocalGaussian(clip=3.0, bounds=bounds).event((0, 1), (D,) * M, Roster.singles(M))
+    event = LocalGaussian(clip=3.0, bounds=bounds).accounting.event((0, 1), (D,) * M, Roster.singles(M))
     assert composed_epsilon({event: 1}, 1e-5) == pytest.approx(5.0, rel=1e-10)
-    assert LocalGaussian().event((), (D,) * M, Roster.singles(M)) is None
+    assert LocalGaussian().accounting.event((), (D,) * M, Roster.singles(M)) is None
 
 
 @pytest.mark.parametrize("noise", [PublishedPBM(8, 0.1), MatchedPBM(8, 0.1), MatchedPBM(8, 0.1, order=5.0)])
@@ -121,7 +123,7 @@ def test_values_are_cut_one_by_one():
     h = torch.tensor([[3.0, -0.5], [0.25, -7.0]], dtype=torch.float64, requires_grad=True)
     value = aggregator.plain((h, torch.zeros_like(h)), Roll.everyone(2))
     assert value.tolist() == [[1.0, -0.5], [0.25, -1.0]]
-    event = aggregator.event((0, 1), (2, 2), Roster.singles(2))
+    event = aggregator.accounting.event((0, 1), (2, 2), Roster.singles(2))
     assert event == GaussianEvent(0.5, 2 * 2**0.5, 2)
 
 
@@ -143,7 +145,7 @@ def test_short_embeddings_are_left_and_long_ones_put_on_the_sphere():
 def test_no_embedding_is_longer_than_the_clip(dtype, scale):
     """In exact arithmetic: the sensitivity rests on it."""
     h = torch.randn(200, 64, generator=torch.Generator().manual_seed(0)).to(dtype) * scale
-    clipped = LocalGaussian(clip=0.3)._clipped(h)
+    clipped = LocalGaussian(clip=0.3)._mechanism.clipped(h)
     with mpmath.workdps(50):
         longest = max(mpmath.sqrt(sum(mpmath.mpf(x) ** 2 for x in row)) for row in clipped.tolist())
         assert longest <= mpmath.mpf(0.3)
@@ -210,13 +212,13 @@ def test_words_of_randomness_are_transformed_as_box_and_muller_say(monkeypatch):
 
 def test_two_processes_draw_what_one_would_have_drawn():
     aggregator, contribution, view, server = setting()
-    whole, value = uploads(aggregator, contribution, view), aggregator.clear(contribution, view, server.roll).value
+    whole, value = uploads(aggregator, contribution, view), aggregator.wire.clear(contribution, view, server.roll).value
     for rows in (slice(0, 2), slice(2, 6), slice(6, 6)):
         part = Rows(torch.arange(B)[rows], rows.start, B)
         mine = Embeddings(tuple(h[rows] for h in contribution.leaves))
         own = replace(view, rows=part)
         assert torch.equal(uploads(aggregator, mine, own), whole[:, rows])
-        assert torch.equal(aggregator.clear(mine, own, server.roll).value, value[rows])
+        assert torch.equal(aggregator.wire.clear(mine, own, server.roll).value, value[rows])
 
 
 def test_parties_together_send_what_each_sends_alone():
@@ -228,8 +230,8 @@ def test_parties_together_send_what_each_sends_alone():
 
 def test_messages_fit_their_leg():
     aggregator, contribution, view, server = setting()
-    (leg,) = aggregator.legs(B, server.widths, (), server.roster)
-    message, _ = aggregator.encode(contribution, view)
+    (leg,) = aggregator.wire.legs(B, server.widths, (), server.roster)
+    message = first_leg(aggregator, contribution, view)
     assert (message.kind, message.to) == (leg.kind, leg.to)
     assert [piece.numel() * piece.element_size() for piece in message.pieces] == leg.bytes.tolist()
     assert [piece.dtype for piece in message.pieces] == [torch.float32] * M
@@ -241,7 +243,7 @@ def test_what_no_noise_hides_is_refused(bad):
     with torch.no_grad():
         contribution.leaves[2][1, 0] = bad
     with pytest.raises(ConfigurationError, match="learning rate"):
-        aggregator.encode(contribution, view)
+        first_leg(aggregator, contribution, view)
 
 
 # ---- what the server makes of it
@@ -254,7 +256,7 @@ def test_decode_is_clear_bit_for_bit(inner, who, partly):
     present = torch.rand(B, M, generator=torch.Generator().manual_seed(3)) < 0.6 if partly else None
     aggregator, contribution, view, server = setting(inner, who, present=present)
     decoded = Exchange(aggregator, contribution, view, server).send()
-    clear = aggregator.clear(contribution, view, server.roll)
+    clear = aggregator.wire.clear(contribution, view, server.roll)
     assert torch.equal(decoded.value, clear.value)
     assert torch.equal(decoded.columns, clear.columns)
     noisy = tuple(uploads(aggregator, contribution, view))
@@ -267,10 +269,10 @@ def test_shapes_are_those_of_the_inner(inner):
     plain, roster = INNERS[inner](), server.roster
     assert aggregator.out_width(D, roster) == plain.out_width(D, roster)
     assert aggregator.widths(D, roster) == plain.widths(D, roster)
-    assert aggregator.min_responses(M) == plain.min_responses(M)
+    assert aggregator.wire.needed(M) == wire_of(plain).needed(M)
     assert torch.equal(aggregator.columns((D,) * M, server.roll), plain.columns((D,) * M, server.roll))
-    assert aggregator.legs(B, server.widths, (), roster)[0].bytes.tolist() == [4 * B * D] * M
-    assert aggregator.downlink(B, server.widths, roster).bytes.tolist() == [4 * B * D] * M
+    assert aggregator.wire.legs(B, server.widths, (), roster)[0].bytes.tolist() == [4 * B * D] * M
+    assert aggregator.wire.downlink(B, server.widths, roster).bytes.tolist() == [4 * B * D] * M
 
 
 @pytest.mark.parametrize("inner", ["Mean", "Sum", "Concat"])
@@ -289,7 +291,7 @@ def test_pullback_is_the_adjoint_of_the_round_with_its_noise(inner, who):
     """With a maximum the noise decides who wins, and so who learns."""
     aggregator, contribution, view, server = setting(inner, who, dtype=torch.float64)
     check_adjoint(
-        aggregator, contribution, view, server, lambda h: aggregator.clear(Embeddings(h), view, server.roll).value
+        aggregator, contribution, view, server, lambda h: aggregator.wire.clear(Embeddings(h), view, server.roll).value
     )
 
 
@@ -302,7 +304,7 @@ def check_adjoint(aggregator, contribution, view, server, function):
     ends = [
         function(tuple(h.detach() + s * 1e-6 * d for h, d in zip(contribution.leaves, v, strict=True))) for s in (1, -1)
     ]
-    pulled = exchange.pullback(g)
+    pulled = exchange.send_back(g)
     left = (g * (ends[0] - ends[1]) / 2e-6).sum()
     right = sum((p * d).sum() for p, d in zip(pulled, v, strict=True))
     torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-8)
@@ -325,7 +327,7 @@ def test_nobody_learns_from_what_stands_in_for_it():
     away = torch.tensor([True, False, True, True])
     roll = Roll(torch.ones(M, dtype=torch.bool), away, away, ~away)
     policy = Stale()
-    policy.prepare(B, (D,) * M, torch.device("cpu"))
+    policy.memory.prepare(B, (D,) * M, torch.device("cpu"))
     Exchange(aggregator, contribution, view, server, policy).run()
     later = RoundNames(0, Stage.FIT, 1)
     then = Exchange(
@@ -416,20 +418,21 @@ def test_a_gpu_adds_the_same_noise():
 
 
 class Hidden(Mean):
-    """Has a step of its own, so it is not in the clear."""
+    """Has a wire of its own, so it is not in the clear."""
 
-    def encode(self, contribution, view):
-        return super().encode(contribution, view)
+    @property
+    def wire(self):
+        return InTheClear(self)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"clip": 0.0}, "clip 0.0"),
-        ({"clip": -1.0}, "clip -1.0"),
-        ({"clip": nan}, "clip nan"),
-        ({"clip": inf}, "clip inf"),
-        ({"bounds": "row"}, "bounds 'row'"),
+        ({"clip": 0.0}, "clip must be .* got 0.0"),
+        ({"clip": -1.0}, "clip must be .* got -1.0"),
+        ({"clip": nan}, "clip must be .* got nan"),
+        ({"clip": inf}, "clip must be .* got inf"),
+        ({"bounds": "row"}, "bounds must be 'record' or 'value'; got 'row'"),
         ({"inner": Hidden()}, "Hidden does not take; use Mean"),
         ({"inner": LocalGaussian()}, "LocalGaussian does not take"),
     ],
@@ -440,8 +443,8 @@ def test_bad_settings_are_refused_with_the_way_out(settings, said):
 
 
 def test_the_derived_capabilities():
-    assert not LocalGaussian.in_the_clear
-    assert LocalGaussian.visible
+    assert LocalGaussian().wire is not None
+    assert LocalGaussian().wire.traits.visible
     assert issubclass(LocalGaussian, Aggregator)
     assert repr(LocalGaussian(inner=Max())) == (
         "LocalGaussian(noise=Budget(epsilon=5.0, delta=1e-05), clip=1.0, inner=Max(), bounds='record', draws='system')"
@@ -449,8 +452,8 @@ def test_the_derived_capabilities():
 
 
 def test_the_price_of_one_upload_never_stands_alone_where_there_were_more():
-    assert LocalGaussian().protection(1) == "ε = 5 for one upload, δ = 1e-05"
-    assert LocalGaussian().protection(1000) == (
+    assert LocalGaussian().wire.protection(1) == "ε = 5 for one upload, δ = 1e-05"
+    assert LocalGaussian().wire.protection(1000) == (
         "ε = 5 for one upload; ε = 778.9 for the 1,000 of a record, if weights and scaling do not depend on the "
         "record, δ = 1e-05"
     )

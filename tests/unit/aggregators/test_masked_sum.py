@@ -19,6 +19,7 @@ from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
+from tests.unit.aggregators.sides import first_leg
 
 D, B, T, LEVELS = 3, 4, 4, 2**20
 STEP = Fraction(2 * T, LEVELS)
@@ -37,8 +38,8 @@ def round_of(aggregator, roster, h, called=None, included=None, present=None, ro
     names, rows = RoundNames(0, stage, round), Rows(torch.arange(len(h[0])) + 50, 0, len(h[0]))
     there, arrived = mask_of(called, roster.parties), mask_of(included, roster.parties)
     view = PartyView(names, roster, tuple(range(roster.parties)), there, rows, None, present)
-    memory = aggregator.empty_memory(0, (), view) if memory is None else memory
-    view = replace(view, memory=open_round(aggregator, memory, view))
+    memory = aggregator.opening.empty_memory(view) if memory is None else memory
+    view = replace(view, memory=open_round(aggregator.opening, memory, view))
     roll = Roll(there, arrived, arrived, torch.zeros_like(there))
     width = h[0].shape[1] if aggregator.layout == "sum" or roster.active != 0 else h[1].shape[1]
     return Exchange(
@@ -163,7 +164,7 @@ def test_uploads_are_the_quantised_values_plus_masks_that_cancel_over_the_whole_
     exchange = round_of(MaskedSum("segments", allow_single=True), roster, h, round=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        message, _ = exchange.aggregator.encode(exchange.contribution, exchange.parties)
+        message = first_leg(exchange.aggregator, exchange.contribution, exchange.parties)
     slots = [(0, 0), (0, 1), (1, 0), (2, 0), (3, 1)]
     words = uniform_words((len(slots), B, D), 0, "rounding", "fit", 3)
     integers = {}
@@ -201,7 +202,7 @@ def test_rows_are_rounded_alike_in_whatever_process_they_are(layout):
     for start, stop in ((0, 2), (2, 6)):
         view = replace(whole.parties, rows=Rows(whole.parties.rows.ids[start:stop], start, 6))
         some = Embeddings(tuple(x[start:stop] for x in h))
-        parts.append(whole.aggregator.clear(some, view, whole.server.roll).value)
+        parts.append(whole.wire.clear(some, view, whole.server.roll).value)
     assert torch.equal(torch.cat(parts), whole.send().value)
 
 
@@ -211,7 +212,7 @@ def test_each_upload_alone_is_uniform(layout):
     roster, rows = Roster(((0,), (1, 2), (3,)), active=0), 3000
     h = tuple(torch.zeros(rows, width_of(layout, roster, m)) for m in range(4))
     exchange = round_of(MaskedSum(layout, insecure_seeded_secrets=True, allow_single=True), roster, h)
-    message, _ = exchange.aggregator.encode(exchange.contribution, exchange.parties)
+    message = first_leg(exchange.aggregator, exchange.contribution, exchange.parties)
     for piece in message.pieces:
         sent = piece.numpy().reshape(-1)
         for shift in (0, 8, 16, 24):
@@ -227,7 +228,7 @@ def test_the_same_embeddings_look_different_in_every_round():
     for number in range(7):
         exchange = round_of(aggregator, roster, h, round=number, memory=memory)
         memory = exchange.parties.memory
-        seen.append(exchange.aggregator.encode(exchange.contribution, exchange.parties)[0].pieces)
+        seen.append(first_leg(exchange.aggregator, exchange.contribution, exchange.parties).pieces)
     for party in range(3):
         words = np.stack([pieces[party].numpy().ravel() for pieces in seen])
         assert len(np.unique(words)) == words.size
@@ -307,7 +308,7 @@ def test_an_absent_segment_is_zero_and_so_is_its_gradient_for_everybody():
         arrived = (
             MaskedSum("segments", allow_single=True)
             .among(roster)
-            .takes_part(torch.ones(4).bool(), mask_of({0, 1, 2, 3} - absent, 4), roster)
+            .wire.takes_part(torch.ones(4).bool(), mask_of({0, 1, 2, 3} - absent, 4), roster)
         )
         assert arrived.tolist() == [True, False, False, True]
         included = set(arrived.nonzero().flatten().tolist())
@@ -362,18 +363,23 @@ def test_one_lost_upload_of_a_sum_loses_the_round():
     called = torch.ones(4).bool()
     for lost in range(4):
         arrived = mask_of({0, 1, 2, 3} - {lost}, 4)
-        assert not MaskedSum().takes_part(called, arrived, Roster.singles(4)).any()
-        assert MaskedSum().takes_part(arrived, arrived, Roster.singles(4)).equal(arrived)  # announced: no obstacle
+        assert not MaskedSum().wire.takes_part(called, arrived, Roster.singles(4)).any()
+        assert MaskedSum().wire.takes_part(arrived, arrived, Roster.singles(4)).equal(arrived)  # announced: no obstacle
         recovering = MaskedSum(recovery={})
-        assert recovering.takes_part(called, arrived, Roster.singles(4)).equal(arrived)
+        assert recovering.wire.takes_part(called, arrived, Roster.singles(4)).equal(arrived)
 
 
 def test_without_the_active_party_no_segment_is_left():
     roster = Roster.singles(4, active=1)
     called = torch.ones(4).bool()
-    assert not MaskedSum("segments").takes_part(called, mask_of({0, 2, 3}, 4), roster).any()
-    assert MaskedSum("segments").takes_part(called, mask_of({1, 3}, 4), roster).tolist() == [False, True, False, True]
-    assert not MaskedSum("segments").takes_part(called, mask_of({1}, 4), roster).any()
+    assert not MaskedSum("segments").wire.takes_part(called, mask_of({0, 2, 3}, 4), roster).any()
+    assert MaskedSum("segments").wire.takes_part(called, mask_of({1, 3}, 4), roster).tolist() == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert not MaskedSum("segments").wire.takes_part(called, mask_of({1}, 4), roster).any()
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
@@ -381,7 +387,7 @@ def test_one_absent_member_makes_its_whole_group_absent(layout):
     roster = Roster(((0,), (1, 2, 3), (4,)), active=0)
     for away in (1, 2, 3):
         there = mask_of({0, 1, 2, 3, 4} - {away}, 5)
-        assert MaskedSum(layout).takes_part(there, there, roster).tolist() == [True, False, False, False, True]
+        assert MaskedSum(layout).wire.takes_part(there, there, roster).tolist() == [True, False, False, False, True]
 
 
 SINGLE = {
@@ -398,7 +404,7 @@ def test_a_set_with_one_contributor_is_refused_or_accepted_and_named(case):
     layout, roster = SINGLE[case]
     with pytest.raises(ConfigurationError, match=r"the sum IS its embedding.*allow_single: true"):
         MaskedSum(layout).among(roster)
-    said = MaskedSum(layout, allow_single=True).among(roster).protection(1)
+    said = MaskedSum(layout, allow_single=True).among(roster).wire.protection(1)
     assert "NOTHING hides" in said
     assert all(str(group) in said for group in roster.groups)
 
@@ -406,15 +412,15 @@ def test_a_set_with_one_contributor_is_refused_or_accepted_and_named(case):
 @pytest.mark.parametrize("layout", ["sum", "segments"])
 def test_sets_with_two_contributors_are_accepted_and_nothing_alarming_is_said(layout):
     for roster in (Roster.singles(3, active=0), Roster(((0,), (1, 2, 3)), active=0)):
-        assert "NOTHING" not in MaskedSum(layout, allow_single=True).among(roster).protection(1)
-        assert "none" not in MaskedSum(layout).among(roster).protection(1)
-    assert MaskedSum(execution="equivalent").protection(1).startswith("none")
-    assert MaskedSum(insecure_seeded_secrets=True).protection(1).startswith("none")
+        assert "NOTHING" not in MaskedSum(layout, allow_single=True).among(roster).wire.protection(1)
+        assert "none" not in MaskedSum(layout).among(roster).wire.protection(1)
+    assert MaskedSum(execution="equivalent").wire.protection(1).startswith("none")
+    assert MaskedSum(insecure_seeded_secrets=True).wire.protection(1).startswith("none")
 
 
 def test_with_recovery_the_summary_says_how_many_parties_could_uncover_one():
     """Any t holders of shares, with the server, can put both secrets of a party together: that is a limit to name."""
-    said = MaskedSum(recovery={"threshold": 3}).among(Roster.singles(4)).protection(1)
+    said = MaskedSum(recovery={"threshold": 3}).among(Roster.singles(4)).wire.protection(1)
     assert "with up to 2 parties that collude with it" in said
 
 
@@ -424,7 +430,7 @@ def test_groups_of_two_are_refused_or_accepted_and_named(layout):
     roster = Roster(((0,), (1, 2, 3), (4, 5)), active=0)
     with pytest.raises(ConfigurationError, match=r"group \(4, 5\) has two parties.*allow_single: true"):
         MaskedSum(layout).among(roster)
-    said = MaskedSum(layout, allow_single=True).among(roster).protection(1)
+    said = MaskedSum(layout, allow_single=True).among(roster).wire.protection(1)
     assert "each of two parties learns the other's model updates in (4, 5)" in said
 
 
@@ -449,17 +455,17 @@ def test_records_that_a_group_does_not_hold_are_refused(layout):
     held[:, 1] = torch.tensor([True, False, True, False, True])
     held[:, 2] = ~held[:, 1]
     held[:, 3] = False
-    MaskedSum(layout).among(roster).refuse_partly_held(held, roster)
-    MaskedSum(layout).among(roster).refuse_partly_held(None, roster)
+    MaskedSum(layout).among(roster).wire.refuse_partly_held(held, roster)
+    MaskedSum(layout).among(roster).wire.refuse_partly_held(None, roster)
     held[3, 2] = False
     with pytest.raises(
         ConfigurationError, match=r"1 records are held by nobody of group \(1, 2, 3\), first at position 3"
     ):
-        MaskedSum(layout).among(roster).refuse_partly_held(held, roster)
+        MaskedSum(layout).among(roster).wire.refuse_partly_held(held, roster)
     held[3, 2], held[1, 0] = True, False
     with pytest.raises(ConfigurationError, match=r"group \(0,\)"):
-        MaskedSum(layout).among(roster).refuse_partly_held(held, roster)
-    MaskedSum(layout, allow_single=True).among(roster).refuse_partly_held(held, roster)
+        MaskedSum(layout).among(roster).wire.refuse_partly_held(held, roster)
+    MaskedSum(layout, allow_single=True).among(roster).wire.refuse_partly_held(held, roster)
 
 
 @pytest.mark.parametrize("execution", ["masked", "equivalent"])
@@ -499,6 +505,12 @@ def test_the_dtype_of_the_aggregate_is_the_default():
 # ---- updates of groups
 
 
+def joined(exchange, updates):
+    """The server's sum of what the parties of a group tell it."""
+    part = exchange.aggregator.shared_bottoms
+    return part.join(part.tell(updates, exchange.parties), exchange.server)
+
+
 @pytest.mark.parametrize("execution", ["masked", "equivalent"])
 def test_the_updates_of_a_group_add_up_to_n_steps(execution):
     roster = Roster(((0,), (1, 2, 3)), active=0)
@@ -507,7 +519,7 @@ def test_the_updates_of_a_group_add_up_to_n_steps(execution):
     generator = torch.Generator().manual_seed(0)
     whole = torch.randint(-LEVELS // 2, LEVELS // 2, (3, 50), generator=generator)
     updates = {m: (own.double() * float(STEP)).float() for m, own in zip((1, 2, 3), whole, strict=True)}
-    total = exchange.aggregator.join_updates(updates, exchange.parties)
+    total = joined(exchange, updates)
     expected = [float(sum(int(w) for w in column) * STEP) for column in whole.T]
     assert total.tolist() == expected  # on the grid: nothing is rounded
 
@@ -516,6 +528,4 @@ def test_updates_that_are_no_numbers_are_refused():
     roster = Roster(((0,), (1, 2, 3)), active=0)
     exchange = round_of(MaskedSum(), roster, tuple(torch.zeros(1, D) for _ in range(4)))
     with pytest.raises(ConfigurationError, match="NaN or infinity"):
-        exchange.aggregator.join_updates(
-            {1: torch.tensor([float("inf")]), 2: torch.zeros(1), 3: torch.zeros(1)}, exchange.parties
-        )
+        joined(exchange, {1: torch.tensor([float("inf")]), 2: torch.zeros(1), 3: torch.zeros(1)})

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lightning_vfl.aggregators import Aggregator, LagrangeCoded, Mean
-from lightning_vfl.aggregators.messages import check_message, refuse_infinite, refuse_outside
+from lightning_vfl.aggregators import LagrangeCoded, Mean
+from lightning_vfl.aggregators.messages import check_message, gradients_in, refuse_infinite, refuse_outside
 from lightning_vfl.aggregators.secure.recovery import reconstruct, share
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.missing import Stale
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
-from lightning_vfl.wire import Message, ServerView
+from lightning_vfl.wire import Message, PartyView, ServerView
+from tests.unit.aggregators.sides import decoded
 
 NAMES = RoundNames(0, Stage.FIT, 3)
 SHAPES = dict.fromkeys(range(3), (2, 3))
@@ -28,7 +29,7 @@ def check(given, **settings):
 
 def test_a_message_that_does_not_name_its_round_is_taken():
     check(message(round=None), required=3)
-    for other in (NAMES._replace(round=2), NAMES._replace(stage="test"), NAMES._replace(seed=1)):
+    for other in (NAMES._replace(round=2), NAMES._replace(stage=Stage.TEST), NAMES._replace(seed=1)):
         with pytest.raises(MalformedMessage, match=r"parties 0, 1, 2 sent 'embeddings' of round \d of .*, but this is"):
             check(message(round=other))
 
@@ -92,21 +93,34 @@ def test_what_a_policy_puts_in_keeps_its_round():
     arrived = message(senders=(0, 2), pieces=(torch.zeros(2, 3), torch.ones(2, 3)))
     filled = policy.stand_in.fill(arrived, view)
     assert (filled.senders, filled.round) == ((0, 2, 1), NAMES)
-    assert Mean().decode((filled,), view).value.mean() == pytest.approx(1 / 3)
+    assert decoded(Mean(), (filled,), view).value.mean() == pytest.approx(1 / 3)
     with pytest.raises(MalformedMessage, match="party 2 is missing"):
-        Mean().decode((message(senders=(0, 1), pieces=(torch.zeros(2, 3),) * 2),), view)
+        decoded(Mean(), (message(senders=(0, 1), pieces=(torch.zeros(2, 3),) * 2),), view)
 
 
-def test_an_aggregator_of_your_own_may_call_its_message_as_its_leg_does():
-    class Own(Mean):
-        def legs(self, rows, widths, basis, roster):
-            return tuple(replace(leg, kind="sketches") for leg in super().legs(rows, widths, basis, roster))
-
-    view = ServerView(NAMES, Roster.singles(3), Rows(torch.arange(2), 0, 2), Roll.everyone(3), (3, 3, 3))
-    assert isinstance(Own(), Aggregator)
-    assert Own().decode((message(kind="sketches"),), view).value.tolist() == [[1.0] * 3] * 2
-    with pytest.raises(MalformedMessage, match="sent 'embeddings' to server where 'sketches' to server is due"):
-        Own().decode((message(),), view)
+def test_an_answer_of_the_server_that_does_not_fit_is_refused():
+    view = PartyView(NAMES, Roster.singles(3), (0, 2), torch.ones(3).bool(), Rows(torch.arange(2), 0, 2))
+    leaves = (torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.float64))
+    pieces = (torch.ones(2, 3), torch.full((2, 3), 2.0))
+    answer = Message("gradients", "parties", (), pieces, receivers=(1, 2), round=NAMES)
+    first, second = gradients_in(answer, leaves, view)
+    assert not first.any()
+    assert torch.equal(second, torch.full((2, 3), 2.0, dtype=torch.float64))
+    for wrong, said in (
+        ({"kind": "embeddings"}, "the server sent 'embeddings' to parties where 'gradients' to parties are due"),
+        ({"to": "peers"}, "the server sent 'gradients' to peers"),
+        ({"round": NAMES._replace(round=2)}, "are due in round 3"),
+        ({"receivers": (1, 1)}, "2 'gradients' to parties 1, 1; each party gets one"),
+        ({"receivers": (2,)}, "2 'gradients' to party 2"),
+        ({"receivers": None}, "2 'gradients' to no party"),
+        (
+            {"pieces": (pieces[0], pieces[1][:1])},
+            r"party 2 are torch.float32 of shape \(1, 3\) where .* shape \(2, 3\)",
+        ),
+        ({"pieces": (pieces[0], pieces[1].long())}, "party 2 are torch.int64"),
+    ):
+        with pytest.raises(MalformedMessage, match=said):
+            gradients_in(replace(answer, **wrong), leaves, view)
 
 
 def test_where_wrong_answers_are_corrected_a_number_outside_the_field_is_one():
@@ -116,8 +130,8 @@ def test_where_wrong_answers_are_corrected_a_number_outside_the_field_is_one():
     aggregator = LagrangeCoded(blocks=1, privacy=1, wrong=1)
     ids = torch.arange(6)
     sent, server = parties.uploads(aggregator, ids)
-    honest = aggregator.decode((sent,), server)
+    honest = decoded(aggregator, (sent,), server)
     sent.pieces[3][0, 0] = -(2**63)
-    aggregate = aggregator.decode((sent,), server)
+    aggregate = decoded(aggregator, (sent,), server)
     assert aggregate.corrected == (3,)
     assert torch.equal(aggregate.value, honest.value)

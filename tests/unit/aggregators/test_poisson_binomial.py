@@ -18,6 +18,7 @@ from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, trainer
+from tests.unit.aggregators.sides import first_leg
 
 M = 3
 
@@ -31,7 +32,7 @@ def round_of(aggregator, h, number=0, start=0, total=None, called=None):
     names = RoundNames(7, Stage.FIT, number)
     parties = PartyView(names, roster, tuple(range(len(h))), roll.called, rows)
     parties = PartyView(
-        **{**vars(parties), "memory": open_round(aggregator, aggregator.empty_memory(0, (), parties), parties)}
+        **{**vars(parties), "memory": open_round(aggregator.opening, aggregator.opening.empty_memory(parties), parties)}
     )
     server = ServerView(names, roster, rows, roll, tuple(x.shape[1] for x in h))
     return Exchange(aggregator, Embeddings(tuple(h)), parties, server).run()
@@ -90,7 +91,7 @@ def test_the_estimate_is_the_fraction_that_the_paper_writes():
 def test_a_number_takes_as_many_bits_as_the_sum_needs(parties, levels):
     roster = Roster.singles(parties)
     aggregator = PoissonBinomial(levels=levels).among(roster)
-    (leg,) = aggregator.legs(10, (4,) * parties, (), roster)
+    (leg,) = aggregator.wire.legs(10, (4,) * parties, (), roster)
     assert leg.bits == -int(-log2(levels * parties + 1) // 1)
     assert 2**leg.bits > levels * parties >= 2 ** (leg.bits - 1)
     assert leg.elements.tolist() == [40] * parties
@@ -101,8 +102,8 @@ def test_uploads_are_uniform_in_their_ring():
     aggregator = PoissonBinomial(MaskedSum(insecure_seeded_secrets=True), levels=5).among(roster)  # 15: a ring of 16
     names, rows = RoundNames(1, Stage.FIT, 0), Rows(torch.arange(20_000), 0, 20_000)
     view = PartyView(names, roster, (0, 1, 2), torch.ones(M, dtype=torch.bool), rows)
-    view = replace(view, memory=open_round(aggregator, aggregator.empty_memory(0, (), view), view))
-    message, _ = aggregator.encode(Embeddings(tuple(torch.zeros(20_000, 1) for _ in range(M))), view)
+    view = replace(view, memory=open_round(aggregator.opening, aggregator.opening.empty_memory(view), view))
+    message = first_leg(aggregator, Embeddings(tuple(torch.zeros(20_000, 1) for _ in range(M))), view)
     for piece in message.pieces:
         counts = np.bincount(piece.numpy().ravel(), minlength=16)
         assert len(counts) == 16
@@ -143,11 +144,11 @@ def test_values_out_of_range_end_the_run_unless_they_may_be_clipped(bad):
 
 def test_settings_that_cannot_be_are_refused():
     for settings, words in (
-        ({"levels": 0}, "levels 0"),
-        ({"levels": 2.5}, "levels 2.5"),
-        ({"beta": 0.0}, "beta 0.0"),
+        ({"levels": 0}, "levels must be .* got 0"),
+        ({"levels": 2.5}, "levels must be .* got 2.5"),
+        ({"beta": 0.0}, "beta must be .* got 0.0"),
         ({"beta": 0.3}, "at most 0.25"),
-        ({"clip": 0.0}, "clip 0.0"),
+        ({"clip": 0.0}, "clip must be .* got 0.0"),
         ({"inner": MaskedSum(clip=2.0)}, "set them on PoissonBinomial"),
         ({"inner": MaskedSum(levels=16)}, "set them on PoissonBinomial"),
     ):
@@ -162,7 +163,7 @@ def test_settings_that_cannot_be_are_refused():
 def test_a_fit_says_what_an_upload_costs_and_counts_its_bits(tmp_path):
     module = SplitVFL(PoissonBinomial(levels=4, beta=0.25), bottom=bounded, width=4, seed=0)
     trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
-    said = module.aggregator.protection(2)
+    said = module.wire.protection(2)
     assert "2.044 of a party-record" in said  # the exact figure of order 2 for b = 4, β = 1/4, M = 3
     rounds_bits = [(rows * 4 * 4 + 7) // 8 for rows in (10, 10, 10, 10, 10, 4)]  # 4 bits hold 12
     assert module.books.meter.total("up", "masked embeddings").tolist() == [2 * sum(rounds_bits)] * 3

@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairKeystream, PairMasks, Use, key_period, reused
+from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairKeystream, PairMasks, key_period
 from lightning_vfl.crypto.pair_masks import CHUNK, _scratch
 from lightning_vfl.errors import ConfigurationError
 from tests.examples import examples
+from tests.keystream_uses import Use, recorded, reused
 from tests.unit.crypto.test_keys import COPIES, in_a_fork
 from tests.unit.crypto.test_keystream import NIST_CIPHER, NIST_COUNTER, NIST_KEY, NIST_PLAIN
 
@@ -39,12 +40,12 @@ def oracle(key, round, n, size=4):
     return list(struct.unpack(f"<{n}{'IQ'[size // 8]}", (encryptor.update(counters))[: n * size]))
 
 
-def setting(count, bits=32, ledger=None, seed=0, period=0):
+def setting(count, bits=32, seed=0, period=0):
     """The masks of this many parties, each with keys of its own making."""
     pairs = [KeyPair.insecure_seeded(seed, "party", m, "period", period) for m in range(count)]
     publics = {m: pair.public for m, pair in enumerate(pairs)}
     held = [PairKeys(m, pair, publics, SESSION) for m, pair in enumerate(pairs)]
-    return [PairMasks(keys, bits, ledger) for keys in held]
+    return [PairMasks(keys, bits) for keys in held]
 
 
 def add_up(arrays, bits):
@@ -160,7 +161,7 @@ def test_every_thread_has_scratch_memory_of_its_own():
 
 @pytest.mark.parametrize("again", COPIES)
 def test_a_deep_copy_of_a_keystream_gives_nothing(again):
-    stream = PairKeystream(KEY, ledger=[].append)
+    stream = PairKeystream(KEY)
     stream.words(0, 4)
     copied = again(stream)
     with pytest.raises(RuntimeError, match="set up again"):
@@ -260,7 +261,6 @@ def test_both_ends_make_the_same_stream_on_their_own():
 
 def test_streams_of_different_names_pairs_rounds_rings_and_key_pairs_differ():
     """512 bits of each: equal ones would share blocks. Whoever owns the stream, whatever it is for."""
-    uses = []
     others = [
         NAMES._replace(purpose="updates"),
         NAMES._replace(stage="validation"),
@@ -269,11 +269,12 @@ def test_streams_of_different_names_pairs_rounds_rings_and_key_pairs_differ():
         NAMES._replace(period=1),
     ]
     streams = {}
-    masks = setting(3, 32, uses.append)
-    for pair, names, round in itertools.product(((0, 1), (0, 2), (1, 2)), [NAMES, *others], range(3)):
-        streams[pair, names, round] = masks[pair[0]].keystream(pair[1], names).words(round, 16).tobytes()
-    streams["next key pairs"] = setting(2, 32, uses.append, period=1)[0].keystream(1, NAMES).words(0, 16).tobytes()
-    streams["another ring"] = setting(2, 31, uses.append)[0].keystream(1, NAMES).words(0, 16).tobytes()
+    with recorded(party=0) as uses:
+        masks = setting(3)
+        for pair, names, round in itertools.product(((0, 1), (0, 2), (1, 2)), [NAMES, *others], range(3)):
+            streams[pair, names, round] = masks[pair[0]].keystream(pair[1], names).words(round, 16).tobytes()
+        streams["next key pairs"] = setting(2, period=1)[0].keystream(1, NAMES).words(0, 16).tobytes()
+        streams["another ring"] = setting(2, 31)[0].keystream(1, NAMES).words(0, 16).tobytes()
     assert len(set(streams.values())) == len(streams) == 3 * 6 * 3 + 2
     blocks = Counter(text[i : i + 16] for text in streams.values() for i in range(0, 64, 16))
     assert set(blocks.values()) == {1}
@@ -332,9 +333,8 @@ def test_every_message_of_a_given_sum_is_equally_likely(monkeypatch, bits, hidde
 
 
 @pytest.mark.parametrize("members", [(), (1,)])
-def test_nobody_else_means_no_mask_and_no_use(members):
-    uses = []
-    masks = setting(3, 32, uses.append)[1]
+def test_nobody_else_means_no_mask_and_no_use(uses, members):
+    masks = setting(3)[1]
     assert masks.mask_of(members, NAMES, 0, (2, 2)).tolist() == [[0, 0], [0, 0]]
     assert uses == []
 
@@ -395,8 +395,16 @@ def test_absent_parties_leave_no_trace_in_later_rounds():
 @given(st.data())
 @examples(30)
 def test_no_keystream_byte_is_used_twice_in_any_run(data):
-    """Rounds of several stages, segments, ranks and periods with changing members, as the ledger has it."""
-    uses, steps, rekey_every = [], data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
+    """Rounds of several stages, segments, ranks and periods with changing members, as the record has it."""
+    steps, rekey_every = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
+    with recorded() as uses:
+        _mask_some_rounds(data, steps, rekey_every)
+    assert reused(uses) == []
+    assert all(use.stop > use.start and use.start >> 64 == (use.stop - 1) >> 64 for use in uses)
+    assert set(Counter((use.key, use.start) for use in uses).values()) <= {2}  # both ends of a pair
+
+
+def _mask_some_rounds(data, steps, rekey_every):
     masks = {}
     for round in range(steps):
         period = key_period(round, rekey_every)
@@ -405,20 +413,17 @@ def test_no_keystream_byte_is_used_twice_in_any_run(data):
             n = data.draw(st.sampled_from([0, 1, 3, 4, 5, 64]))
             names = MaskNames("embeddings", stage, segment, rank, period)
             # every rank sets up alone; here with the same seeded keys, so that only names keep the ranks apart
-            own = masks.setdefault((rank, period), setting(4, 32, uses.append, period=period))
+            own = masks.setdefault((rank, period), setting(4, period=period))
             given_out = [own[m].mask_of(members, names, round, n) for m in members]
             assert not any(add_up(given_out, 32))
-    assert reused(uses) == []
-    assert all(use.stop > use.start and use.start >> 64 == (use.stop - 1) >> 64 for use in uses)
-    assert set(Counter((use.key, use.start) for use in uses).values()) <= {2}  # both ends of a pair
 
 
 @pytest.mark.parametrize("size", WORDS)
-def test_the_ledger_says_which_blocks_were_handed_out(size):
-    uses = []
-    stream = PairKeystream(KEY, WORDS[size], party=3, ledger=uses.append)
-    for round, n in ((0, 1), (1, 16 // size), (2, 16 // size + 1), (5, 0), (2**40, 2 * CHUNK // size)):
-        stream.words(round, n)
+def test_the_record_says_which_blocks_were_handed_out(size):
+    with recorded(party=3) as uses:
+        stream = PairKeystream(KEY, WORDS[size])
+        for round, n in ((0, 1), (1, 16 // size), (2, 16 // size + 1), (5, 0), (2**40, 2 * CHUNK // size)):
+            stream.words(round, n)
     assert [(use.party, use.start, use.stop) for use in uses] == [
         (3, 0, 1),
         (3, 2**64, 2**64 + 1),
@@ -429,21 +434,21 @@ def test_the_ledger_says_which_blocks_were_handed_out(size):
     assert KEY.hex()[:8] not in uses[0].key
 
 
-def test_the_ledger_finds_two_ranks_under_one_name():
-    uses = []
+def test_the_record_finds_two_ranks_under_one_name(uses):
     for _ in range(2):
-        setting(2, 32, uses.append)[0].mask_of((0, 1), NAMES, 0, 10)
+        setting(2)[0].mask_of((0, 1), NAMES, 0, 10)
     assert len(reused(uses)) == 1
-    setting(2, 32, uses.append)[0].mask_of((0, 1), NAMES._replace(rank=1), 0, 10)
+    setting(2)[0].mask_of((0, 1), NAMES._replace(rank=1), 0, 10)
     assert len(reused(uses)) == 1
 
 
-def test_the_ledger_finds_a_run_that_was_resumed_with_its_old_keys():
-    uses, fresh = [], []
-    for seed in (0, 0):
-        setting(2, 64, uses.append, seed=seed)[1].mask_of((0, 1), NAMES, 3, 10)
-    for seed in (0, 1):
-        setting(2, 64, fresh.append, seed=seed)[1].mask_of((0, 1), NAMES, 3, 10)
+def test_the_record_finds_a_run_that_was_resumed_with_its_old_keys():
+    with recorded() as uses:
+        for seed in (0, 0):
+            setting(2, 64, seed=seed)[1].mask_of((0, 1), NAMES, 3, 10)
+    with recorded() as fresh:
+        for seed in (0, 1):
+            setting(2, 64, seed=seed)[1].mask_of((0, 1), NAMES, 3, 10)
     assert len(reused(uses)) == 1
     assert reused(fresh) == []
 

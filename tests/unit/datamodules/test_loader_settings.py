@@ -16,7 +16,12 @@ SETS = [
 ]
 NEEDED = {"CSVTables": {"tables": {"a": "a.csv"}, "label_party": "a", "label_column": "y"}}
 MODEL = ["--config", "protocol/mean", "--trainer.accelerator", "cpu"]
-concrete = pytest.mark.parametrize("kind", [kind for kind in SETS if kind is not VerticalDataModule])
+CONCRETE = [kind for kind in SETS if kind is not VerticalDataModule]
+FEW = (d.Digits, d.CSVTables, d.ImageFolderVFL)  # of every way in which a class takes settings of its own
+concrete = pytest.mark.parametrize("kind", CONCRETE)
+few = pytest.mark.parametrize(
+    "kind", [kind if kind in FEW else pytest.param(kind, marks=pytest.mark.slow) for kind in CONCRETE]
+)
 
 
 def given(kind) -> list[str]:
@@ -70,7 +75,7 @@ def test_settings_arrive_on_the_command_line(kind, capsys):
         assert f"    {line}\n" in config
 
 
-@concrete
+@few
 def test_wrong_settings_are_refused_in_one_line(kind, capsys):
     code, said = parse(kind, "--data.batch_size", "many", capsys=capsys)
     assert (code, said.count("\n")) == (2, 1)
@@ -80,7 +85,7 @@ def test_wrong_settings_are_refused_in_one_line(kind, capsys):
     assert f"'batch_sise' is not a setting of {kind.__name__}; did you mean batch_size" in said
 
 
-@concrete
+@few
 def test_help_lists_every_setting_with_its_meaning(kind, capsys):
     with pytest.raises(SystemExit):
         main(["fit", f"--data.help={kind.__name__}"])

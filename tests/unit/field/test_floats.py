@@ -46,7 +46,7 @@ def test_random_elements_and_extremes(field, shape, way):
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
-@pytest.mark.parametrize("value", ["p - 1", "p // 2", "p // 2 + 1"])
+@pytest.mark.parametrize("value", [pytest.param("p - 1", marks=pytest.mark.slow), "p // 2", "p // 2 + 1"])
 def test_the_plan_at_its_limits(field, value, way):
     """Every element the same extreme, contractions of one chunk, one less and one more, and two and one more."""
     p = field.modulus
@@ -76,6 +76,7 @@ def worst(p: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
+@pytest.mark.parametrize("way", ["fused", "source", "torch"], indirect=True)
 def test_the_largest_limbs_at_the_limits_of_a_chunk(field, way):
     """p - 1 is the centred residue -1: what is largest here are the limbs."""
     for q in field.primes if isinstance(field, PrimeProduct) else (field.modulus,):

@@ -4,7 +4,7 @@ Statistical thresholds are at 1e-6; draws of the system have no seed, so a test 
 """
 
 import pickle
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -28,11 +28,12 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import Budget, PublishedPBM, Sigma, composed_epsilon
 from lightning_vfl.privacy.draws import SIMULATED, OwnKeystreams
 from lightning_vfl.privacy.exact_normal import rounded_normal
-from lightning_vfl.rounds.exchange import Exchange, open_round
+from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.streams import stream
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, same, trainer
+from tests.unit.aggregators.sides import Upload
 
 RARE = 1e-6
 NAMES = RoundNames(0, Stage.FIT, 3)
@@ -57,16 +58,17 @@ def view_of(parties, rows):
     return PartyView(NAMES, roster, tuple(range(parties)), called, Rows(torch.arange(rows), 0, rows))
 
 
-def uploads(aggregator, h):
-    return aggregator.encode(Embeddings(tuple(h)), view_of(len(h), len(h[0])))[0].pieces
+def uploads(aggregator, h, side=None):
+    return Upload(aggregator, Embeddings(tuple(h)), view_of(len(h), len(h[0])), side).first.pieces
 
 
-def sums(aggregator, h):
+def sums(aggregator, h, side=None):
     """The aggregate of one round of PoissonBinomial, with fresh masks."""
     bound, view = aggregator.among(Roster.singles(len(h))), view_of(len(h), len(h[0]))
-    view = replace(view, memory=open_round(bound, bound.empty_memory(0, (), view), view))
+    view = replace(view, memory=open_round(bound.opening, bound.opening.empty_memory(view), view))
     server = ServerView(NAMES, view.roster, view.rows, Roll.everyone(len(h)), tuple(x.shape[1] for x in h))
-    return Exchange(bound, Embeddings(tuple(h)), view, server).run()
+    sides = Sides(side or bound.wire.party_side(), bound.wire.server_side())
+    return Exchange(bound, Embeddings(tuple(h)), view, server, sides=sides).run()
 
 
 # ---- LocalGaussian: the ideal mechanism, rounded
@@ -84,7 +86,7 @@ def test_an_upload_is_the_clipped_embedding_on_the_grid_and_a_rounded_normal(bou
     step = Fraction(grid(sigma, 0.7))
     for party, (x, got) in enumerate(zip(h, sent, strict=True)):
         noise = rounded_normal(15, sigma / float(step), stream(9, party).random_raw).tolist()
-        clipped = aggregator._clipped(x).flatten().tolist()
+        clipped = aggregator._mechanism.clipped(x).flatten().tolist()
         exact = [step * (int(Fraction(value) / step) + n) for value, n in zip(clipped, noise, strict=True)]
         assert torch.equal(got, torch.tensor([float(y) for y in exact], dtype=torch.float64).to(dtype).reshape(5, 3))
 
@@ -111,7 +113,7 @@ def test_what_is_added_to_the_noise_is_no_longer_than_the_clip(noise, clip, monk
     step = grid(aggregator.sigma(8, 1), clip)
     with mpmath.workdps(60):
         assert all(sum(mpmath.mpf(x) ** 2 for x in row) <= mpmath.mpf(clip) ** 2 for row in sent.tolist())
-    assert (sent - aggregator._clipped(h)).abs().max() <= step
+    assert (sent - aggregator._mechanism.clipped(h)).abs().max() <= step
 
 
 def test_uploads_have_the_mean_and_the_noise_of_the_mechanism():
@@ -173,21 +175,21 @@ def test_each_slot_draws_from_a_keystream_of_its_own(monkeypatch):
 # ---- both
 
 
-def drawn(aggregator):
+def drawn(aggregator, side=None):
     """What the randomness of one round makes of zeros."""
     h = [torch.zeros(50, 5) for _ in range(3)]
-    return torch.cat(uploads(aggregator, h)) if aggregator.visible else sums(aggregator, h)
+    return torch.cat(uploads(aggregator, h, side)) if aggregator.wire.traits.visible else sums(aggregator, h, side)
 
 
 @every_aggregator
 def test_no_draw_comes_twice(make):
     """Not in a second encoding of the same round, in a copy, nor in what was pickled: the names decide nothing."""
-    aggregator = make()
-    drawn(aggregator)
-    others = [aggregator, aggregator, deepcopy(aggregator), make()]
-    if make is LocalGaussian:
-        others.append(pickle.loads(pickle.dumps(aggregator)))
-    kinds = [drawn(other) for other in others]
+    aggregator = make().among(Roster.singles(3))
+    side = aggregator.wire.party_side()
+    drawn(aggregator, side)
+    others = [side, side, copy(side), deepcopy(side), pickle.loads(pickle.dumps(side)), aggregator.wire.party_side()]
+    kinds = [drawn(aggregator, other) for other in (*others, None)]
+    kinds += [drawn(other) for other in (deepcopy(aggregator), make())]
     for one, other in pairwise(kinds):
         assert (one == other).double().mean() < 0.3
 
@@ -272,14 +274,16 @@ def test_the_summary_says_beside_epsilon_that_seeded_draws_are_known(make, tmp_p
         said = " ".join(capsys.readouterr().out.replace("│", " ").split())
         times = 0 if draws == "system" else 1 + len(module.privacy.figures())  # of protection, and of every ε
         assert said.count(SIMULATED) == times
-        assert module.aggregator.simulated == (None if draws == "system" else SIMULATED)
+        assert module.aggregator.accounting.simulated == (None if draws == "system" else SIMULATED)
 
 
 def test_the_figures_do_not_depend_on_where_draws_come_from():
     for noise in (Budget(1.0), PublishedPBM(8, 0.1)):
-        events = [LocalGaussian(noise, draws=draws).event((0, 1), (4, 4), Roster.singles(2)) for draws in KINDS]
+        events = [
+            LocalGaussian(noise, draws=draws).accounting.event((0, 1), (4, 4), Roster.singles(2)) for draws in KINDS
+        ]
         assert events[0] == events[1]
-    events = [PoissonBinomial(draws=draws).event((0, 1), (4, 4), Roster.singles(2)) for draws in KINDS]
+    events = [PoissonBinomial(draws=draws).accounting.event((0, 1), (4, 4), Roster.singles(2)) for draws in KINDS]
     assert events[0] == events[1]
     assert composed_epsilon({events[0]: 1}, 1e-5) > 0
 

@@ -79,7 +79,9 @@ def test_the_error_bound_has_a_reserve_where_functions_are_accurate():
     assert max(off) < 0.05
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.0, SCALE, 2.0**40])
+@pytest.mark.parametrize(
+    "scale", [0.3, pytest.param(1.0, marks=pytest.mark.slow), SCALE, pytest.param(2.0**40, marks=pytest.mark.slow)]
+)
 def test_numbers_are_those_of_150_digits(scale):
     """Whatever path they take; the further bits of U and V, which both numbers of a pair share, come in turn."""
     words = prefixes()

@@ -34,7 +34,14 @@ def above(figure, true, by=1e-10):
 
 @pytest.mark.parametrize(
     ("epsilon", "sensitivity", "sigma"),
-    [(0.0, 1.0, 1.0), (1.0, 1.0, 1.0), (5.0, 2.0, 1.78), (0.1, 0.5, 20.0), (3.0, 10.0, 1.0), (40.0, 3.0, 2.0)],
+    [
+        (0.0, 1.0, 1.0),
+        pytest.param(1.0, 1.0, 1.0, marks=pytest.mark.slow),
+        (5.0, 2.0, 1.78),
+        pytest.param(0.1, 0.5, 20.0, marks=pytest.mark.slow),
+        pytest.param(3.0, 10.0, 1.0, marks=pytest.mark.slow),
+        (40.0, 3.0, 2.0),
+    ],
 )
 def test_delta_is_the_hockey_stick_divergence(epsilon, sensitivity, sigma):
     """∫ max(p - e^ε q, 0) by quadrature, p and q the two normal densities; where it starts is found, not computed."""

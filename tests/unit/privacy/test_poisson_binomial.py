@@ -87,8 +87,8 @@ def test_every_combination_of_extremes_in_exact_fractions(levels, parties, beta,
         (4, 0.2, 20, 1000.0),
         (3, 0.25, 30, 1e8),
         (16, 0.25, 128, 2.0),
-        (16, 0.25, 128, 500.0),
-        (300, 0.1, 4, 16.0),
+        pytest.param(16, 0.25, 128, 500.0, marks=pytest.mark.slow),
+        pytest.param(300, 0.1, 4, 16.0, marks=pytest.mark.slow),
     ],
 )
 def test_expected_maximiser_with_sixty_digits(levels, beta, parties, order):
@@ -110,8 +110,14 @@ def test_figures_of_the_issue():
     assert poisson_binomial_rdp(8, 0.2, 3, 3, unit="record") == pytest.approx(16.2273, abs=5e-5)
 
 
-@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
-@pytest.mark.parametrize("beta", [0.05, 0.25])
+@pytest.mark.parametrize(
+    ("beta", "order"),
+    [
+        (0.05, 1.5),
+        (0.25, 8.0),
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in ((0.05, 2.0), (0.05, 8.0), (0.25, 1.5), (0.25, 2.0))),
+    ],
+)
 def test_many_parties_are_a_normal_distribution(order, beta):
     """ε M → 8 α b β² / (1 - 4β²): half the distance at twice the parties."""
     limit = 8 * order * 4 * beta**2 / (1 - 4 * beta**2)

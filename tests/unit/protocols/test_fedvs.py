@@ -12,6 +12,7 @@ from torch import nn
 
 from lightning_vfl import SplitVFL, simulation
 from lightning_vfl.aggregators import LagrangeCoded, LagrangeShared, Mean
+from lightning_vfl.aggregators.coded.products import ProductParty
 from lightning_vfl.callbacks import Crashes, PartyDropout, Stragglers
 from lightning_vfl.datamodules import ContiguousColumns, Unchanged
 from lightning_vfl.errors import ConfigurationError
@@ -81,7 +82,17 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("faults", "evaluate"), [*((faults, "protocol") for faults in FAULTS), ("everything", "plain")]
+    ("faults", "evaluate"),
+    [
+        *(
+            pytest.param(faults, "protocol", marks=pytest.mark.slow)
+            for faults in FAULTS
+            if faults not in ("none", "everything")
+        ),
+        ("none", "protocol"),
+        ("everything", "protocol"),
+        ("everything", "plain"),
+    ],
 )
 def test_coded_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, faults, evaluate):
     runs = []
@@ -209,7 +220,7 @@ def test_the_clock_counts_set_up_once_and_the_work_of_products(tmp_path):
 def test_evaluation_through_the_protocol_is_close_to_plain_and_metered_apart(tmp_path):
     """The 18 test records in two batches of 5 and 4 coded rows; no virtual time passes."""
     module = fedvs(evaluate="protocol", options={"l_x": 10})
-    t = fit(tmp_path, module)
+    t = fit(tmp_path, module, num_sanity_val_steps=2)
     books, seconds = module.books.meter.state_dict(), module.clock.seconds
     (coded,) = t.test(module, datamodule=data(), verbose=False)
     assert module.clock.seconds == seconds
@@ -254,7 +265,7 @@ def test_shares_are_given_back_and_never_saved(tmp_path, evaluate):
         def on_train_batch_end(self, trainer, module, *rest):
             held.append(set(module.preparation.memory))
 
-    t = fit(tmp_path, module, callbacks=[Looking()])
+    t = fit(tmp_path, module, callbacks=[Looking()], num_sanity_val_steps=2)
     assert set(map(frozenset, held)) == {frozenset({"fit"} | ({"validation"} if evaluate == "protocol" else set()))}
     assert module.preparation.memory == {}
     t.save_checkpoint(tmp_path / "one.ckpt")
@@ -322,17 +333,17 @@ def test_a_share_of_the_parties_away_is_a_mean_over_the_others(tmp_path):
 
 def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_path, monkeypatch):
     """Party 2 lies in every round; the books remember it, also those of a run that goes on."""
-    modules, respond = [], LagrangeCoded.respond
+    modules, multiply = [], ProductParty._multiply
 
-    def lying(self, kept, received, included, view):
-        message = respond(self, kept, received, included, view)
-        message.pieces[view.parties.index(2)].add_(1).remainder_(self.field.modulus)
+    def lying(self, received, included, view):
+        message = multiply(self, received, included, view)
+        message.pieces[view.parties.index(2)].add_(1).remainder_(self.coding.field.modulus)
         return message
 
     for liar in (False, True):
         module = fedvs(options={"wrong": 1})
         if liar:
-            monkeypatch.setattr(LagrangeCoded, "respond", lying)
+            monkeypatch.setattr(ProductParty, "_multiply", lying)
             with pytest.warns(UserWarning, match="party 2 was wrong and has been corrected") as said:
                 t = fit(tmp_path, module)
             assert len([w for w in said if "corrected" in str(w.message)]) == 1
@@ -449,7 +460,14 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    [
+        "through the protocol",
+        "fixed scale",
+        *(pytest.param(r, marks=pytest.mark.slow) for r in ("in the clear", "equivalent")),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_a_killed_run_resumes_to_the_same_bits_with_fresh_secrets(tmp_path, run):
     """Weights, books, the agreed scale; set-up is done again and is in the books once."""
@@ -482,7 +500,8 @@ def test_a_resumed_run_keeps_the_scale_of_the_beginning(tmp_path):
             bottom.weight.mul_(4)
     t.save_checkpoint(tmp_path / "grown.ckpt")
     records = ExpandedRecords(source.records("train"), module.bottoms, torch.device("cpu"))
-    fresh = module.aggregator.agree(records, [b.weight.detach() for b in module.bottoms.parties], module.roster)
+    weights, setup = enumerate(b.weight.detach() for b in module.bottoms.parties), module.aggregator.setup
+    fresh = setup.settle([setup.propose(records, m, w, module.roster) for m, w in weights])
     assert fresh["l_w"] < agreed["l_w"]
     again = fedvs()
     trainer(tmp_path).fit(again, datamodule=data(), ckpt_path=tmp_path / "grown.ckpt")
@@ -609,7 +628,7 @@ def test_coded_is_equivalent_in_double_precision_too(tmp_path):
 def test_batches_of_other_records_than_were_shared_are_refused(tmp_path):
     """The trainer keeps the datamodule of an earlier call when it is given a loader."""
     module, other = fedvs(evaluate="protocol"), data(Larger)
-    t = fit(tmp_path, module)
+    t = fit(tmp_path, module, num_sanity_val_steps=2)
     other.setup("test")
     with pytest.raises(
         ConfigurationError, match="the batches are not of the records that LagrangeCoded was set up with"
@@ -719,10 +738,10 @@ def test_coded_and_equivalent_have_the_same_bits_on_a_gpu(tmp_path, evaluate):
 
 def test_the_summary_says_what_was_hidden():
     assert (
-        LagrangeCoded().protection(1)
+        LagrangeCoded().wire.protection(1)
         == "T = 1 colluding parties learn nothing of others' data; the server learns the means only"
     )
-    assert "not re-randomised" in LagrangeCoded(rerandomise=False).protection(1)
-    assert "nothing was hidden" in LagrangeCoded(execution="equivalent").protection(1)
-    assert "from the seed" in LagrangeShared(insecure_seeded_secrets=True).protection(1)
-    assert "none against parties" in LagrangeShared(privacy=0).protection(1)
+    assert "not re-randomised" in LagrangeCoded(rerandomise=False).wire.protection(1)
+    assert "nothing was hidden" in LagrangeCoded(execution="equivalent").wire.protection(1)
+    assert "from the seed" in LagrangeShared(insecure_seeded_secrets=True).wire.protection(1)
+    assert "none against parties" in LagrangeShared(privacy=0).wire.protection(1)

@@ -1,6 +1,7 @@
 """Updates of groups: sums over rounds, noise, what is charged for it, what is refused, and whose gradients are sent."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,15 +14,16 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Sum
+from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.callbacks import RunSummary
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import Linear
 from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.protocols import UpdateNoise
-from lightning_vfl.protocols.invertible import Exposure, refuse_solvable
-from lightning_vfl.protocols.update_sums import UpdateSums
-from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
+from lightning_vfl.protocols.groups.invertible import Exposure, refuse_solvable
+from lightning_vfl.protocols.groups.sums import UpdateSums
+from lightning_vfl.rounds.exchange import Exchange, Sides
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.waiting import WaitForAll
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
@@ -92,7 +94,7 @@ def test_a_groups_bottom_moves_once_in_k_rounds_with_the_sum_of_their_gradients(
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 @pytest.mark.filterwarnings("ignore:the parties of group")
-@pytest.mark.parametrize("noise", [None, NOISE], ids=["exact", "noisy"])
+@pytest.mark.parametrize("noise", [pytest.param(None, marks=pytest.mark.slow), NOISE], ids=["exact", "noisy"])
 def test_a_run_that_was_stopped_within_a_sum_goes_on_to_the_same_bits(tmp_path, noise):
     def fitted(ckpt_path=None, **more):
         module = grouped(masked_sum(), "Adam", sum_updates_over=4, update_noise=noise, waiting=WaitForAll(timeout=1.0))
@@ -162,7 +164,7 @@ def test_a_sum_over_no_rounds_is_refused(over):
 
 def test_noise_is_gaussian_around_the_clipped_update():
     """Mean, variance and fourth moment of 100,000 numbers, within five deviations; seeded: by names."""
-    update, names = torch.randn(100_000, generator=torch.Generator().manual_seed(0)), RoundNames(0, Stage.FIT, 3)
+    update, names = torch.randn(100_000, generator=torch.Generator().manual_seed(0)), RoundNames(0, "fit", 3)
     shorter = update.double() * (NOISE.clip / float(update.double().norm()))
     for draws in ("seeded", "system"):
         noise = UpdateNoise(clip=0.1, sigma=0.02, draws=draws)
@@ -181,7 +183,7 @@ def test_noise_is_gaussian_around_the_clipped_update():
 @examples(25)
 def test_two_updates_are_never_further_apart_than_the_sensitivity_that_is_charged(size, clip, seed):
     """In exact arithmetic: norms as fractions, with the noise, which is the same for both, taken out."""
-    noise, names = UpdateNoise(clip=clip, sigma=1e-300, draws="seeded"), RoundNames(0, Stage.FIT, 0)
+    noise, names = UpdateNoise(clip=clip, sigma=1e-300, draws="seeded"), RoundNames(0, "fit", 0)
     generator = torch.Generator().manual_seed(seed)
     one = torch.randn(size, generator=generator, dtype=torch.float64) * clip * 10
     sent = [noise.noisy(update, names, 0).tolist() for update in (one, -one)]
@@ -217,13 +219,13 @@ def test_groups_that_send_in_different_rounds_are_charged_apart(tmp_path):
 
 def test_noise_is_on_the_sum_that_the_server_is_given(tmp_path, monkeypatch):
     """With plain SGD what is sent is -η times the noisy gradient; every member adds noise of its own."""
-    heard, join = [], MaskedSum.join_updates
+    heard, tell = [], MaskedUpdates.tell
 
     def listening(self, updates, view):
         heard.append((view.names, {m: own.clone() for m, own in updates.items()}))
-        return join(self, updates, view)
+        return tell(self, updates, view)
 
-    monkeypatch.setattr(MaskedSum, "join_updates", listening)
+    monkeypatch.setattr(MaskedUpdates, "tell", listening)
     grads = []
 
     class Gradients(Callback):
@@ -245,7 +247,7 @@ def test_noise_that_cannot_be_is_refused(setting):
     with pytest.raises(ConfigurationError, match=next(iter(setting))):
         UpdateNoise(**({"clip": 1.0, "sigma": 1.0} | setting))
     with pytest.raises(ConfigurationError, match="NaN or infinite updates"):
-        NOISE.noisy(torch.tensor([math.nan]), RoundNames(0, Stage.FIT, 0), 0)
+        NOISE.noisy(torch.tensor([math.nan]), RoundNames(0, "fit", 0), 0)
 
 
 def test_the_summary_says_what_the_figure_is_of(tmp_path, capsys, monkeypatch):
@@ -344,14 +346,19 @@ def test_sums_of_enough_records_are_accepted(tmp_path, capsys, monkeypatch):
 # ---- gradients of records that a party does not hold
 
 
-class Poisoned(MaskedSum):
+class Poisoned:
     """A server that answers with numbers that no update survives, in the rows that a party does not hold."""
 
-    held: torch.Tensor
+    def __init__(self, side, held):
+        self.side, self.held = side, held
 
-    def pullback(self, grad, aggregate, contribution, view):
-        answers = super().pullback(grad, aggregate, contribution, view)
-        return tuple(torch.where(self.held[:, m, None], a, torch.nan) for m, a in enumerate(answers))
+    def decode(self, messages, view):
+        return self.side.decode(messages, view)
+
+    def answer(self, grad, aggregate, view):
+        sent = self.side.answer(grad, aggregate, view)
+        rows = zip(sent.receivers, sent.pieces, strict=True)
+        return replace(sent, pieces=tuple(torch.where(self.held[:, m, None], a, torch.nan) for m, a in rows))
 
 
 @pytest.mark.parametrize("layout", ["sum", "segments"])
@@ -360,13 +367,14 @@ def test_a_party_is_sent_zeros_in_the_place_of_gradients_of_records_that_it_does
     present = torch.zeros(9, 4, dtype=torch.bool)
     present[:, 0] = True
     present[torch.arange(9), 1 + torch.arange(9) % 3] = True
-    for server in (MaskedSum, Poisoned):
-        aggregator = server(layout, execution="equivalent").among(roster)
-        aggregator.held = present
+    aggregator = MaskedSum(layout, execution="equivalent").among(roster)
+    honest = Sides.of(aggregator.wire)
+    for sides in (honest, honest._replace(server=Poisoned(honest.server, present))):
         h = tuple(torch.randn(9, 4, generator=torch.Generator().manual_seed(m)).requires_grad_() for m in range(4))
-        names, roll = RoundNames(0, Stage.FIT, 0), Roll.everyone(4)
+        names, roll = RoundNames(0, "fit", 0), Roll.everyone(4)
         parties = PartyView(names, roster, (0, 1, 2, 3), roll.called, rows, None, present)
-        exchange = Exchange(aggregator, Embeddings(h), parties, ServerView(names, roster, rows, roll, (4,) * 4))
+        server = ServerView(names, roster, rows, roll, (4,) * 4)
+        exchange = Exchange(aggregator, Embeddings(h), parties, server, sides=sides)
         value = exchange.run()
         grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(9))
         answers = torch.autograd.grad(value, h, grad)

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators import LocalGaussian, Mean, PoissonBinomial
 from lightning_vfl.datamodules import Standardise
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import VGG13, ConvNet, PolynomialNetwork, ResNet18
-from lightning_vfl.protocols.single_records import batch_statistics
+from lightning_vfl.protocols.accounts.single_records import batch_statistics
 from tests.subjects import Blobs, split, trainer
 
 IMAGE = (2, 8, 8)
@@ -172,4 +172,4 @@ def test_predictions_for_features_of_nobody_knows_whom_are_refused_only_where_th
             ConfigurationError, match=r"use trainer\.predict with a VerticalDataModule, or evaluate: plain"
         ):
             module(features)
-    assert split().aggregator.accounts is False
+    assert split().aggregator.accounting is None

@@ -167,7 +167,7 @@ def test_evaluation_through_the_protocol_has_the_same_values_and_is_metered_apar
     data = Blobs(batch_size=10)
     results = {}
     for way in ("plain", "protocol"):
-        module, t = fitted(tmp_path, data, split(evaluate=way))
+        module, t = fitted(tmp_path, data, split(evaluate=way), num_sanity_val_steps=2)
         results[way] = (t.test(module, datamodule=data, verbose=False)[0], module.books.meter)
     assert results["plain"][0] == results["protocol"][0]
     assert results["plain"][1].kinds("up") == ("embeddings",)

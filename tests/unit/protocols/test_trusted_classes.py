@@ -216,7 +216,9 @@ def test_the_module_that_is_called_is_trusted_and_no_instance_loads(tmp_path):
         module.load_from_checkpoint(tmp_path / "x.ckpt")
 
 
-@pytest.mark.parametrize("recipe", ["dvfl", "pbm_local", "vfedsec", "fedvs"])
+@pytest.mark.parametrize(
+    "recipe", ["dvfl", "vfedsec", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pbm_local", "fedvs"))]
+)
 def test_checkpoints_of_packaged_recipes_name_accepted_classes(recipe):
     module = VFLCLI(["fit", "--config", "data/digits", "--config", f"protocol/{recipe}"]).build().model
     assert "class_path" in str(module.hparams)

@@ -1,7 +1,6 @@
 """vFedSec through the Trainer: books, keys and keystreams of whole runs, evaluation, faults, recovery, refusals."""
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -13,16 +12,18 @@ from torch import nn
 
 from lightning_vfl import AsyncVFL, SplitVFL
 from lightning_vfl.aggregators import MaskedSum, Sum
-from lightning_vfl.aggregators.secure import layer as secure_layer
-from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure import opening
+from lightning_vfl.aggregators.secure.masked_wire import MaskedParty
+from lightning_vfl.aggregators.secure.opening import LayerOpening
 from lightning_vfl.callbacks import PartyDropout, RunSummary, Stragglers, TraceRecorder
-from lightning_vfl.crypto import Identities, Sealed, reused
+from lightning_vfl.crypto import Identities, Sealed
 from lightning_vfl.datamodules import ContiguousColumns, Groups, Partitioner
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, PadAfterNorm, Skip, Stale, Zeros
 from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
+from tests.keystream_uses import reused
 from tests.subjects import Blobs, same, split, trainer
 from tests.unit.protocols.test_faulty_rounds import Scripted
 
@@ -61,12 +62,6 @@ def fit(folder, module, script=None, source=None, **settings):
     return t
 
 
-def with_ledger(module):
-    uses = []
-    module.aggregator._layer = replace(module.aggregator._layer, ledger=uses.append)
-    return uses
-
-
 class Learners(Callback):
     """Who has moved in each round: party numbers, M for the server; embeddings and statistics besides."""
 
@@ -85,10 +80,10 @@ class Wire:
     """Bytes of the messages that parties really send each other, by stage, kind and sender."""
 
     def __init__(self, monkeypatch):
-        self.bytes, self.publics, open_ = Counter(), [], SecureLayer.open
+        self.bytes, self.publics, open_ = Counter(), [], LayerOpening.open
 
-        def listening(layer, memory, view):
-            for message in open_(layer, memory, view):
+        def listening(opening, memory, view):
+            for message in open_(opening, memory, view):
                 for sender, piece in zip(message.senders, message.pieces, strict=True):
                     for receiver in range(view.roster.parties):
                         if receiver != sender and piece[receiver].any():
@@ -97,7 +92,7 @@ class Wire:
                         self.publics.append((view.names.stage, view.names.round, sender, piece[0].numpy().tobytes()))
                 yield message
 
-        monkeypatch.setattr(SecureLayer, "open", listening)
+        monkeypatch.setattr(LayerOpening, "open", listening)
 
     def of(self, stage, kind):
         return [self.bytes[stage, kind, sender] for sender in range(M)]
@@ -209,7 +204,7 @@ def test_what_parties_send_each_other_is_what_stands_in_the_books(tmp_path, monk
     if layout == "segments" and recovery is not None:
         return
     wire, module = Wire(monkeypatch), vfedsec(layout, recovery=recovery)
-    t = fit(tmp_path, module, max_epochs=2)
+    t = fit(tmp_path, module, max_epochs=2, num_sanity_val_steps=2)
     t.test(module, datamodule=data(), verbose=False)
     sent = {(stage, kind) for stage, kind, _ in wire.bytes}
     assert {stage for stage, _ in sent} == {"fit", "sanity check", "validation", "test"}
@@ -262,16 +257,16 @@ def test_absences_spare_uploads_answers_and_ids(tmp_path):
 
 def test_what_the_server_is_sent_fits_the_books(tmp_path, monkeypatch):
     """Masked embeddings as they are: unsigned words of 32 bits, of every party and segment."""
-    sent, encode = Counter(), MaskedSum.encode
+    sent, masked = Counter(), MaskedParty._masked
 
     def listening(self, contribution, view):
-        message, kept = encode(self, contribution, view)
+        message = masked(self, contribution, view)
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             assert piece.dtype == torch.uint32
             sent[view.names.stage, sender] += piece.nbytes
-        return message, kept
+        return message
 
-    monkeypatch.setattr(MaskedSum, "encode", listening)
+    monkeypatch.setattr(MaskedParty, "_masked", listening)
     module = vfedsec("segments")
     fit(tmp_path, module)
     for stage, name in (("fit", ""), ("sanity check", "sanity check "), ("validation", "validation ")):
@@ -297,18 +292,16 @@ def test_public_keys_differ_between_periods_in_fit_validation_and_test(tmp_path,
 
 
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_no_key_serves_more_rounds_than_were_asked_for(tmp_path, settings):
+def test_no_key_serves_more_rounds_than_were_asked_for(tmp_path, monkeypatch, settings):
     """K = 5 of a sanity check, a validation or a training, whatever shares the keys."""
-    module, rounds, open_ = vfedsec(**settings), {}, SecureLayer.open
-    layer = module.aggregator._layer
+    module, rounds, open_ = vfedsec(**settings), {}, LayerOpening.open
 
-    class Noting(SecureLayer):
-        def open(self, memory, view):
-            yield from open_(self, memory, view)
-            for public in {pair.public for pair in memory.pairs.values()}:
-                rounds.setdefault(public, set()).add((view.names.stage, view.names.round))
+    def noting(self, memory, view):
+        yield from open_(self, memory, view)
+        for public in {pair.public for pair in memory.pairs.values()}:
+            rounds.setdefault(public, set()).add((view.names.stage, view.names.round))
 
-    module.aggregator._layer = Noting(**vars(layer))
+    monkeypatch.setattr(LayerOpening, "open", noting)
     fit(tmp_path, module, max_epochs=3)
     assert len(rounds) >= M * (4 + 2)
     assert max(len(served) for served in rounds.values()) <= 5
@@ -351,7 +344,7 @@ class Recorded(Sealed):
 
 @pytest.fixture
 def nonces(monkeypatch):
-    monkeypatch.setattr(secure_layer, "Sealed", Recorded)
+    monkeypatch.setattr(opening, "Sealed", Recorded)
     monkeypatch.setattr(Recorded, "used", [])
     return Recorded.used
 
@@ -366,12 +359,12 @@ RUNS = {
 
 
 @pytest.mark.parametrize(("run", "seeded"), [*((name, False) for name in RUNS), ("groups", True), ("recovery", True)])
-def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_path, nonces, run, seeded):
+def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_path, nonces, uses, run, seeded):
     """Sanity check, fit with absences, validation after each epoch, test, validate, predict: all of it together."""
     settings = dict(RUNS[run])
     cut = Groups(ContiguousColumns(3), members=[1, 2, 1]) if settings.pop("groups", False) else None
     module = vfedsec(insecure_seeded_secrets=seeded, **settings)
-    uses, source = with_ledger(module), data(cut)
+    source = data(cut)
     script = {6: {"announced": [1, 1, 0, 1]}, 12: {"sends": [1, 0, 1, 1]}, 14: {"sends": [1, 1, 1, 0]}}
     t = fit(tmp_path, module, script, source, max_epochs=2)
     t.test(module, datamodule=source, verbose=False)
@@ -386,15 +379,13 @@ def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_pat
 
 @LATE
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, settings):
+def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, settings):
     """Killed after any step: the rounds after the checkpoint are masked again, and never with the same words."""
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
     whole = vfedsec(**settings, evaluate="plain")
-    uses = with_ledger(whole)
     t = fit(tmp_path, whole, {4: {"announced": [1, 0, 1, 1]}}, callbacks=[saver], enable_checkpointing=True)
     for step in range(1, STEPS):
         again = vfedsec(**settings, evaluate="plain")
-        again.aggregator._layer = replace(again.aggregator._layer, ledger=uses.append)
         before = len(uses)
         u = trainer(tmp_path, max_epochs=1)
         again.faults.add(Scripted({4: {"announced": [1, 0, 1, 1]}}))
@@ -408,9 +399,8 @@ def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, settin
 
 
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, settings):
+def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, uses, settings):
     module = vfedsec(**settings)
-    uses = with_ledger(module)
     for _ in range(2):
         t = fit(tmp_path, module, num_sanity_val_steps=0)
         t.test(module, datamodule=data(), verbose=False)
@@ -420,10 +410,9 @@ def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, settin
 
 @pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
 @pytest.mark.parametrize("active", [None, 0])
-def test_forward_may_be_called_again(tmp_path, settings, active):
+def test_forward_may_be_called_again(tmp_path, uses, settings, active):
     """Two calls are two rounds: they give the same predictions, under masks that are used once."""
     module, source = vfedsec(**settings, active=active), data()
-    uses = with_ledger(module)
     t = fit(tmp_path, module, source=source)
     predicted = torch.cat([p.values for p in t.predict(module, datamodule=source)])
     features = source.records("predict").rows(torch.arange(len(predicted)))
@@ -458,7 +447,17 @@ ARMS = {
 
 
 @pytest.mark.parametrize(
-    ("arm", "script"), [*((arm, "everything") for arm in ARMS), ("sum", "silent"), ("recovery", "silent")]
+    ("arm", "script"),
+    [
+        ("sum", "everything"),
+        pytest.param("segments", "everything", marks=pytest.mark.slow),
+        ("segments, padded", "everything"),
+        pytest.param("recovery", "everything", marks=pytest.mark.slow),
+        pytest.param("groups", "everything", marks=pytest.mark.slow),
+        ("groups with recovery", "everything"),
+        pytest.param("sum", "silent", marks=pytest.mark.slow),
+        ("recovery", "silent"),
+    ],
 )
 def test_masked_equivalent_and_seeded_runs_have_the_same_bits_and_books(tmp_path, arm, script):
     runs, settings = [], dict(ARMS[arm])
@@ -490,7 +489,7 @@ def test_evaluation_is_protected_by_default_metered_apart_and_takes_no_virtual_t
         m = vfedsec("segments", evaluate=evaluate)
         modules.append(m)
         assert m.protected_evaluation == (evaluate == "auto")
-        t = fit(tmp_path, m)
+        t = fit(tmp_path, m, num_sanity_val_steps=2)
         seconds, books = m.clock.seconds, m.books.meter.state_dict()
         tested.append(t.test(m, datamodule=data(), verbose=False)[0])
         assert m.clock.seconds == seconds

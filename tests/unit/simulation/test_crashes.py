@@ -41,8 +41,9 @@ def test_any_pair_at_any_request(down, rejoin, request):
     assert alive.tolist() == forwards(draws, down, rejoin)[-1:]
 
 
-@pytest.mark.parametrize(("rejoin", "dead"), [(1.0, 3 / 13), (0.5, 3 / 8), (0.1, 3 / 4)])
-@pytest.mark.parametrize("what", ["guests", "hosts", "connections"])
+@pytest.mark.parametrize(
+    ("what", "rejoin", "dead"), [("guests", 1.0, 3 / 13), ("hosts", 0.5, 3 / 8), ("connections", 0.1, 3 / 4)]
+)
 def test_stationary_share_of_the_dead(what, rejoin, dead):
     """down / (down + rejoin): .231, .375, .75 for DVFL's settings, within five standard errors of a correlated mean."""
     roster, n = Roster(tuple((m,) for m in range(10)), hosts=10), 2000

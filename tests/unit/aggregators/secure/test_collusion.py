@@ -56,7 +56,7 @@ def real_round(layout, roster, recovery=None):
         Rows(torch.arange(B), 0, B),
         Keys(),
     )
-    open_round(aggregator, view.memory, view)
+    open_round(aggregator.opening, view.memory, view)
     server = ServerView(view.names, roster, view.rows, Roll.everyone(roster.parties), widths)
     value = Exchange(aggregator, Embeddings(tuple(h)), view, server).send().value
     return aggregator._layer, value, h, present

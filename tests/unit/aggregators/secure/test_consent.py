@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from lightning_vfl.aggregators.secure.consent import Survivors
-from lightning_vfl.aggregators.secure.layer import round_masks
-from lightning_vfl.aggregators.secure.recovery import MASKS, SELF, Recovery, unmask
+from lightning_vfl.aggregators.secure.recovery import MASKS, SELF, Recovery, round_masks, unmask
 from lightning_vfl.crypto import Signer
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.wire import Message
@@ -215,14 +214,14 @@ def test_a_party_answers_for_the_set_that_it_has_signed_and_for_no_other():
     for m in range(4):
         run.upload(m, range(4))
     view, everybody = run.told(0, range(4), range(4))
-    signed = [run.aggregator.consent(None, among(range(4), 4), run.told(m, range(4), range(4))[0]) for m in (1, 2, 3)]
+    signed = [run.layer.consent(among(range(4), 4), run.told(m, range(4), range(4))[0]) for m in (1, 2, 3)]
     others = Message(signed[0].kind, "server", (1, 2, 3), tuple(message.pieces[0] for message in signed))
     with pytest.raises(RuntimeError, match="it has not signed the set"):
-        run.aggregator.reveal(None, everybody, view, others)
-    run.aggregator.consent(None, everybody, view)
-    assert run.aggregator.reveal(None, everybody, view, others).senders == (0,)
+        run.layer.reveal(everybody, view, others)
+    run.layer.consent(everybody, view)
+    assert run.layer.reveal(everybody, view, others).senders == (0,)
     with pytest.raises(RuntimeError, match="it has signed"):
-        run.aggregator.consent(None, among((0, 1, 2), 4), view)
+        run.layer.consent(among((0, 1, 2), 4), view)
 
 
 # ---- round keys
@@ -257,11 +256,11 @@ def test_round_keys_cannot_be_replaced_after_they_have_been_checked():
     view = run.views[0]
     again = Message("round keys", "peers", (1,), (torch.zeros(3, 160, dtype=torch.uint8),))
     with pytest.raises(ValueError, match="party 1 sent 'round keys' a second time"):
-        run.aggregator.accept(view.memory, again, view)
+        run.aggregator.opening.accept(view.memory, again, view)
     with pytest.raises(ValueError, match="'round keys' of party 1 has shape"):
-        run.aggregator.accept(view.memory, replace(again, pieces=(again.pieces[0][:, 1:],)), view)
+        run.aggregator.opening.accept(view.memory, replace(again, pieces=(again.pieces[0][:, 1:],)), view)
     with pytest.raises(ValueError, match="party 3 sent 'round keys', which only parties 0, 1, 2 may send"):
-        run.aggregator.accept(view.memory, replace(again, senders=(3,)), view)
+        run.aggregator.opening.accept(view.memory, replace(again, senders=(3,)), view)
 
 
 def test_nothing_is_masked_under_round_keys_that_nothing_authenticates():

@@ -13,15 +13,17 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_vfl.aggregators.secure import layer as secure_layer
-from lightning_vfl.aggregators.secure.layer import IDS, ROUND_KEYS, SHARES, SecureLayer
+from lightning_vfl.aggregators.secure import opening
+from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure.opening import IDS, LayerOpening, check_selection
 from lightning_vfl.aggregators.secure.period_keys import KEYS, Keys
-from lightning_vfl.aggregators.secure.recovery import Recovery
-from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed, reused
+from lightning_vfl.aggregators.secure.recovery import ROUND_KEYS, SHARES, Recovery
+from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed
 from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import PartyView
 from tests.examples import examples
+from tests.keystream_uses import reused
 
 IDS_OF_BATCH = [40, 7, 1000, 3, 12]
 
@@ -39,9 +41,9 @@ def view_of(layer, roster, round=0, stage="fit", called=None, present=None, memo
 def opened(layer, view):
     """All messages at the beginning of a round, each of which is accepted; the view keeps the memory."""
     messages = []
-    for message in layer.open(view.memory, view):
+    for message in LayerOpening(layer).open(view.memory, view):
         messages.append(message)
-        layer.accept(view.memory, message, view)
+        LayerOpening(layer).accept(view.memory, message, view)
     return messages
 
 
@@ -68,7 +70,7 @@ class Recorded(Sealed):
 
 @pytest.fixture
 def nonces(monkeypatch):
-    monkeypatch.setattr(secure_layer, "Sealed", Recorded)
+    monkeypatch.setattr(opening, "Sealed", Recorded)
     monkeypatch.setattr(Recorded, "used", [])
     return Recorded.used
 
@@ -80,11 +82,16 @@ def of_small_words(layer, roster, monkeypatch, drawn):
     """Masks in a small ring, whose keystream words are chosen: ``drawn[pair]`` stands for a pair's word."""
     view = view_of(layer, roster)
     opened(layer, view)
-    names = {}
+    names, make = {}, PairKeystream.__init__
+
+    def noting(self, key, *word):
+        make(self, key, *word)
+        self.key = key
 
     def add_to(self, values, round, sign=1):
-        values += np.array(sign * drawn[names.setdefault(self._key_name, len(names))], np.int64).astype(values.dtype)
+        values += np.array(sign * drawn[names.setdefault(self.key, len(names))], np.int64).astype(values.dtype)
 
+    monkeypatch.setattr(PairKeystream, "__init__", noting)
     monkeypatch.setattr(PairKeystream, "add_to", add_to)
     return view
 
@@ -93,8 +100,7 @@ def of_small_words(layer, roster, monkeypatch, drawn):
 @pytest.mark.parametrize("hidden", [(0, 0, 0), (1, 0, 1), (1, 1, 1)])
 def test_all_uploads_of_a_given_sum_are_equally_likely(monkeypatch, bits, hidden):
     """Lemma 4.1 by enumeration over all words of the three pairs, through the layer."""
-    uses, size = [], 2**bits
-    layer, drawn = SecureLayer(bits=bits, ledger=uses.append), {}
+    size, layer, drawn = 2**bits, SecureLayer(bits=bits), {}
     view = of_small_words(layer, Roster.singles(3), monkeypatch, drawn)
     seen, alone = Counter(), [Counter() for _ in range(3)]
     for words in itertools.product(range(size), repeat=3):
@@ -105,7 +111,7 @@ def test_all_uploads_of_a_given_sum_are_equally_likely(monkeypatch, bits, hidden
             layer.mask(values, party, (0, 1, 2), "embeddings", 0, view)
             sent.append(int(values[0]))
             alone[party][sent[-1]] += 1
-        assert int(layer.ring_sum([np.array([word], np.uint32) for word in sent])[0]) == sum(hidden) % size
+        assert int(layer.sums.add([np.array([word], np.uint32) for word in sent])[0]) == sum(hidden) % size
         seen[tuple(sent)] += 1
     of_that_sum = [s for s in itertools.product(range(size), repeat=3) if sum(s) % size == sum(hidden) % size]
     assert seen == dict.fromkeys(of_that_sum, size)
@@ -130,11 +136,10 @@ def test_masks_cancel_over_the_whole_set_and_no_other(layout):
                 assert bool((total == 0).any()) == (size == len(members))
 
 
-def test_streams_of_purposes_stages_segments_ranks_and_rounds_never_meet():
+def test_streams_of_purposes_stages_segments_ranks_and_rounds_never_meet(uses):
     """All of a party's masks under one set of keys: no two words are alike beyond chance, no block is used twice."""
-    uses = []
     roster = Roster(((0,), (1, 2), (3,)), active=0)
-    layer = SecureLayer("segments", rekey_every=100, ledger=uses.append)
+    layer = SecureLayer("segments", rekey_every=100)
     memory, seen = Keys(), []
     for stage in ("sanity check", "validation", "fit"):
         for number in range(3):
@@ -289,15 +294,16 @@ def test_messages_are_of_one_length_whoever_holds_what():
 def test_a_changed_selection_is_noticed(place, bit, party):
     roster, layer = Roster.singles(4, active=0), SecureLayer("segments")
     view = view_of(layer, roster)
-    keys, ids = layer.open(view.memory, view), None
+    begin = LayerOpening(layer)
+    keys, ids = begin.open(view.memory, view), None
     for message in keys:
         if message.kind == IDS:
             ids = message
             break
-        layer.accept(view.memory, message, view)
+        begin.accept(view.memory, message, view)
     ids.pieces[0][party, place] ^= 1 << bit
     with pytest.raises(ValueError, match="message 0"):
-        layer.accept(view.memory, ids, view)
+        begin.accept(view.memory, ids, view)
 
 
 def test_a_selection_of_another_round_is_not_taken_again():
@@ -306,19 +312,19 @@ def test_a_selection_of_another_round_is_not_taken_again():
     view = view_of(layer, roster, 1, memory=memory)
     opened(layer, view)
     with pytest.raises(MalformedMessage, match=r"party 0 sent 'record ids' of round 0 of fit .*, but this is round 1"):
-        layer.accept(memory, old, view)
+        LayerOpening(layer).accept(memory, old, view)
     with pytest.raises(MalformedMessage, match="of party 0 cannot be opened: this is not message 1"):
-        layer.accept(memory, replace(old, round=view.names), view)
+        LayerOpening(layer).accept(memory, replace(old, round=view.names), view)
 
 
 def test_computing_other_records_than_were_selected_is_noticed():
     roster, layer = Roster.singles(3, active=0), SecureLayer()
     view = view_of(layer, roster)
     opened(layer, view)
-    layer.check_selection(view.memory, view)
+    check_selection(view.memory, view)
     other = replace(view, rows=Rows(torch.tensor([40, 7, 1000, 3, 13]), 0, 5))
     with pytest.raises(RuntimeError, match="party 1 computes other records"):
-        layer.check_selection(view.memory, other)
+        check_selection(view.memory, other)
 
 
 def test_who_is_not_called_is_sent_no_selection():
@@ -373,7 +379,7 @@ def test_what_is_announced_is_what_is_sent_and_has_a_closed_form(parties, active
         }
         legs = {
             leg.kind: leg
-            for leg in layer.opening_legs(5, roster, Roll.everyone(roster.parties).called, number, number - 1)
+            for leg in LayerOpening(layer).legs(5, roster, Roll.everyone(roster.parties).called, number, number - 1)
         }
         assert {kind: {m: n for m, n in enumerate(leg.bytes.tolist()) if n} for kind, leg in legs.items()} == sent
         others = parties - 1

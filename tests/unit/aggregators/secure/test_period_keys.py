@@ -7,6 +7,7 @@ import torch
 
 from lightning_vfl.aggregators import MaskedSum, PoissonBinomial
 from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure.opening import LayerOpening
 from lightning_vfl.aggregators.secure.period_keys import KEYS, NONCES, Keys
 from lightning_vfl.crypto import Identities, KeyPair
 from lightning_vfl.errors import ConfigurationError
@@ -49,7 +50,7 @@ def test_signed_keys_are_accepted_and_have_their_size(folder, settings):
         assert len(heard.sent[KEYS, m]) == 32 + 64
         assert run.views[m].memory.publics == run.views[0].memory.publics
     assert len({heard.sent[NONCES, m] for m in range(4)}) == 4
-    legs = {leg.kind: leg for leg in run.aggregator.opening_legs(4, run.roster, torch.ones(4).bool(), 0, -1)}
+    legs = {leg.kind: leg for leg in run.aggregator.opening.legs(4, run.roster, torch.ones(4).bool(), 0, -1)}
     assert legs[KEYS].bytes.tolist() == [3 * 96] * 4
     assert legs[NONCES].bytes.tolist() == [3 * 32] * 4
 
@@ -83,15 +84,15 @@ def test_a_replayed_key_is_refused(folder, of):
     old = {}
 
     def opened(views, replayed):
-        for sent in zip(*(aggregator.open(view.memory, view) for view in views), strict=True):
+        for sent in zip(*(aggregator.opening.open(view.memory, view) for view in views), strict=True):
             kind, pieces = sent[0].kind, [message.pieces[0] for message in sent]
             if replayed:
                 pieces[1] = old[kind]
             old.setdefault(kind, pieces[1])
-            aggregator.accept(views[0].memory, Message(kind, "peers", (0, 1, 2, 3), tuple(pieces)), views[0])
+            aggregator.opening.accept(views[0].memory, Message(kind, "peers", (0, 1, 2, 3), tuple(pieces)), views[0])
             honest = Message(kind, "peers", (0, 1, 2, 3), tuple(message.pieces[0] for message in sent))
             for view in views[1:]:
-                aggregator.accept(view.memory, honest, view)
+                aggregator.opening.accept(view.memory, honest, view)
 
     opened(views, False)
     if of == "run":
@@ -108,32 +109,32 @@ def test_malformed_and_repeated_key_messages_are_refused_and_the_sender_named(fo
     for settings, size in (({}, 32), ({"recovery": "auto"}, 64), ({"identities": folder}, 96)):
         aggregator = MaskedSum(**settings).among(Roster.singles(4))
         view = view_of(4, 0)
-        said = aggregator.open(view.memory, view)
+        said = aggregator.opening.open(view.memory, view)
         while next(said).kind == NONCES:
             view.memory.nonces = dict.fromkeys(range(4), bytes(32))
         right = torch.zeros(4, size, dtype=torch.uint8)
         for piece in (right[:, 1:], right[:3], right.to(torch.int64), right.reshape(-1)):
             with pytest.raises(ValueError, match="'public keys' of party 1"):
-                aggregator.accept(view.memory, Message(KEYS, "peers", (1,), (piece,)), view)
+                aggregator.opening.accept(view.memory, Message(KEYS, "peers", (1,), (piece,)), view)
         with pytest.raises(ValueError, match="party 4 sent 'public keys', which only parties 0, 1, 2, 3 may send"):
-            aggregator.accept(view.memory, Message(KEYS, "peers", (4,), (right,)), view)
+            aggregator.opening.accept(view.memory, Message(KEYS, "peers", (4,), (right,)), view)
     run = Parties(4)
     again = Message(KEYS, "peers", (1,), (torch.zeros(4, 32, dtype=torch.uint8),))
     with pytest.raises(ValueError, match="party 1 has sent public keys twice in one key period"):
-        run.aggregator.accept(run.views[0].memory, again, run.views[0])
+        run.aggregator.opening.accept(run.views[0].memory, again, run.views[0])
 
 
 def test_a_second_nonce_is_refused_and_without_all_of_them_nothing_is_signed(folder):
     aggregator = MaskedSum(identities=folder).among(Roster.singles(4))
     view = view_of(4, 0)
-    said = aggregator.open(view.memory, view)
+    said = aggregator.opening.open(view.memory, view)
     own = next(said)
     with pytest.raises(ValueError, match=r"nonces of parties \[1, 2, 3\] have not arrived"):
         next(said)
-    aggregator.accept(view.memory, own, view)
+    aggregator.opening.accept(view.memory, own, view)
     other = Message(NONCES, "peers", (0,), (torch.zeros(4, 32, dtype=torch.uint8),))
     with pytest.raises(ValueError, match="party 0 has sent two session nonces"):
-        aggregator.accept(view.memory, other, view)
+        aggregator.opening.accept(view.memory, other, view)
 
 
 def test_identities_change_no_result_and_no_checkpoint_is_held_to_them(folder):
@@ -156,9 +157,9 @@ def test_the_summary_says_that_unsigned_keys_could_be_replaced(folder):
     roster = Roster.singles(4)
     words = "it is trusted not to replace public keys, which nobody signs (identities)"
     for inner in (MaskedSum(), MaskedSum(recovery="auto")):
-        assert words in inner.among(roster).protection(1)
-        assert words in PoissonBinomial(inner).among(roster).protection(1)
-    assert "identities" not in MaskedSum(identities=folder).among(roster).protection(1)
+        assert words in inner.among(roster).wire.protection(1)
+        assert words in PoissonBinomial(inner).among(roster).wire.protection(1)
+    assert "identities" not in MaskedSum(identities=folder).among(roster).wire.protection(1)
 
 
 def test_signing_keys_are_identities_or_fresh_every_period(folder):
@@ -175,8 +176,8 @@ def test_signing_keys_are_identities_or_fresh_every_period(folder):
 
 
 def open_round_of(layer, memory, view):
-    for message in layer.open(memory, view):
-        layer.accept(memory, message, view)
+    for message in LayerOpening(layer).open(memory, view):
+        LayerOpening(layer).accept(memory, message, view)
 
 
 def test_seeded_secrets_are_the_same_in_every_process(folder):
@@ -184,6 +185,6 @@ def test_seeded_secrets_are_the_same_in_every_process(folder):
     for settings in ({"recovery": "auto"}, {"identities": folder}, {"recovery": "auto", "identities": folder}):
         aggregator = MaskedSum(insecure_seeded_secrets=True, **settings).among(Roster.singles(4))
         first, second = (
-            open_round(aggregator, Keys(), replace(view_of(4, 0), parties=tuple(range(4)))) for _ in range(2)
+            open_round(aggregator.opening, Keys(), replace(view_of(4, 0), parties=tuple(range(4)))) for _ in range(2)
         )
         assert (first.publics, first.nonces, first.verify) == (second.publics, second.nonces, second.verify)

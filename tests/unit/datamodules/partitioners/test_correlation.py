@@ -99,7 +99,13 @@ def test_the_score_is_the_one_of_vertibench(features, parties, score):
 
 
 @pytest.mark.parametrize(
-    ("columns", "parties", "seed"), [(4, 2, 0), (6, 3, 1), (7, 2, 0), (8, 2, 1), (8, 3, 0), (8, 3, 1)]
+    ("columns", "parties", "seed"),
+    [
+        (4, 2, 0),
+        (6, 3, 1),
+        (7, 2, 0),
+        *(pytest.param(8, *more, marks=pytest.mark.slow) for more in ((2, 1), (3, 0), (3, 1))),
+    ],
 )
 def test_small_tables_are_cut_as_well_as_by_trying_everything(columns, parties, seed):
     features = mixed(columns, seed)
@@ -118,7 +124,7 @@ def test_small_tables_are_cut_as_well_as_by_trying_everything(columns, parties, 
 def test_a_larger_beta_never_gives_a_lower_score():
     features = load_breast_cancer().data
     correlation = spearman(features)
-    betas = np.array([0.0, 0.1, 0.5, 0.51, 0.9, 1.0])
+    betas = np.array([0.0, 0.5, 0.51, 1.0])
     scores = np.array([by_definition(correlation, cut(features, 3, beta)) for beta in betas])
     assert (np.diff(scores) > 0).all()
     wanted = scores[0] + betas * (scores[-1] - scores[0])

@@ -19,7 +19,10 @@ def widths(parties, alpha, seed, columns):
 # ---- the draw
 
 
-@pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0, (0.5, 1.0, 3.0)])
+@pytest.mark.parametrize(
+    "alpha",
+    [0.05, pytest.param(1.0, marks=pytest.mark.slow), pytest.param(20.0, marks=pytest.mark.slow), (0.5, 1.0, 3.0)],
+)
 def test_each_share_is_distributed_as_a_dirichlet_has_it(alpha):
     """The share of one party is Beta(a, A - a), A the sum of all: scipy's, which draws nothing here."""
     draws = np.stack([draw_shares(alpha, 3, seed, "test") for seed in range(2000)])

@@ -110,7 +110,7 @@ def test_arrays_are_counted_as_the_numbers_that_they_become(tmp_path, monkeypatc
     assert len(read_views(path, None, None).labels) == numbers
 
 
-@pytest.mark.parametrize("cells", [False, True])
+@pytest.mark.parametrize("cells", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_matlab_files_are_unpacked_in_pieces_first(tmp_path, monkeypatch, cells):
     path = mat_bomb(tmp_path / "x.mat", MANY // 8, cells)
     read = read_mat if cells else lambda path: read_views(path, None, "Y")

@@ -1,0 +1,160 @@
+"""Embeddings and model updates in the clear: how they travel if an aggregator has no part that hides them."""
+
+from abc import ABC
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.messages import (
+    GRADIENTS,
+    UPDATES,
+    check_message,
+    gradients_in,
+    only,
+    refuse_infinite,
+    width_of,
+)
+from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, SharedBottoms, Traits, Wire
+from lightning_vfl.types import Roll, Roster
+from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
+
+EMBEDDINGS = "embeddings"  # kind of the uploads
+
+
+def wire_of(aggregator: Aggregator) -> Wire:
+    """The aggregator's wire; ``InTheClear`` if it has none."""
+    return aggregator.wire or InTheClear(aggregator)
+
+
+def shared_bottoms_of(aggregator: Aggregator) -> SharedBottoms:
+    """How the aggregator joins model updates; ``UpdatesInTheClear`` if it has no such part."""
+    return aggregator.shared_bottoms or UpdatesInTheClear()
+
+
+class EmbeddingWire(Wire, ABC):
+    """A wire whose uploads have the shape of embeddings: one float32 leg to the server, gradients back.
+
+    Subclass it for embeddings that a party changes before it sends them.
+    """
+
+    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        return (Leg(EMBEDDINGS, "server", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double()),)
+
+    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+        return gradients_leg(rows, widths)
+
+    def needed(self, parties: int) -> int:
+        return 1
+
+    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
+        return arrived
+
+    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class InTheClear(EmbeddingWire):
+    """Embeddings as they are; the server computes ``plain`` of them."""
+
+    aggregator: Aggregator
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+
+    def protection(self, uploads: int) -> str | None:
+        return None
+
+    def party_side(self) -> "ClearParty":
+        return ClearParty()
+
+    def server_side(self) -> "PlainServer":
+        return PlainServer(self.aggregator)
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        return self.server_side().aggregate(contribution.leaves, roll, view.present)
+
+
+class ClearParty(PartySide):
+    """Parties that send their embeddings as they are."""
+
+    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+        yield Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)
+
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+        return gradients_in(answer, contribution.leaves, view)
+
+
+class _Saved(NamedTuple):
+    """The uploads and the aggregate with its autograd graph, for the server's answer."""
+
+    h: tuple[Tensor, ...]
+    z: Tensor
+
+
+@dataclass(frozen=True)
+class PlainServer(ServerSide):
+    """A server that computes ``plain`` of the embeddings that it receives, and differentiates it by autograd."""
+
+    aggregator: Aggregator
+
+    def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        message, rows = only(messages), len(view.rows.ids)
+        shapes = {m: (rows, view.widths[m]) for m in view.roll.counted}
+        check_message(message, EMBEDDINGS, "server", shapes, None, view.names, view.roll.included_parties)
+        refuse_infinite(message)
+        like = message.pieces[0] if message.pieces else view.rows.ids.new_zeros((), dtype=torch.get_default_dtype())
+        arrived = dict(zip(message.senders, message.pieces, strict=True))
+        h = tuple(arrived[m] if m in arrived else like.new_zeros(rows, width) for m, width in enumerate(view.widths))
+        return self.aggregate(h, view.roll, view.present)
+
+    def aggregate(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Aggregate:
+        """``plain`` of these embeddings, with the autograd graph that ``answer`` needs."""
+        with torch.enable_grad():
+            leaves = tuple(x.detach().requires_grad_() for x in h)
+            z = self.aggregator.plain(leaves, roll, present)
+        widths = tuple(x.shape[1] for x in h)
+        return Aggregate(z.detach(), self.aggregator.columns(widths, roll), saved=_Saved(leaves, z))
+
+    def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
+        saved, members = aggregate.saved, view.roll.included_parties
+        uploads = [saved.h[m] for m in members]
+        found: tuple[Tensor | None, ...] = (None,) * len(uploads)
+        if uploads and saved.z.requires_grad:
+            found = torch.autograd.grad(saved.z, uploads, grad, allow_unused=True)
+        pieces = tuple(torch.zeros_like(h) if g is None else g for g, h in zip(found, uploads, strict=True))
+        return Message(GRADIENTS, "parties", (), pieces, receivers=members, round=view.names)
+
+
+class UpdatesInTheClear(SharedBottoms):
+    """Model updates as they are, in float32."""
+
+    @property
+    def bits(self) -> int:
+        return FLOAT_BITS
+
+    def tell(self, updates: Mapping[int, Tensor], view: PartyView) -> Message:
+        members = tuple(sorted(updates))
+        return Message(UPDATES, "server", members, tuple(updates[m] for m in members), round=view.names)
+
+    def join(self, message: Message, view: ServerView) -> Tensor:
+        group = group_of(message, view.roster)
+        shapes = dict.fromkeys(group, (width_of(message),))
+        check_message(message, UPDATES, "server", shapes, None, view.names, group)
+        return torch.stack(message.pieces).sum(0)
+
+
+def gradients_leg(rows: int, widths: tuple[int, ...]) -> Leg:
+    """The gradient of each party's embedding, float32, (rows, D_m)."""
+    return Leg(GRADIENTS, "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
+
+
+def group_of(message: Message, roster: Roster) -> tuple[int, ...]:
+    """The group of the first sender; nobody if there is no sender or no such party."""
+    first = message.senders[0] if message.senders else None
+    return next((group for group in roster.groups if first in group), ())

@@ -1,0 +1,142 @@
+"""FedVS before training: every party shares its records with all others as values of a polynomial."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks
+from lightning_vfl.aggregators.coded.coding import Coding
+from lightning_vfl.aggregators.coded.messages import DATA, check_data_shares
+from lightning_vfl.aggregators.coded.scale import Scale
+from lightning_vfl.aggregators.parts import Setup
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field import FixedPoint, auto_weight_bits
+from lightning_vfl.types import PartyRecords, Roster, Stage
+from lightning_vfl.wire import Gate, Leg, Message, PartyView
+
+SHARED_AT_ONCE = 2**21  # share elements of one message of set-up: 16 MiB
+QUANTISED_AT_ONCE = 8192  # records
+
+
+@dataclass(eq=False)
+class Shares:
+    """What P hosted parties hold after set-up: a share of everybody's data, columns of all parties side by side.
+
+    Args:
+        holders: the P parties.
+        blocks: which record is where.
+        offsets: (M + 1,) where each party's columns begin.
+        table: (P, coded rows, Σ W), int32 if the modulus fits.
+        filled: coded rows that have arrived, by sender.
+    """
+
+    holders: tuple[int, ...]
+    blocks: Blocks
+    offsets: tuple[int, ...]
+    table: Tensor
+    filled: dict[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the table."""
+        return self.table.nbytes
+
+
+@dataclass(frozen=True)
+class DataShares(Setup):
+    """The set-up of ``LagrangeCoded``: the scale of the weights is settled, then data shares go from party to party.
+
+    Args:
+        coding: the code.
+        scale: units of data and weights.
+        equivalent: nothing is shared, because rounds compute without shares; traffic is counted all the same.
+    """
+
+    coding: Coding
+    scale: Scale
+    equivalent: bool
+
+    def arrangement(self, records: int, parties: int, seed: int, stage: Stage) -> Blocks:
+        return arrangement(self.coding, records, parties, seed, stage)
+
+    def legs(self, records: int, basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        m = roster.parties
+        k = self.coding.blocks_for(m)
+        elements = -(-records // k) * torch.tensor(basis)
+        flops = 2.0 * m * (k + self.coding.privacy) * elements.double()
+        return (Leg(DATA, "peers", (m - 1) * elements, self.coding.field.wire_bits, flops, gate=Gate.ALL),)
+
+    def propose(self, records: PartyRecords, party: int, weight: Tensor, roster: Roster) -> Mapping[str, int]:
+        """The most scale bits at which the party's own part of a sum cannot wrap around."""
+        field, l_x = self.coding.field, self.scale.l_x
+        codec, headroom = FixedPoint(field, l_x, 0), self.scale.headroom if self.scale.given == "auto" else 1.0
+        expected = weight.abs().clamp(min=len(weight) ** -0.5 / 4)  # weights that begin as zeros do not stay zeros
+        bits = []
+        for ids in torch.split(torch.arange(len(records)), QUANTISED_AT_ONCE):
+            x = codec.quantise_data(records.basis(party, ids))
+            bits.append(auto_weight_bits(field, l_x, x, expected, roster.parties, headroom))
+        return {"l_w": min(bits)}
+
+    def settle(self, proposals: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+        """The smallest of the proposed scale bits, or the given ones if they are not more."""
+        least, given = min(proposal["l_w"] for proposal in proposals), self.scale.given
+        if given == "auto":
+            return {"l_w": least}
+        if given > least:
+            raise ConfigurationError(
+                f"scale: {given} overflows with the weights that training begins with, for l_x = {self.scale.l_x}, p = "
+                f"{self.coding.field.modulus} and {len(proposals)} parties; use scale: auto, {least} or less, or a "
+                "larger field"
+            )
+        return {"l_w": given}
+
+    def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Shares | None:
+        if self.equivalent:
+            return None
+        m, (seed, stage, _) = view.roster.parties, view.names
+        blocks = self.arrangement(records, m, seed, stage)
+        word = torch.int32 if self.coding.field.modulus <= 2**31 else torch.int64
+        table = torch.empty((len(view.parties), blocks.rows, sum(basis)), dtype=word)
+        offsets = tuple(np.cumsum((0, *basis)).tolist())
+        return Shares(view.parties, blocks, offsets, table, dict.fromkeys(range(m), 0))
+
+    def offer(self, records: PartyRecords, memory: Shares | None, view: PartyView) -> Iterator[Message]:
+        if memory is None:
+            return
+        m, field = view.roster.parties, self.coding.field
+        code, codec = self.coding.code(m), FixedPoint(field, self.scale.l_x, 0)
+        for party in view.parties:
+            width = memory.offsets[party + 1] - memory.offsets[party]
+            step = max(1, SHARED_AT_ONCE // (m * width))
+            for start in range(0, memory.blocks.rows, step):
+                ids = memory.blocks.at(start, min(start + step, memory.blocks.rows))  # (rows, K)
+                padded = ids == PADDING
+                basis = records.basis(party, ids.masked_fill(padded, 0).flatten())
+                x = codec.quantise_data(basis).view(*ids.shape, width)
+                if padded.any():
+                    x[padded.to(x.device)] = 0
+                x = field.embed(x).transpose(0, 1)
+                masks = self.coding.masks(view.names, f"data {start}", [party], [len(ids)], self.coding.privacy, width)
+                shares = code.share(x, masks.to(x.device))
+                yield Message(DATA, "peers", (party,), (shares,), round=view.names)
+
+    def accept(self, memory: Shares, message: Message, view: PartyView) -> Shares:
+        check_data_shares(message, memory, SHARED_AT_ONCE, self.coding.field, view)
+        (sender,), (shares,) = message.senders, message.pieces
+        start, columns = memory.filled[sender], slice(memory.offsets[sender], memory.offsets[sender + 1])
+        own = shares if len(view.parties) == view.roster.parties else shares[list(view.parties)]
+        memory.table[:, start : start + own.shape[1], columns] = own
+        memory.filled[sender] = start + own.shape[1]
+        return memory
+
+
+def arrangement(coding: Coding, records: int, parties: int, seed: int, stage: Stage) -> Blocks:
+    """How N records are stacked in coded rows: shuffled for training.
+
+    Evaluation goes through its records in order, so that K records in succession make a coded row.
+    """
+    k = coding.blocks_for(parties)
+    return Blocks.shuffled(records, k, seed, stage) if stage is Stage.FIT else Blocks(records, k)

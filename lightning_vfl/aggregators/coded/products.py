@@ -1,0 +1,265 @@
+"""FedVS in a round: weights are shared, every party multiplies on shares, and the server decodes the mean."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from math import log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.clear import gradients_leg
+from lightning_vfl.aggregators.coded.coding import Coding, received_by, refuse_partly_held
+from lightning_vfl.aggregators.coded.data_shares import Shares, arrangement
+from lightning_vfl.aggregators.coded.messages import MODELS, PRODUCTS, ZEROS, check_model_shares, check_results
+from lightning_vfl.aggregators.coded.scale import Scale
+from lightning_vfl.aggregators.messages import GRADIENTS, blamed, gradients_by_party, only, refuse_outside
+from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field import FixedPoint
+from lightning_vfl.streams import stream
+from lightning_vfl.types import Roll, Roster
+from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, LinearForms, Message, PartyView, ServerView
+
+DEGREE = 2  # of the polynomial that the parties compute on shares: data times weights
+
+
+@dataclass(frozen=True)
+class ProductWire(Wire):
+    """The wire of ``LagrangeCoded``.
+
+    Args:
+        coding: the code.
+        scale: units of data and weights.
+        rerandomise: the cross terms of the uploads' polynomial are hidden.
+        equivalent: rounds compute the same integers without shares.
+    """
+
+    coding: Coding
+    scale: Scale
+    rerandomise: bool
+    equivalent: bool
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(False, False, True, self.equivalent, self.coding.wrong)
+
+    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        m, d, w = roster.parties, widths[0], torch.tensor(basis)
+        code, bits = self.coding.code(m), self.coding.field.wire_bits
+        results = torch.full((m,), rows * d)
+        weights = 2.0 * m * (1 + self.coding.privacy) * (w * d).double()
+        zeros = 2.0 * m * (code.threshold(DEGREE) - code.blocks) * results.double()
+        products = 2.0 * rows * int(w.sum()) * d * torch.ones(m).double()
+        # section 6.2: sharing the weights is (ln² M) / |B| of the work of a round's upload, and is slowed down like it
+        share = log(m) ** 2 / rows if rows else 1.0
+        models = Leg(MODELS, "peers", (m - 1) * w * d, bits, weights, gate=Gate.ALL, delay_share=share)
+        hiding = (Leg(ZEROS, "peers", (m - 1) * results, bits, zeros, gate=Gate.PREVIOUS),)
+        uploads = Leg(PRODUCTS, "server", results, bits, products, gate=Gate.RULE)
+        return (models, *(hiding if self.rerandomise else ()), uploads)
+
+    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+        """The gradients, and the server's interpolation, in equal parts."""
+        m = roster.parties
+        decoding = 2.0 * self.needed(m) * rows * widths[0] / m
+        return replace(gradients_leg(rows, widths), flops=torch.full((m,), decoding, dtype=torch.float64))
+
+    def needed(self, parties: int) -> int:
+        return self.coding.needed(self.coding.blocks_for(parties))
+
+    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
+        return arrived
+
+    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
+        refuse_partly_held(present, "LagrangeCoded")
+
+    def protection(self, uploads: int) -> str:
+        server = "the server learns the means only" if self.rerandomise else "uploads not re-randomised"
+        return self.coding.protection(self.equivalent, "others' data", server)
+
+    def party_side(self) -> "ProductParty":
+        return ProductParty(self.coding, self.scale, self.rerandomise)
+
+    def server_side(self) -> "ProductServer":
+        return ProductServer(self.coding, self.scale)
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        field, codec = self.coding.field, self.scale.codec(self.coding.field, view.agreed)
+        called = [i for i, party in enumerate(view.parties) if view.called[party]]  # late ones check for overflow too
+        integers = dict(zip(called, self.party_side().integers(contribution, called, view), strict=True))
+        mine = [i for i in called if roll.included[view.parties[i]]]
+        whole = torch.cat([integers[i] for i in mine])
+        x_of = linear_forms(contribution).basis
+        x = codec.quantise_data(torch.cat([x_of[i] for i in mine], dim=1))
+        if field.half < 2**53:  # no partial sum passes half the modulus: float64 is exact
+            total = (x.double() @ whole.double()).to(torch.int64)
+        else:
+            total = field.lift(field.matmul(field.embed(x), field.embed(whole)))
+        return _aggregate(total.double().mul_(2.0 ** -(codec.l_x + codec.l_w)) / len(mine))
+
+
+@dataclass(frozen=True)
+class ProductParty(PartySide):
+    """Parties that share their weights and multiply shares of data and weights."""
+
+    coding: Coding
+    scale: Scale
+    rerandomise: bool
+
+    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+        heard = yield self._share(contribution, view)
+        if heard.received is not None:
+            yield self._multiply(heard.received, heard.included, replace(view, parties=heard.parties))
+
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+        """X̃ᵀ times the party's piece, X̃ its rounded data: one product for all hosted parties with equal pieces."""
+        x_of, weights = linear_forms(contribution).basis, contribution.leaves
+        places = {party: i for i, party in enumerate(view.parties)}
+        shapes = {party: (len(x_of[i]), weights[i].shape[1]) for party, i in places.items()}
+        pieces = gradients_by_party(answer, shapes, view)
+        members = [party for party in view.parties if party in pieces]
+        one = all(pieces[party] is pieces[members[0]] for party in members)  # as a server in this process sends them
+        found: dict[int, Tensor] = {}
+        for some in ([members] if one else [[party] for party in members]) if members else []:
+            basis = torch.cat([x_of[places[party]] for party in some], dim=1)
+            rounded = self._codec(view).round_data(basis)
+            whole = (rounded.T @ pieces[some[0]].to(rounded.dtype)).to(basis.dtype)
+            parts = torch.split(whole, [x_of[places[party]].shape[1] for party in some])
+            found |= dict(zip(some, parts, strict=True))
+        hosted = zip(view.parties, weights, strict=True)
+        return tuple(found[party] if party in found else torch.zeros_like(w) for party, w in hosted)
+
+    def integers(self, contribution: Contribution, mine: Sequence[int], view: PartyView) -> list[Tensor]:
+        """The rounded weights of these hosted parties, (W_m, D) int64 each.
+
+        Raises:
+            ConfigurationError: if a sum could wrap around; every party checks its own part.
+        """
+        codec = self._codec(view)
+        weights = [contribution.leaves[i] for i in mine]
+        seed, stage, number = view.names
+        drawn = [
+            stream(seed, "weights", stage, number, view.parties[i]).random_raw(w.numel())
+            for i, w in zip(mine, weights, strict=True)
+        ]
+        whole: Tensor = codec.quantise_weights(torch.cat(weights), lambda n: np.concatenate(drawn))
+        integers = list(torch.split(whole, [len(w) for w in weights]))
+        basis = [linear_forms(contribution).basis[i] for i in mine]
+        _refuse_overflow(codec, basis, integers, [view.parties[i] for i in mine], int(view.called.sum()))
+        return integers
+
+    def _share(self, contribution: Contribution, view: PartyView) -> Message:
+        memory, code = _memory(view), self.coding.code(view.roster.parties)
+        mine = [i for i, party in enumerate(view.parties) if view.called[party]]
+        senders = tuple(view.parties[i] for i in mine)
+        integers = self.integers(contribution, mine, view)
+        elements = self.coding.field.embed(torch.cat(integers))
+        width = elements.shape[1]
+        sizes = [len(w) for w in integers]
+        masks = self.coding.masks(view.names, "weights", senders, sizes, self.coding.privacy, width)
+        shares = code.share_copies(elements, masks.to(elements.device), view.receivers)
+        pieces = torch.split(shares, sizes, dim=1)
+        message = Message(MODELS, "peers", senders, pieces, receivers=view.receivers, round=view.names)
+        if self.rerandomise:
+            rows = len(memory.blocks.coded_rows(view.rows.ids)[0])
+            copies = code.threshold(DEGREE) - code.blocks
+            free = self.coding.masks(view.names, "zeros", senders, [rows] * len(senders), copies, width)
+            zeros = code.share_zeros(free.to(elements.device), DEGREE, view.receivers)
+            pieces = torch.split(zeros, [rows] * len(senders), dim=1)
+            hiding = Message(ZEROS, "peers", senders, pieces, receivers=view.receivers, round=view.names)
+            message = replace(message, alongside=hiding)
+        return message
+
+    def _multiply(self, received: Message, included: Tensor, view: PartyView) -> Message:
+        memory, holders, field = _memory(view), list(view.parties), self.coding.field
+        rows, _ = memory.blocks.coded_rows(view.rows.ids)
+        check_model_shares(received, memory, len(rows), self.rerandomise, included, view)
+        device = received.pieces[0].device
+        hosted, length, width = memory.table.shape
+        tables = torch.tensor([memory.holders.index(party) for party in holders])
+        flat = (tables[:, None] * length + rows.cpu()).flatten()
+        data = memory.table.view(hosted * length, width).index_select(0, flat)
+        if len(received.senders) < view.roster.parties:
+            data = torch.cat([data[:, memory.offsets[s] : memory.offsets[s + 1]] for s in received.senders], dim=1)
+        weights = received_by(holders, received)
+        data = data.view(len(holders), len(rows), weights.shape[1]).to(device).to(torch.int64)
+        products = added = blamed(received, field.modulus, lambda: field.matmul(data, weights))
+        if (hiding := received.alongside) is not None:
+            zeros = received_by(holders, hiding).view(len(holders), len(hiding.senders), *products.shape[1:])
+            added = field.add(products, blamed(hiding, field.modulus, lambda: field.totals(zeros)))
+        return Message(PRODUCTS, "server", view.parties, added.unbind(0), round=view.names)
+
+    def _codec(self, view: PartyView) -> FixedPoint:
+        return self.scale.codec(self.coding.field, view.agreed)
+
+
+@dataclass(frozen=True)
+class ProductServer(ServerSide):
+    """A server that decodes the mean of the embeddings from products on shares."""
+
+    coding: Coding
+    scale: Scale
+
+    def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        message, field = only(messages), self.coding.field
+        m, ids = view.roster.parties, view.rows.ids
+        blocks = arrangement(self.coding, view.records, m, view.names.seed, view.names.stage)
+        code = self.coding.code(m)
+        needed = code.threshold(DEGREE)
+        corrected: tuple[int, ...] = ()
+        computed, within = blocks.coded_rows(ids)
+        check_results(message, PRODUCTS, len(computed), self.coding.needed(code.blocks), view)
+        if self.coding.wrong:  # numbers outside the field are wrong answers like any other
+            decoded = code.correct(torch.stack(message.pieces).remainder_(field.modulus), message.senders, DEGREE)
+            sums, corrected = decoded.values, tuple(message.senders[i] for i in decoded.wrong)
+        else:
+            refuse_outside(message.pieces, message.senders, PRODUCTS, field.modulus)
+            sums = code.decode(torch.stack(message.pieces[:needed]), message.senders[:needed], DEGREE)
+        wanted = sums[blocks.place(ids)[1], within]  # (B, D)
+        mean = self.scale.codec(field, view.agreed).dequantise(wanted) / len(view.roll.included_parties)
+        return _aggregate(mean, corrected)
+
+    def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
+        """(1/|S|) dL/dz for the parties in S."""
+        members = view.roll.included_parties
+        share = grad / max(len(members), 1)
+        return Message(GRADIENTS, "parties", (), (share,) * len(members), receivers=members, round=view.names)
+
+
+def linear_forms(contribution: Contribution) -> LinearForms:
+    """The contribution, whose form the aggregator has asked for."""
+    if not isinstance(contribution, LinearForms):
+        raise TypeError(f"LagrangeCoded computes on linear forms, not on {type(contribution).__name__}")
+    return contribution
+
+
+def _memory(view: PartyView) -> Shares:
+    if not isinstance(view.memory, Shares):
+        raise ConfigurationError(
+            "nobody has shared the records of this stage, because set-up has not run; give the trainer a datamodule, "
+            "or use evaluate: plain"
+        )
+    return view.memory
+
+
+def _refuse_overflow(
+    codec: FixedPoint, basis: Sequence[Tensor], integers: Sequence[Tensor], parties: Sequence[int], summands: int
+) -> None:
+    """Every party's own check: with a bound that costs one pass over the data, and exactly where the bound fails."""
+    if not len(basis[0]):
+        return
+    largest = torch.cat(list(basis), dim=1).abs().amax(0).double().mul_(2.0**codec.l_x).add_(1.0)
+    reach = largest[:, None] * torch.cat(list(integers)).double().abs_()  # |x̄| <= 2^l_x |x| + 1/2
+    owners = torch.repeat_interleave(torch.tensor([x.shape[1] for x in basis])).to(reach.device)
+    bounds = reach.new_zeros(len(basis), reach.shape[1]).index_add_(0, owners, reach).amax(1) * (1 + 2.0**-40)
+    order = bounds.argsort(descending=True)  # the message names a setting that fits the worst of them
+    for i in order[(bounds > codec.field.half // summands)[order]].tolist():
+        try:
+            codec.check_overflow(codec.quantise_data(basis[i]), integers[i], summands)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"party {parties[i]}: {error}; a resumed run takes a new scale") from None
+
+
+def _aggregate(mean: Tensor, corrected: tuple[int, ...] = ()) -> Aggregate:
+    columns = torch.ones(mean.shape[1], dtype=torch.bool)
+    return Aggregate(mean.to(torch.get_default_dtype()), columns, corrected=corrected)

@@ -1,0 +1,265 @@
+"""How masked sums travel: the parties' uploads, the server's sum, and the gradient back."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.clear import gradients_leg
+from lightning_vfl.aggregators.messages import GRADIENTS, gradients_in
+from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
+from lightning_vfl.aggregators.secure.codec import Codec, note_clipped
+from lightning_vfl.aggregators.secure.consent import LISTS, SIGNED
+from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure.messages import check_uploads
+from lightning_vfl.aggregators.secure.opening import check_selection
+from lightning_vfl.aggregators.secure.recovery import FIELD, LIMBS, REVEALED, ROUND_KEYS, WORD
+from lightning_vfl.aggregators.secure.ring_sums import RingSums
+from lightning_vfl.crypto.identities import SIGNATURE
+from lightning_vfl.crypto.keys import SIZE
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy.draws import OwnKeystreams
+from lightning_vfl.types import Roll, Roster
+from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, Message, PartyView, ServerView
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+UPLOADS = "masked embeddings"  # kind of the uploads
+
+
+@dataclass(frozen=True)
+class MaskedWire(Wire):
+    """Integers under masks that cancel in the sum.
+
+    Args:
+        layer: which sums there are, and how they are hidden.
+        codec: how embeddings become integers; None: the parties are not known yet.
+        roster: the parties; None: not known yet.
+        equivalent: rounds sum the same integers without masks.
+        claim: what the codec hides besides, in words, for the members of the smallest sum and so many uploads.
+    """
+
+    layer: SecureLayer
+    codec: Codec | None
+    roster: Roster | None
+    equivalent: bool
+    claim: Callable[[int, int], str] | None = None
+
+    @property
+    def traits(self) -> Traits:
+        loses_quietly = self.layer.layout == "segments" or self.layer.recovery is not None
+        return Traits(False, True, loses_quietly, self.equivalent, corrects=0)
+
+    # ---- traffic
+
+    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        sums, elements = self.layer.segments(roster), rows * torch.tensor(widths)
+        others = torch.tensor([len(sums.members[own[0]]) - 1 for own in sums.of])  # an addition for each of them
+        masked = Leg(UPLOADS, "server", elements, self.layer.bits, (elements * others).double())
+        if self.layer.recovery is None:
+            return (masked,)
+        m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
+        keys = Leg(ROUND_KEYS, "server", torch.full((m,), SIZE), 8, nothing, gate=Gate.PREVIOUS)
+        needed = self.needed(m)
+        signed = Leg(SIGNED, "server", torch.full((m,), SIGNATURE), 8, nothing, gate=needed)
+        lists = Leg(LISTS, "parties", torch.full((m,), needed * SIGNATURE), 8, nothing, gate=Gate.ALL, delay_share=0.0)
+        shares = Leg(REVEALED, "server", torch.full((m,), m * LIMBS), FIELD.wire_bits, nothing, gate=needed)
+        return masked, keys, signed, lists, shares
+
+    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+        return gradients_leg(rows, widths)
+
+    # ---- who takes part
+
+    def needed(self, parties: int) -> int:
+        return self.layer.sums.needed(parties)
+
+    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
+        return self.layer.takes_part(called, arrived, roster)
+
+    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
+        self.layer.refuse_partly_held(present, roster)
+
+    # ---- what is claimed
+
+    def protection(self, uploads: int) -> str:
+        said = self._masks()
+        if self.claim is None or self.roster is None:
+            return said
+        n = min(len(members) for members in self.layer.segments(self.roster).members)
+        return f"{said}; {self.claim(n, uploads)}"
+
+    def _masks(self) -> str:
+        if self.equivalent:
+            return "none: execution: equivalent sends no masks"
+        if self.layer.insecure_seeded_secrets:
+            return "none: insecure_seeded_secrets"
+        roster, recovery = self.roster, self.layer.recovery
+        alone = () if roster is None else self.layer.exposed(roster)
+        words = "the server learns sums of embeddings; with members that collude with it, the sums of the others"
+        if roster is not None and recovery is not None:
+            m, needed = roster.parties, recovery.needed(roster.parties)
+            words = (
+                f"the server learns sums of embeddings; with up to {recovery.tolerated(m, lies=False)} parties that "
+                f"collude with it, the sums of the others; if it lies about who is lost, with up to "
+                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties)"
+            )
+        if roster is not None and roster.active is not None and self.layer.layout == "segments":
+            words += (
+                f"; one that colludes is enough to read party {roster.active}'s columns of its segment, and party "
+                f"{roster.active} to read everything"
+            )
+        if self.layer.identities is None:
+            words += "; it is trusted not to replace public keys, which nobody signs (identities)"
+        if roster is not None and alone:
+            groups = ", ".join(str(roster.groups[number]) for number in alone)
+            words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
+        if roster is not None and (pairs := [group for group in roster.shared if len(group) == 2]):
+            groups = ", ".join(map(str, pairs))
+            words += f"; each of two parties learns the other's model updates in {groups} (allow_single)"
+        return words
+
+    # ---- the two sides
+
+    def party_side(self) -> "MaskedParty":
+        return MaskedParty(self.layer, self._known_codec())
+
+    def server_side(self) -> "MaskedServer":
+        return MaskedServer(self.layer.sums, self._known_codec())
+
+    def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
+        sums, width = self.layer.segments(view.roster), tuple(h.shape[1] for h in contribution.leaves)
+        mine, integers = self.party_side().integers(contribution, view)
+        slots = [(m, segment) for m in mine for segment in sums.of[m]]
+        values = dict(zip(slots, integers.numpy(), strict=True))
+        totals = []
+        for segment, members in enumerate(sums.members):
+            summands = [values[m, segment] for m in self.layer.sums.counted(members, roll)]
+            totals.append(np.stack(summands).sum(0) if summands else np.zeros(0, np.int64))
+        return self.server_side().aggregate(totals, view.roster, roll, width, view.rows.ids)
+
+    def _known_codec(self) -> Codec:
+        if self.codec is None:
+            raise ConfigurationError(
+                "the number of parties decides how embeddings become integers, and it is not known yet; call "
+                "aggregator.among(roster) and use the aggregator that it returns"
+            )
+        return self.codec
+
+
+class MaskedParty(PartySide):
+    """Parties that upload integers under masks.
+
+    Args:
+        layer: who may be summed, and how sums are hidden.
+        codec: how embeddings become integers.
+    """
+
+    def __init__(self, layer: SecureLayer, codec: Codec) -> None:
+        self.layer = layer
+        self.codec = codec
+        self._own = OwnKeystreams()
+
+    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+        heard = yield self._masked(contribution, view)
+        if self.layer.recovery is None:
+            return
+        heard = yield self.layer.consent(heard.included, replace(view, parties=heard.parties))
+        yield self.layer.reveal(heard.included, replace(view, parties=heard.parties), heard.received)
+
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+        """Clipping and rounding are passed straight through."""
+        return gradients_in(answer, contribution.leaves, view)
+
+    def integers(self, contribution: Contribution, view: PartyView) -> tuple[tuple[int, ...], Tensor]:
+        """The hosted parties that are called, and their integers (slots, B, D), party by party."""
+        sums, called = self.layer.segments(view.roster), view.called.tolist()
+        h = {m: leaf.detach() for m, leaf in zip(view.parties, contribution.leaves, strict=True) if called[m]}
+        if not h:
+            return (), torch.zeros(0, dtype=torch.int32)
+        slots = [number for number, (m, _) in enumerate(sums.slots) if m in h]
+        stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in map(sums.slots.__getitem__, slots)])
+        integers, share = self.codec.encode(stacked, slots, len(sums.slots), view.names, view.rows, self._own)
+        note_clipped(view, "clipped_share", share)
+        return tuple(h), integers
+
+    def _masked(self, contribution: Contribution, view: PartyView) -> Message:
+        layer, sums = self.layer, self.layer.segments(view.roster)
+        check_selection(view.memory, view)
+        mine, integers = self.integers(contribution, view)
+        words, pieces, keys, begin = integers.numpy().view(WORD), [], [], 0
+        called = tuple(view.called.nonzero().flatten().tolist())
+        for party in mine:
+            own = words[begin : begin + len(sums.of[party])]
+            begin += len(own)
+            for values, segment in zip(own, sums.of[party], strict=True):
+                members = called if layer.layout == "sum" else sums.members[segment]
+                layer.refuse_alone(members, view.roster)
+                if layer.recovery is None:
+                    layer.mask(values, party, members, "embeddings", segment, view)
+                else:
+                    keys.append(layer.mask_for_recovery(values, party, members, view))
+            pieces.append(torch.from_numpy(own))
+        sent = tuple(torch.from_numpy(np.frombuffer(key, np.uint8).copy()) for key in keys)
+        alongside = Message(ROUND_KEYS, "server", mine, sent, round=view.names) if sent else None
+        return Message(UPLOADS, "server", mine, tuple(pieces), alongside, round=view.names)
+
+
+@dataclass(frozen=True)
+class MaskedServer(ServerSide):
+    """A server that adds masked uploads and decodes the sums.
+
+    Args:
+        sums: which sums there are.
+        codec: what the integers stand for.
+    """
+
+    sums: RingSums
+    codec: Codec
+
+    def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
+        self._check(messages, view)
+        sums, uploads = self.sums.segments(view.roster), messages[0]
+        arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
+        totals = []
+        for segment, members in enumerate(sums.members):
+            counted = self.sums.counted(members, view.roll)
+            pieces = [arrived[m][sums.of[m].index(segment)].numpy() for m in counted]
+            total = self.sums.add(pieces) if pieces else np.zeros(0, WORD)
+            if pieces and uploads.alongside is not None:
+                self.sums.recover(total, uploads.alongside, messages[1], view)
+            totals.append(total)
+        return self.aggregate(totals, view.roster, view.roll, view.widths, view.rows.ids)
+
+    def aggregate(
+        self, totals: "Sequence[NDArray[Any]]", roster: Roster, roll: Roll, widths: tuple[int, ...], ids: Tensor
+    ) -> Aggregate:
+        """The aggregate from the sum of the integers of each segment."""
+        sums = self.sums.segments(roster)
+        width = widths[0] // len(sums.of[0])
+        columns = self.sums.columns(roster, width, roll)
+        nothing, parts = torch.zeros(len(ids), width, dtype=torch.float64), []
+        for members, total in zip(sums.members, totals, strict=True):
+            counted = self.sums.counted(members, roll)
+            parts.append(torch.from_numpy(self.codec.to_real(total, len(counted))) if counted else nothing)
+        value = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        return Aggregate(value.to(ids.device, torch.get_default_dtype()), columns)
+
+    def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
+        """Each member is sent the gradient of its segments."""
+        sums, included = self.sums.segments(view.roster), view.roll.included_parties
+        useful = grad if view.roll.complete else grad * aggregate.columns.to(grad.device)
+        parts = dict(enumerate(torch.split(useful, grad.shape[1] // len(sums.members), 1)))
+        pieces = tuple(sums.whole(parts, m) for m in included)
+        return Message(GRADIENTS, "parties", (), pieces, receivers=included, round=view.names)
+
+    def _check(self, messages: tuple[Message, ...], view: ServerView) -> None:
+        of, recovery = self.sums.segments(view.roster).of, self.sums.recovery is not None
+        kinds = (UPLOADS, ROUND_KEYS, REVEALED) if recovery else (UPLOADS,)
+        shapes = {m: (len(of[m]), len(view.rows.ids), view.widths[m] // len(of[m])) for m in view.roll.included_parties}
+        share, needed = (view.roster.parties, LIMBS), self.sums.needed(view.roster.parties)
+        check_uploads(messages, kinds, shapes, self.sums.bits, share, SIZE, FIELD.modulus, needed, view)

@@ -1,0 +1,77 @@
+"""The server's half of the Secure Layer: which sums a round has, who is in them, and how lost masks are removed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.secure.recovery import WORD, Recovery, reconstruct, round_masks, unmask
+from lightning_vfl.aggregators.secure.segments import Segments, segments
+from lightning_vfl.types import Roll, Roster
+from lightning_vfl.wire import Message, ServerView
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    UInts = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class RingSums:
+    r"""Sums in Z_{2^bits} over sets of parties. Everything here is public: the server has no key.
+
+    Args:
+        layout: which sums there are.
+        bits: of the ring, at most 32.
+        recovery: how the masks of lost parties are removed; None: they are not.
+    """
+
+    layout: Literal["sum", "segments"]
+    bits: int
+    recovery: Recovery | None
+
+    def segments(self, roster: Roster) -> Segments:
+        """The sums among these parties."""
+        return segments(self.layout, roster)
+
+    def needed(self, parties: int) -> int:
+        """How many parties have to answer in the last leg."""
+        return 1 if self.recovery is None else self.recovery.needed(parties)
+
+    def counted(self, members: tuple[int, ...], roll: Roll) -> tuple[int, ...]:
+        """The members whose uploads are in their sum; nobody if the segment is absent."""
+        there = self._is_there(members, roll)
+        return tuple(m for m in members if m in roll.included_parties) if there else ()
+
+    def columns(self, roster: Roster, width: int, roll: Roll) -> Tensor:
+        """(D_out,) bool, False in the segments that are absent; ``width`` is that of one segment."""
+        sums = self.segments(roster)
+        if roll.complete or self.layout == "sum":
+            return torch.ones(width * len(sums.members), dtype=torch.bool)
+        there = [self._is_there(members, roll) for members in sums.members]
+        return torch.tensor(there).repeat_interleave(width)
+
+    def add(self, pieces: "Sequence[UInts]") -> "UInts":
+        """The sum of at least one piece, in the ring."""
+        total = pieces[0].copy()
+        for piece in pieces[1:]:
+            total += piece
+        if self.bits < 8 * total.itemsize:
+            total &= WORD(2**self.bits - 1)
+        return total
+
+    def recover(self, total: "UInts", keys: Message, revealed: Message, view: ServerView) -> None:
+        """Remove the masks that did not cancel from the sum of the included parties' uploads, in place."""
+        parties = view.roster.parties
+        seeds = reconstruct(torch.stack(revealed.pieces), revealed.senders, self.needed(parties), parties)
+        included, called = view.roll.included, view.roll.called
+        survivors = {m: seeds[m] for m in range(parties) if included[m]}
+        lost = {m: seeds[m] for m in range(parties) if called[m] and not included[m]}
+        publics = {m: piece.numpy().tobytes() for m, piece in zip(keys.senders, keys.pieces, strict=True)}
+        unmask(total, survivors, lost, publics, self.bits, round_masks(view.names, view.rows), view.names.round)
+
+    def _is_there(self, members: tuple[int, ...], roll: Roll) -> bool:
+        return self.layout == "sum" or all(m in roll.included_parties for m in members)

@@ -1,0 +1,1 @@
+"""What a training costs its records in privacy: checks, plans, charges and books."""

@@ -1,0 +1,107 @@
+"""Charging a training for its records' privacy: the ledger is opened before the fit, and every round is charged."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.accounts.single_records import refuse_shared_statistics
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import Stage, VerticalBatch
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.training import TrainedModule
+
+
+def open_privacy(module: "TrainedModule", data: Any) -> None:
+    """Open the accounts of a fit, where something accounts for privacy; one process writes the ledger.
+
+    Raises:
+        ConfigurationError: without a datamodule; for bottoms and data in which one record tells of others; for a ledger
+            that is missing or does not fit.
+    """
+    if module.aggregator.accounting is None and not module.accounts_updates:
+        return
+    if data is None:
+        raise ConfigurationError(
+            f"{accounting_part(module)} accounts for the privacy of each record and needs to know the records; give "
+            "the trainer a VerticalDataModule instead of a loader"
+        )
+    refuse_what_links_records(module, data)
+    trainer, privacy, failure = module.trainer, module.privacy, None
+    if trainer.is_global_zero:
+        try:
+            privacy.open(len(data.records("train")), _ledger_folder(trainer), module.privacy_ledger)
+        except ConfigurationError as error:
+            failure = error
+    if trainer.world_size > 1:  # the other processes may see no file at all
+        failure, state = trainer.strategy.broadcast((failure, privacy.state()))
+        if not (trainer.is_global_zero or failure):
+            privacy.follow(state)
+    if failure is not None:
+        raise failure
+
+
+def refuse_what_links_records(module: "TrainedModule", data: Any) -> None:
+    """Refuse bottoms and data in which one record tells of others, which no figure of a record would count.
+
+    Raises:
+        ConfigurationError: naming the layer or the statistics, and what to use instead.
+    """
+    refuse_shared_statistics(accounting_part(module), module.bottoms.parties, module.hparams["party_shapes"], data)
+
+
+def accounting_part(module: "TrainedModule") -> str:
+    """The name of the part that accounts, for errors."""
+    return "update_noise" if module.aggregator.accounting is None else type(module.aggregator).__name__
+
+
+def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
+    """Charge the records of the joint batch with what the server can read of a round, also of one that is given up.
+
+    The charge is on the disk when this returns, and before any party uploads.
+
+    Args:
+        module: the protocol.
+        plan: of the round.
+        batch: this process's part of the joint batch.
+        reader: the party that joins the embeddings instead of a server. What it has drawn itself hides nothing from it.
+    """
+    accounting = module.aggregator.accounting
+    if module.privacy.accountant is None or accounting is None:
+        return
+    roster = module.roster if reader is None else replace(module.roster, active=reader)
+    released = accounting.released(plan.roll, plan.sent[0], roster)
+    parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
+    event = accounting.event(parties, module.embedding_widths, roster)
+    if event is not None:
+        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, event, joint_ids(batch))
+        if module.trainer.world_size > 1:
+            module.trainer.strategy.barrier("privacy ledger")
+
+
+def joint_ids(batch: VerticalBatch) -> Tensor:
+    """Positions of the records of the joint batch, on the CPU."""
+    ids = None if batch.joint is None else batch.joint.ids
+    return batch.record_ids.cpu() if ids is None else torch.from_numpy(ids)
+
+
+def _ledger_folder(trainer: Any) -> Path | None:
+    """The folder that also holds the folder of checkpoints; None: nothing is kept, as Lightning keeps nothing."""
+    if trainer.fast_dev_run:
+        return None
+    folder: Any = trainer.default_root_dir
+    if trainer.loggers:
+        logger = trainer.loggers[0]
+        version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
+        folder = os.path.join(logger.save_dir or folder, str(logger.name), version)
+    if "://" in str(folder):
+        raise ConfigurationError(
+            f"the privacy ledger has to be a file of this machine, and {folder} is none; give the trainer a local "
+            "default_root_dir and a logger with a local save_dir"
+        )
+    return Path(folder)

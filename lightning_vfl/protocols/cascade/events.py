@@ -1,0 +1,119 @@
+"""The END of a period: what the active party's messages are about, and the gradients in them."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.missing import Exclude, StandIn
+from lightning_vfl.protocols.cascade.memory import Late
+from lightning_vfl.protocols.cascade.plans import EventPlan
+from lightning_vfl.protocols.cascade.replicas import Replica
+from lightning_vfl.protocols.cascade.surrogate import half_squares
+from lightning_vfl.protocols.checks import labels_of
+from lightning_vfl.protocols.round import aggregator_notes
+from lightning_vfl.rounds.exchange import contribute, contribute_some
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.streams import seed_torch
+from lightning_vfl.types import Event, RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.wire import Embeddings, Message, ServerView
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.cascade import CascadeVFL
+
+
+class EventMessage(NamedTuple):
+    """What an active party sends at the END, as the receivers use it.
+
+    Args:
+        values: what the gradients are of, computed with the receivers' current parameters: embeddings (B, D_m), and the
+            parameters of the top.
+        gradients: of the same shapes, constants.
+        amplification: c, a scalar.
+        loss: the mean loss of the batch, a scalar.
+        notes: what is logged beside it.
+    """
+
+    values: list[Tensor]
+    gradients: list[Tensor]
+    amplification: Tensor
+    loss: Tensor
+    notes: dict[str, float | Tensor]
+
+
+def send_message(
+    module: "CascadeVFL", batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
+) -> EventMessage:
+    """What the active party of an event sends.
+
+    The first half is the active party's, with everything as it was at START; the second is the receivers', now.
+    """
+    replica, learning = module.memory.replicas.of[event.party], plan.round.learning
+    leaves, computed = collect(module, replica, batch, event, plan.round)
+    roster = module.planner.seen_from(event.party)
+    value, exchange = module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
+    output = replica.top(module.join(value, exchange.aggregate.columns))
+    loss = module.objective.loss(output, labels_of(batch))
+    wanted = [leaves[m] for m in learning] + (_trained(replica.top) if plan.steps else [])
+    gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
+    factor = (
+        _amplification(module, loss.detach(), replica) if event.party in module.amplified else torch.ones_like(loss)
+    )
+
+    # dropout as at START; and the same bottoms run, because their masks are drawn one after the other
+    seed_torch(module.device, module.seed, "networks", names.stage, names.round, module.global_rank)
+    now = module.bottoms.some(batch.features, computed)
+    if batch.present is not None and module.aggregator.wire is not None:  # zeros stood for rows that are not held
+        for i, m in enumerate(learning):
+            gradients[i] = gradients[i] * batch.present[:, m, None]
+    values = [now[m] for m in learning] + (_trained(module.top) if plan.steps else [])
+    return EventMessage(values, gradients, factor.detach(), loss.detach(), {**aggregator_notes(exchange)})
+
+
+def collect(
+    module: "CascadeVFL", replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The embeddings (B, D_m) that the active party joins, as leaves to take gradients of, and who computed any."""
+    parties, in_the_clear = module.roster.parties, module.aggregator.wire is None
+    computed = tuple(range(parties))
+    if in_the_clear:  # embeddings that nobody reads are not computed
+        computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
+    with torch.no_grad():
+        if len(computed) < parties:
+            h = contribute_some(replica.bottoms, batch.features, computed, module.embedding_widths).leaves
+        else:
+            hidden = None if in_the_clear else batch.present
+            h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
+    if module.missing.stand_in is not None:
+        h = _fill(module, module.missing.stand_in, h, batch, event, plan)
+    return tuple(x.detach().requires_grad_() for x in h), computed
+
+
+def _fill(
+    module: "CascadeVFL",
+    stand_in: StandIn,
+    h: tuple[Tensor, ...],
+    batch: VerticalBatch,
+    event: Event,
+    plan: RoundPlan,
+) -> tuple[Tensor, ...]:
+    """The policy's stand-ins for those who were not in time; what was late is remembered from when it comes."""
+    module.memory.receive(event.party, event.start)
+    for party, after in plan.late.items():
+        module.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
+    roll, names = plan.roll, RoundNames(module.seed, Stage.FIT, event.number)
+    view = ServerView(names, module.roster, joint_rows(batch), roll, module.embedding_widths)
+    arrived = tuple(h[m] for m in roll.included_parties)
+    filled = stand_in.fill(Message("embeddings", "server", roll.included_parties, arrived), view)
+    pieces = dict(zip(filled.senders, filled.pieces, strict=True))
+    return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
+
+
+def _amplification(module: "CascadeVFL", loss: Tensor, replica: Replica) -> Tensor:
+    """The factor c = max(1, q F^(q-1)), with the parameters that the embeddings came from."""
+    objective = loss + module.decay * half_squares(list(replica.bottoms.parameters()))
+    return (module.q * objective.clamp(min=0.0) ** (module.q - 1)).clamp(min=1.0)
+
+
+def _trained(network: nn.Module) -> list[Tensor]:
+    return [p for p in network.parameters() if p.requires_grad]

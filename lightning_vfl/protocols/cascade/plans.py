@@ -1,0 +1,258 @@
+"""A period of an active party, planned before anything is computed: who answers, who learns, how long it takes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.aggregators.clear import wire_of
+from lightning_vfl.networks.flops import Work
+from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
+from lightning_vfl.simulation.clock import VirtualClock, injected
+from lightning_vfl.simulation.faults import Faults, RoundOutcome
+from lightning_vfl.types import Roster
+from lightning_vfl.wire import Gate, Leg
+
+IDS, ID_BITS = "record ids", 64
+
+Rounds = Callable[[RoundCosts, Tensor, RoundOutcome, RoundOutcome, Callable[[Tensor, Tensor], Tensor]], RoundPlan]
+
+
+class Networks(NamedTuple):
+    """What events cost for: FLOPs of a record, and numbers in the top."""
+
+    bottoms: list[Work]
+    top: Work
+    top_size: int
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EventPlan:
+    """What is going to happen in a period.
+
+    Args:
+        round: the collection and the delivery; its seconds are those from START to END.
+        there: whether the active party is; without it, nothing happens in this period.
+        steps: the collaborator gets the top's gradient and steps.
+        returns: the active party gets the top back.
+    """
+
+    round: RoundPlan
+    there: bool
+    steps: bool
+    returns: bool
+
+    @property
+    def changes(self) -> bool:
+        """Whether anybody learns."""
+        return bool(self.round.learning) or self.steps
+
+
+class EventPlanner:
+    """Costs and outcomes of periods, each seen from the active party that the others send to.
+
+    What the active party tells itself travels nowhere. Its period is as many times longer as it is slower in all it
+    does: computing, and sending.
+
+    Args:
+        aggregator: how embeddings are joined.
+        roster: who takes part.
+        networks: their sizes.
+        clock: seconds of bytes and FLOPs.
+        faults: what goes wrong; event c makes the requests 2c (collect) and 2c + 1 (deliver) of everybody.
+        rounds: plans a collection under the protocol's waiting rule and policy.
+        slower: active party -> share s by which it is slower; its periods are 1 / (1 - s) as long.
+        amplifies: the active parties that are told the regularisers, and send a factor along.
+        keeps_late: embeddings that come too late are remembered, and their senders answered.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        roster: Roster,
+        networks: Networks,
+        clock: VirtualClock,
+        faults: Faults,
+        rounds: Rounds,
+        slower: Mapping[int, float],
+        amplifies: frozenset[int],
+        keeps_late: bool,
+    ) -> None:
+        self.aggregator, self.roster, self.networks, self.clock, self.faults = (
+            aggregator,
+            roster,
+            networks,
+            clock,
+            faults,
+        )
+        self.wire = wire_of(aggregator)
+        self.rounds, self.slower, self.amplifies, self.keeps_late = rounds, slower, amplifies, keeps_late
+        self._costs: dict[tuple[int, int], RoundCosts] = {}
+        self._ids: dict[tuple[int, int], Leg] = {}
+        self._faultless: dict[tuple[int, int], EventPlan] = {}
+
+    def seen_from(self, party: int) -> Roster:
+        """The parties in an event of this one."""
+        return replace(self.roster, active=party)
+
+    def plan(self, number: int, party: int, rows: int, held: Tensor | None = None) -> EventPlan:
+        """Event ``number``, a period of ``party`` with so many records; ``held`` (M,) bool holds one of them."""
+        opening = self._opening_seconds(number, party, rows)
+        if self.faults.models or held is not None:
+            return self._planned(number, party, rows, opening, held)
+        if (party, rows) not in self._faultless:
+            self._faultless[party, rows] = self._planned(number, party, rows, 0.0, None)
+        plan = self._faultless[party, rows]
+        if not opening:
+            return plan
+        return replace(plan, round=replace(plan.round, seconds=plan.round.seconds + opening * self._stretch(party)))
+
+    def _planned(self, number: int, party: int, rows: int, opening: float, held: Tensor | None) -> EventPlan:
+        costs, everybody = self.costs(party, rows), torch.ones(self.roster.parties, dtype=torch.bool)
+        held = everybody if held is None else held
+        collect, deliver = self.faults.at(2 * number, self.roster), self.faults.at(2 * number + 1, self.roster)
+        there = bool(collect.announced[party] & collect.sends[party])
+        if not there:  # it wakes up when its period would have ended
+            nothing = RoundOutcome.nothing(self.roster)
+            round = self.rounds(costs, held, nothing, nothing, self._takes_part(party))
+            seconds = (opening + round.seconds + self._beyond(costs, round, nothing, party)) * self._stretch(party)
+            idle = replace(round, learners=~everybody, answered=~everybody, seconds=seconds)
+            return EventPlan(idle, there=False, steps=False, returns=False)
+        forward = _at_home(collect, party)
+        served = torch.ones_like(deliver.hosts)  # by the active party itself
+        backward = replace(_at_home(deliver, party), hosts=served, delay=deliver.delay)
+        round = self.rounds(costs, held, forward, backward, self._takes_part(party))
+        stretch = self._stretch(party)
+        late = {m: stretch * (opening + moment) for m, moment in _late(costs, round, forward).items()}
+        steps = bool(deliver.hosts[0] & deliver.links[party, 0]) and not round.skipped
+        more = 0.0
+        if not round.skipped:
+            more = costs.server * (float(collect.slowdown[party]) - 1.0)  # the round's server is no machine apart
+            more += self._beyond(costs, round, backward, party)
+        round = replace(round, seconds=(opening + round.seconds + more) * stretch)
+        if self.keeps_late and late:
+            round = replace(round, late=late)
+            if not round.skipped:  # who was late learns from the gradient of what stood in for it
+                reached = deliver.receives & deliver.links[:, 0]
+                was_late = torch.zeros_like(reached)
+                was_late[list(late)] = True
+                learners, answered = reached.where(was_late, round.learners), round.answered | was_late
+                round = replace(round, learners=learners, answered=answered)
+        return EventPlan(round, there=True, steps=steps, returns=steps and bool(deliver.receives[party]))
+
+    def _beyond(self, costs: RoundCosts, round: RoundPlan, backward: RoundOutcome, party: int) -> float:
+        """By how much the top's way to the collaborator and back ends after the last bottom has learnt."""
+        learning = (costs.answering + costs.backward * backward.slowdown).where(round.learners, 0.0)
+        way = sum(float(self.clock.transfer(leg)[party]) for leg in self.top_legs(party))
+        return max(0.0, float(learning[party] + backward.delay[party]) + way - float(learning.max()))
+
+    def _stretch(self, party: int) -> float:
+        return float(1 / (1 - Fraction(str(self.slower.get(party, 0.0)))))  # 20 for 0.95, and not 19.999
+
+    def _takes_part(self, party: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """Whose embeddings the party can join; of a hidden sum it knows its own part, so two others have to be in."""
+        roster = self.seen_from(party)
+
+        def usable(called: Tensor, arrived: Tensor) -> Tensor:
+            there = self.wire.takes_part(called, arrived, roster)
+            if self.wire.traits.visible or int(there.sum()) - int(there[party]) >= 2:
+                return there
+            return torch.zeros_like(there)
+
+        return usable
+
+    # ---- traffic
+
+    def costs(self, party: int, rows: int) -> RoundCosts:
+        """Seconds of a faultless collection and delivery."""
+        if (party, rows) not in self._costs:
+            self._costs[party, rows] = self._costs_of(party, rows)
+        return self._costs[party, rows]
+
+    def _costs_of(self, party: int, rows: int) -> RoundCosts:
+        networks, roster = self.networks, self.seen_from(party)
+        legs = [_without(leg, party) for leg in self.wire.legs(rows, networks.widths, (), roster)]
+        downlink = _without(self.wire.downlink(rows, networks.widths, roster), party)
+        if party in self.amplifies:  # Algorithm 1, lines 8 to 10; the factor travels with the gradients
+            one = _without(_leg("regularisers", "server", torch.ones(roster.parties, dtype=torch.int64)), party)
+            legs.append(replace(one, gate=Gate.PREVIOUS))
+            downlink = replace(downlink, elements=downlink.elements + one.elements)
+        again = [Work(w.forward, w.forward + w.backward) for w in networks.bottoms]  # Algorithm 2: a new forward
+        plain = RoundCosts.of(tuple(legs), downlink, rows, again, networks.top, self.clock)
+        home = torch.zeros(roster.parties, dtype=torch.bool)
+        home[party] = True
+        joining = (networks.top.forward + networks.top.backward) * rows + float(downlink.flops.sum())
+        return replace(
+            plain,
+            server=joining / float(self.clock.speeds(roster.parties)[party]),
+            sending=tuple(seconds.where(~home, 0.0) for seconds in plain.sending),
+            answering=plain.answering.where(~home, 0.0),
+        )
+
+    def top_legs(self, party: int) -> tuple[Leg, Leg]:
+        """The top's gradient to the collaborator, and the top back."""
+        elements = torch.zeros(self.roster.parties, dtype=torch.int64)
+        elements[party] = self.networks.top_size
+        return _leg("top gradients", "server", elements), _leg("top", "parties", elements)
+
+    def ids(self, party: int, rows: int) -> Leg:
+        """Which records the party asks the others for (Algorithm 1, line 12)."""
+        if (party, rows) not in self._ids:
+            elements = torch.zeros(self.roster.parties, dtype=torch.int64)
+            elements[party] = (self.roster.parties - 1) * rows
+            nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
+            self._ids[party, rows] = Leg(IDS, "peers", elements, ID_BITS, nothing, gate=Gate.ALL)
+        return self._ids[party, rows]
+
+    def _opening_seconds(self, number: int, party: int, rows: int) -> float:
+        """What passes before anybody computes: the choice of records, and what the aggregator begins with."""
+        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        opening = self.aggregator.opening
+        roster = self.seen_from(party)
+        own = () if opening is None else opening.legs(rows, roster, everybody, number, number - 1)
+        legs = own if any(leg.kind == IDS for leg in own) else (self.ids(party, rows), *own)
+        waits = [
+            (self.clock.computing(leg.flops) + self.clock.transfer(leg)).where(leg.elements > 0, 0.0) for leg in legs
+        ]
+        return float(sum(seconds.max() for seconds in waits))
+
+
+def _late(costs: RoundCosts, round: RoundPlan, forward: RoundOutcome) -> dict[int, float]:
+    """Who has answered the collection, but too late, and when."""
+    answered = round.sent[0] & forward.links[:, 0] & ~round.roll.included
+    if not answered.any():
+        return {}
+    encoding, sending = costs.encoding[0], costs.sending[0]
+    arrivals = (costs.forward + encoding) * forward.slowdown + injected(costs.legs[0], forward) + sending
+    return {m: float(arrivals[m]) for m in answered.nonzero().flatten().tolist()}
+
+
+def _leg(kind: str, to: str, elements: Tensor) -> Leg:
+    nothing = torch.zeros(len(elements), dtype=torch.float64)
+    return Leg(kind, to, elements, FLOAT_BITS, nothing)  # type: ignore[arg-type]  # one of its two literals
+
+
+def _without(leg: Leg, party: int) -> Leg:
+    """What this party sends itself travels nowhere."""
+    elements = leg.elements.clone()
+    elements[party] = 0
+    return replace(leg, elements=elements)
+
+
+def _at_home(outcome: RoundOutcome, party: int) -> RoundOutcome:
+    """Between the active party and itself nothing is late or lost."""
+    here = torch.zeros_like(outcome.sends)
+    here[party] = True
+    return replace(
+        outcome,
+        delay=outcome.delay.where(~here, 0.0),
+        announced=outcome.announced | here,
+        sends=outcome.sends | here,
+        receives=outcome.receives | here,
+        links=outcome.links | here.unsqueeze(1),
+    )

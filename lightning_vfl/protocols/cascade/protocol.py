@@ -1,0 +1,358 @@
+"""CascadeVFL: several active parties hold the labels, and train asynchronously with replicas of one top (CVFL)."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import wire_of
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.record_table import LIMIT_BYTES
+from lightning_vfl.protocols.accounts.charging import charge_round
+from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.cascade.checks import refuse_for_parties, refuse_parts, refuse_running_statistics
+from lightning_vfl.protocols.cascade.counts import CascadeCounts, Staleness
+from lightning_vfl.protocols.cascade.events import collect, send_message
+from lightning_vfl.protocols.cascade.memory import CascadeMemory
+from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner, Networks
+from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
+from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
+from lightning_vfl.protocols.cascade.variants import VariantName, variant_of
+from lightning_vfl.protocols.checks import needed_event, refuse_scaler, refuse_several_processes
+from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.schedules.periods import Periods
+from lightning_vfl.streams import even_shares
+from lightning_vfl.types import RecordSource, Roster, RoundNames, VerticalBatch
+from lightning_vfl.waiting import WaitingRule
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class CascadeVFL(RoundVFL):
+    r"""Cascade training with labels that several parties hold: CVFL.
+
+    L **active parties** hold disjoint sets of labels (``LabelPartition``; without one, the M parties share them out
+    evenly); every party has a bottom, a **collaborator** the global top w_0, and every active party a replica of it.
+    Active parties work side by side, each in periods of its own length. At the START of a period it picks a batch of
+    its own labelled records, collects the embeddings of all parties, and takes loss and gradients with the replica that
+    it was last sent. At the END its messages are delivered: the gradient of an embedding to the bottom it came from,
+    which carries it through the Jacobian at its CURRENT parameters, and the top's gradient to the collaborator, which
+    steps and sends w_0 back. Nobody waits for other active parties, so messages are out of date by what others have
+    done in between; ``train/staleness_mean`` and ``train/staleness_max`` say how many steps the collaborator has taken
+    since it sent the replica that a message was taken with.
+
+    An active party minimises F_l = mean loss + λ Σ r(θ_m), r(θ) = ½|θ|², a slow one F_l^q: its message is multiplied by
+    c = max(1, q F_l^(q-1)), logged as ``train/amplification``. Slow are those in ``slower`` and the stragglers among
+    the active parties that fault models name. Where label counts differ, events weigh N_l L / N.
+
+    One END is one mini-batch is one optimiser step. The loss that is stepped on is a surrogate, whose gradient is what
+    the messages say; ``train/loss`` is the mean loss of the batch. An epoch is Σ⌊N_l / B⌋ events (one of
+    a party with fewer than B labels).
+
+    Faults: event c makes the requests 2c (collect) and 2c + 1 (deliver) of everybody. The waiting rule closes the
+    collection. Under a policy that remembers (``Stale``), the embeddings of those who were late are used from the time
+    that they come, and they learn from the gradient of what stood in for them. The active party itself reads
+    ``announced`` and ``sends`` of its own (away: an idle period); its connection, and the host, are the collaborator's:
+    while these are down bottoms learn and w_0 does not, and its replica stays.
+
+    Guarantee: what an active party sends depends on the labels of others only through parameters. Who does not learn
+        from an event keeps parameters and optimiser state. Dropout in a bottom is the same at START and END.
+    Not guaranteed: privacy of labels against gradients, which are in the clear; hidden embeddings against the active
+        party's own knowledge (its own part of a sum is no secret to it); several processes (refused). Privacy is
+        charged at the END, so a fit ends with up to L collections under way that nobody has been charged for.
+
+    Args:
+        aggregator: how an active party joins embeddings: any that sends them, hidden or not, to one place.
+        bottom: as in ``VFLModule``.
+        top: as in ``VFLModule``.
+        width: as in ``VFLModule``.
+        variant: ``async``; ``sync``: nobody begins a period before the slowest has ended, with the replicas refreshed
+            together; ``single``: only party ``alone`` has labels; ``centralized``: all features and labels are in one
+            place, nothing is sent, and the same networks are trained by plain mini-batches.
+        alone: the party of ``single``.
+        slower: active party -> s: it is slower by this share in all it does, its period is 1 / (1 - s) as long.
+        q: the exponent of slow active parties, 1 or more.
+        decay: λ.
+        waiting: when an active party stops waiting for embeddings; None: ``WaitForAll()``.
+        missing: what happens about the missing; None: ``Exclude()``.
+        limit_bytes: the largest replicas that are kept, L times all parameters.
+        settings: those of ``VFLModule``; without ``optimizer`` it is Adam, which undoes most of c.
+
+    Raises:
+        ConfigurationError: before training.
+
+    References:
+        Xia, Li, Zhang, Wu, Yuan, "A Vertical Federated Learning Framework for Horizontally Partitioned Labels" (CVFL):
+        Algorithms 1 to 3, equations 2 and 3, section 5 for the variants. The scan prints the bound below which q does
+        not act as q^(1-q); q F^(q-1) = 1 is at F = q^(1/(1-q)).
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        variant: VariantName = "async",
+        alone: int = 0,
+        slower: dict[int, float] | None = None,
+        q: float = 1.0,
+        decay: float = 1e-3,
+        waiting: WaitingRule | None = None,
+        missing: MissingPolicy | None = None,
+        limit_bytes: float = LIMIT_BYTES,
+        **settings: Any,
+    ) -> None:
+        super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
+        if not q >= 1:
+            raise ConfigurationError(f"q {q} would hold slow parties back; use 1 or more")
+        if not decay >= 0:
+            raise ConfigurationError(f"decay {decay} would make parameters grow; use 0 or more")
+        for party, share in (slower or {}).items():
+            if not 0 <= share < 1:
+                raise ConfigurationError(
+                    f"slower gives party {party} the share {share}, with which it would never end; use 0 to less than 1"
+                )
+        if self.active is not None:
+            raise ConfigurationError(
+                "active names one party with all labels; in CascadeVFL the data say who holds which: leave active out, "
+                "and give the data a LabelPartition"
+            )
+        refuse_parts(aggregator, self.missing)
+        self.variant = variant_of(variant, alone)
+        self.slower = dict(slower or {})
+        self.q = q
+        self.decay = decay
+        self.limit_bytes = limit_bytes
+        self._weights: dict[int, float] = {}
+        self._plans: dict[int, EventPlan] = {}
+        self._memory = CascadeMemory(self.missing)
+        self.active_parties: tuple[int, ...] = ()
+        self.amplified: frozenset[int] = frozenset()
+
+    def own_books(self) -> CascadeCounts:
+        return CascadeCounts()
+
+    @property
+    def counts(self) -> CascadeCounts:
+        """What is counted of events."""
+        counts: CascadeCounts = self.books.own
+        return counts
+
+    # ---- before training
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if self.roster.shared:
+            raise ConfigurationError(
+                f"CascadeVFL has no rule for the bottom that parties {list(self.roster.shared[0])} share; use SplitVFL"
+            )
+        if self.variant.distributed:
+            refuse_running_statistics(self.top)
+        refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
+
+    def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
+        """The ends of everybody's periods; whole batches only, with and without ``drop_last``."""
+        shares = self._shares(records)
+        if batch_size > (most := max(map(len, shares.values()))):
+            raise ConfigurationError(
+                f"batch_size {batch_size} exceeds the {most} labels of the active party that holds most; lower it to "
+                f"at most {most}"
+            )
+        total = sum(map(len, shares.values()))
+        self._weights = {party: len(own) * len(shares) / total for party, own in shares.items()}
+        self._plans.clear()
+        self.active_parties = tuple(sorted(shares))
+        self.planner = self._planner()
+        everywhere = None if self.wire.traits.everybody_called else records.present
+
+        def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
+            if not self.variant.distributed:
+                return self.clock.serving(self._flops_in_one_place() * len(ids))
+            held = None if everywhere is None else everywhere.index_select(0, torch.from_numpy(ids)).any(0)
+            plan = self._plans[number] = self.planner.plan(number, party, len(ids), held)
+            return plan.round.seconds
+
+        return Periods(
+            shares,
+            batch_size,
+            seed,
+            seconds,
+            self.variant.together,
+            self.clock.seconds,  # a second fit goes on where the first has ended
+            self.counts.begun,
+            self.counts.periods,
+        )
+
+    def _planner(self) -> EventPlanner:
+        slow = self.faults.stragglers(self.roster)
+        slowed = {m for m in self.active_parties if self.slower.get(m, 0.0) > 0 or bool(slow[m])}
+        self.amplified = frozenset(slowed if self.q > 1 and self.variant.distributed else ())
+        bottoms, top = self.costs.work()
+        size = sum(p.numel() for p in self.top.parameters())
+        return EventPlanner(
+            self.aggregator,
+            self.roster,
+            Networks(bottoms, top, size, self.embedding_widths),
+            self.clock,
+            self.faults,
+            self.plan,
+            self.slower,
+            self.amplified,
+            self.missing.memory is not None,
+        )
+
+    def _shares(self, records: RecordSource) -> "dict[int, NDArray[np.int64]]":
+        """Active party -> positions of the records whose labels it learns from."""
+        if records.label_holders is None:
+            holders = even_shares(len(records), self.roster.parties, self.seed, "labels")
+        else:
+            holders = records.label_holders.cpu().numpy()
+        shares = {int(party): np.flatnonzero(holders == party) for party in np.unique(holders[holders >= 0])}
+        if not shares:
+            raise ConfigurationError(
+                f"none of the {len(records)} training records has a label that a party holds; share their labels out"
+            )
+        strangers = sorted(party for party in self.slower if party not in shares)
+        if strangers and self.variant.distributed:
+            raise ConfigurationError(
+                f"slower names party {strangers[0]}, but labels are held by parties {sorted(shares)}; name one of these"
+            )
+        return self.variant.choose(shares)
+
+    def on_fit_start(self) -> None:
+        """Refuse what cannot train, then make room for the replicas."""
+        refuse_several_processes(self.joint, "CascadeVFL serves one event at a time in one process; use devices: 1")
+        refuse_scaler(self.trainer, "messages are taken before a loss could be scaled")
+        trained = self.counts.variant
+        if self.trainer.ckpt_path is not None and trained not in ("", self.variant.name):
+            raise ConfigurationError(
+                f"the checkpoint was trained with variant: {trained}, this model has {self.variant.name}; resume with "
+                "the same"
+            )
+        if self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            raise ConfigurationError(
+                "reload_dataloaders_every_n_epochs would begin all periods anew while messages are under way; leave it "
+                "at 0"
+            )
+        self.counts.variant = self.variant.name
+        self.memory.start_over()
+        super().on_fit_start()
+        if self.variant.distributed:
+            parties = sorted(self._shares(self.datamodule.records("train")))
+            size = refuse_above(self.limit_bytes, len(parties), self.bottoms, self.top)
+            rank_zero_info(f"the replicas of {len(parties)} active parties take {size / 1e6:,.1f} MB")
+
+    @property
+    def memory(self) -> CascadeMemory:
+        return self._memory
+
+    def on_train_start(self) -> None:
+        """Everybody begins with the networks as they are, or as they were when its period began."""
+        super().on_train_start()
+        parties = self.active_parties if self.variant.distributed else ()
+        if not self.memory.begin(Replicas(parties, self.bottoms, self.top)):
+            self.counts.seen = dict.fromkeys(parties, self.counts.version)
+            self.counts.sent_back.clear()
+
+    def on_train_end(self) -> None:
+        """A later fit counts its first epoch anew."""
+        super().on_train_end()
+        self.counts.staleness = Staleness()
+
+    def readers(self) -> tuple[int | None, ...]:
+        return self.active_parties if self.variant.distributed else ()
+
+    # ---- one event
+
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
+        """The END of a period."""
+        event, counts = needed_event(batch, self), self.counts
+        counts.begun = max(counts.begun, event.number + 1)
+        counts.periods = max(counts.periods, event.request + 1)
+        self.clock.advance_to(event.end)
+        if not self.variant.distributed:
+            return self._step_in_one_place(batch)
+        party, rows = event.party, len(batch.record_ids)
+        plan = self._plans.pop(event.number, None) or self.planner.plan(event.number, party, rows, self._held(batch))
+        self._enter(plan, party, rows, names)
+        if self.trainer.is_last_batch:
+            self._log_staleness()
+        if plan.there:
+            charge_round(self, plan.round, batch, party)
+        begin = partial(self._begin_periods, event.refresh)
+        if not plan.changes:
+            if plan.round.late:  # what comes late is remembered all the same
+                collect(self, self.memory.replicas.of[party], batch, event, plan.round)
+            return Step(None, after_optimizer=begin)
+        message = send_message(self, batch, event, names, plan)
+        learning = [p for m in plan.round.learning for p in self.bottoms.parties[m].parameters()]
+        scale = message.amplification * self._weights[party]
+        stepped = surrogate(message.values, message.gradients, learning, self.decay, scale)
+        if party in self.amplified:
+            message.notes["train/amplification"] = message.amplification
+        return Step(stepped, plan.round.learning, message.notes, logged=message.loss, after_optimizer=begin)
+
+    def _step_in_one_place(self, batch: VerticalBatch) -> Step:
+        """A mini-batch where there is nobody to send anything to."""
+        self.books.mini_batches += self.roster.parties
+        loss = self.rank_loss(self.output_in_the_clear(batch), batch)
+        return Step(loss + self.decay * half_squares(list(self.bottoms.parameters())), logged=loss)
+
+    def _flops_in_one_place(self) -> float:
+        bottoms, top = self.costs.work()
+        return sum(map(sum, (*bottoms, top)))
+
+    def _begin_periods(self, parties: tuple[int, ...]) -> None:
+        """After the step, whoever begins a period takes note of everybody's parameters."""
+        for party in parties:
+            returned = self.counts.sent_back.pop(party, False)
+            self.memory.replicas.refresh(party, returned)
+            if returned:
+                self.counts.seen[party] = self.counts.version
+
+    # ---- books
+
+    def _enter(self, plan: EventPlan, party: int, rows: int, names: RoundNames) -> None:
+        """Enter what the period has sent."""
+        self.counts.sent_back[party] = plan.returns
+        if not plan.there:
+            return
+        meter, round = self.books.meter, plan.round
+        if round.roll.called.any():
+            self.enter_opening(rows, names, round.roll.called, self.planner.seen_from(party))
+        if self.aggregator.opening is None:
+            meter.add(self.planner.ids(party, rows))
+        self.books.enter_traffic(round, self.planner.costs(party, rows))
+        if round.skipped:
+            return
+        up, down = self.planner.top_legs(party)
+        meter.add(up)
+        if plan.steps:
+            meter.add(down)
+            self.counts.staleness.add(self.counts.version - self.counts.seen[party])
+            self.counts.version += 1
+
+    def _log_staleness(self) -> None:
+        """How stale the messages of the epoch were."""
+        staleness = self.counts.staleness
+        figures = {"train/staleness_mean": staleness.mean(), "train/staleness_max": float(staleness.most)}
+        self.log_dict(figures, on_step=False, on_epoch=True, batch_size=1)
+        self.counts.staleness = Staleness()
+
+    def protection(self, uploads: int) -> str | None:
+        if self.wire.traits.visible or not self.variant.distributed:
+            return super().protection(uploads)
+        others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
+        return f"of the other parties' sum, as who joins it knows its own part: {wire_of(others).protection(uploads)}"
+
+    def requests_made(self) -> int:
+        """Two for each event that has begun."""
+        return 2 * (self.counts.begun + len(self.active_parties))

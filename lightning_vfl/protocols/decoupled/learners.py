@@ -1,0 +1,139 @@
+"""Those who learn by themselves in decoupled training: all guests, or all hosts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.local_objectives import LocalObjective
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.flops import work_of
+from lightning_vfl.protocols.decoupled.replay import ReplayBuffers
+from lightning_vfl.streams import seed_of, seed_torch
+from lightning_vfl.types import RoundNames
+
+Team = tuple[int, ...]
+
+
+class Learners:
+    """Encoders with a local objective, of which equal ones run in one call.
+
+    Args:
+        who: ``guests`` or ``hosts``, in the names of streams.
+        encoders: the members' networks.
+        objective: what they learn.
+        shapes: per-record shape of each member's input.
+        widths: of the members' embeddings.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        encoders: Sequence[nn.Module],
+        objective: LocalObjective,
+        shapes: Sequence[tuple[int, ...]],
+        widths: Sequence[int],
+    ) -> None:
+        self.who, self.objective, self.shapes, self.widths = who, objective, list(shapes), list(widths)
+        self.bank = PartyBank(encoders, batch_from=2, tied=True)
+        beside = [objective.partner(*own) for own in zip(encoders, shapes, widths, strict=True)]
+        self.partners = PartyBank(beside, batch_from=2, tied=True)
+        equal = [team for team in self.bank.groups if team in self.partners.groups]
+        teams = [team for team in equal if len({self.shapes[member] for member in team}) == 1]
+        grouped = {member for team in teams for member in team}
+        self.teams: list[Team] = [*teams, *((m,) for m in range(len(self.bank)) if m not in grouped)]
+
+    def losses(
+        self,
+        learn: Tensor,
+        names: RoundNames,
+        seed: int,
+        inputs: Callable[[Team], Tensor],
+        weights: Callable[[Team], Tensor | None] = lambda team: None,
+    ) -> Iterator[tuple[Team, Tensor, Tensor]]:
+        """The losses of each team with a member that learns.
+
+        Args:
+            learn: bool, by member.
+            names: of the round.
+            seed: of the run.
+            inputs: (T, B, ...) of a team of T members.
+            weights: (T, B) of the records; None: all count alike.
+
+        Yields:
+            the team, its losses (T,) and its embeddings (T, B, D).
+        """
+        for team in self.teams:
+            if not learn[list(team)].any():
+                continue
+            x = inputs(team)
+            if len(team) == 1:  # what draws in its forward pass (dropout) is never batched, and depends on nobody else
+                seed_torch(x.device, seed, "networks", names.stage, names.round, self.who, team[0])
+            draws = seed_of(seed, "local objective", names.stage, names.round, self.who)
+            networks = partial(self.bank.together, team), partial(self.partners.together, team)
+            yield team, *self.objective.losses(*networks, x, weights(team), partial(_generator, x.device, draws))
+
+    def networks_of(self, members: Tensor) -> list[nn.Module]:
+        """The networks of these members, bool by member."""
+        numbers = members.nonzero().flatten().tolist()
+        return [bank.parties[number] for bank in (self.bank, self.partners) for number in numbers]
+
+    def flops(self) -> Tensor:
+        """FLOPs of an iteration with one record, forward and backward, float64 by member."""
+        members = zip(self.bank.parties, self.partners.parties, self.shapes, self.widths, strict=True)
+        single = [
+            float(sum(work_of(encoder, shape, input_gradient=False)) + sum(work_of(beside, (width,), True)))
+            for encoder, beside, shape, width in members
+        ]
+        return torch.tensor([flops * self.objective.passes for flops in single], dtype=torch.float64)
+
+
+def guest_losses(
+    guests: Learners, features: tuple[Tensor, ...], alive: Tensor, names: RoundNames, seed: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Losses (M,) of the guests, and their embeddings (B, D_m); zeros for guests that are not ``alive``, (M,) bool."""
+    losses: dict[int, Tensor] = {}
+    embeddings: dict[int, Tensor] = {}
+
+    def stacked(team: Team) -> Tensor:
+        return torch.stack([features[m] for m in team])
+
+    for team, own, h in guests.losses(alive, names, seed, stacked):
+        if len(team) == len(alive) and alive.all():  # mostly: nothing is taken apart
+            return own, list(h.unbind(0))
+        losses.update(zip(team, own.unbind(0), strict=True))
+        embeddings.update(zip(team, h.unbind(0), strict=True))
+    rows, device = features[0].shape[0], features[0].device
+    nothing = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=device)
+    return (
+        torch.stack([losses.get(m, nothing) for m in range(len(alive))]),
+        [
+            embeddings[m] if m in embeddings else torch.zeros(rows, w, device=device)
+            for m, w in enumerate(guests.widths)
+        ],
+    )
+
+
+def host_losses(
+    hosts: Learners, replay: ReplayBuffers, ids: Tensor, learn: Tensor, names: RoundNames, seed: int
+) -> Tensor:
+    """Losses of the hosts that learn, (H,) bool, at least one, from what their buffers have of records (B,)."""
+    known, everything = replay.known(ids)
+    x = replay.read(ids).to(next(hosts.bank.parameters()).dtype)  # (1 or H, B, Σ D_m)
+
+    def buffered(team: Team) -> Tensor:
+        return x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
+
+    def weights(team: Team) -> Tensor | None:
+        return None if everything else known.to(x.dtype).expand(len(hosts.bank), -1)[list(team)]
+
+    losses = []
+    for team, own, _ in hosts.losses(learn, names, seed, buffered, weights):
+        learning = learn[list(team)]
+        losses.append(own if learning.all() else own[learning.to(own.device)])
+    return torch.cat(losses)
+
+
+def _generator(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)

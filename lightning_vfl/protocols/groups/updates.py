@@ -1,0 +1,94 @@
+"""What the parties of a group send of the bottom that they share, after the backward pass of a round."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_vfl.aggregators.clear import shared_bottoms_of
+from lightning_vfl.protocols.groups.sums import Summed
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.types import Stage
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+Group = tuple[int, ...]
+
+
+def send_updates(
+    module: "SplitVFL", groups: Sequence[Group], records: Tensor, optimizer: Optimizer, exchange: Exchange
+) -> None:
+    """Move the gradients of these groups' parties to what is sent, and give each bottom whose sum is complete its sum.
+
+    Args:
+        module: the protocol, after the backward pass.
+        groups: those that learn from the round.
+        records: positions of the batch's records, where updates are charged to them; else empty.
+        optimizer: it steps next.
+        exchange: the messages of the round.
+    """
+    complete = {group: sent for group in groups if (sent := _add(module, group, records)) is not None}
+    _charge(module, list(complete.values()))  # on the disk before anything is sent
+    for group, sent in complete.items():
+        _join(module, group, sent, optimizer, exchange)
+
+
+def _add(module: "SplitVFL", group: Group, records: Tensor) -> Summed | None:
+    """Take the gradients of a group's parties and add them to their sums; gives the sums that are complete."""
+    gradients = {}
+    for m in group:
+        own = list(module.bottoms.parties[m].parameters())
+        flat = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]
+        gradients[m] = torch.cat(flat) if flat else torch.empty(0)
+        for p in own:
+            p.grad = None
+    return module.sums.add(group, gradients, records)
+
+
+def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
+    """Charge the records behind noisy updates: a record for as many groups as have its batch in their update."""
+    if module.update_noise is None or module.privacy.accountant is None:
+        return
+    groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
+    for number in sorted(set(groups.values())):
+        ids = torch.tensor([record for record, count in groups.items() if count == number])
+        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, module.update_noise.event(number), ids)
+
+
+def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, exchange: Exchange) -> None:
+    """Give the group's shared bottom the sum of its parties' updates as its gradient.
+
+    With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
+    server, on the sum of the gradients.
+    """
+    leading = list(module.bottoms.parties[group[0]].parameters())
+    if not leading:
+        return
+    rate = _plain_sgd_rate(optimizer, leading[0])
+    scale, noise = 1.0 if rate is None else -rate, module.update_noise
+    updates = {
+        m: scale * (own if noise is None else noise.noisy(own, exchange.parties.names, m))
+        for m, own in summed.gradients.items()
+    }
+    shared = shared_bottoms_of(module.aggregator)
+    joined = shared.join(shared.tell(updates, exchange.parties), exchange.server)
+    total = joined.to(updates[group[0]]) / scale
+    if module.joint and noise is not None and noise.draws == "system":  # each process has drawn noise of its own
+        total = module.trainer.strategy.broadcast(total)
+    for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
+        p.grad = part.view_as(p).to(p.dtype)
+
+
+def _plain_sgd_rate(optimizer: Any, parameter: Tensor) -> float | None:
+    """The learning rate of this parameter, if a step is that times the gradient and nothing else; None: it is not."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
+    if type(optimizer) is not torch.optim.SGD:
+        return None
+    group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
+    if group["momentum"] or group["weight_decay"] or group["maximize"] or not float(group["lr"]):
+        return None
+    return float(group["lr"])

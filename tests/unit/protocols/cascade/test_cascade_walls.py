@@ -1,0 +1,275 @@
+"""What CascadeVFL refuses, each in one sentence that names the fix."""
+
+import re
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_vfl import CascadeVFL
+from lightning_vfl.aggregators import (
+    Concat,
+    LagrangeCoded,
+    LagrangeShared,
+    LocalGaussian,
+    MaskedSum,
+    Mean,
+    PoissonBinomial,
+    Sum,
+)
+from lightning_vfl.datamodules import ContiguousColumns, Groups, LabelPartition, LimitedOverlap
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import Exclude, PadAfterNorm, Skip, Stale, Zeros
+from lightning_vfl.networks import MLP
+from lightning_vfl.simulation import Crashes
+from lightning_vfl.waiting import Deadline, Fastest
+from tests.subjects import trainer
+from tests.unit.protocols.cascade.cascade_by_hand import BOTTOM, TOP, WIDTH, B, FourParties, N, cascade, fit, shared
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: CascadeVFL(Mean(), variant="parallel"),  # type: ignore[arg-type]  # that is what is tested
+            "variant 'parallel' is unknown; use async, sync, single, cen",
+        ),
+        (lambda: CascadeVFL(Mean(), q=0.5), "q 0.5 would hold slow parties back; use 1 or more"),
+        (lambda: CascadeVFL(Mean(), q=float("nan")), "q nan would hold slow parties back; use 1 or more"),
+        (lambda: CascadeVFL(Mean(), decay=-1e-3), "decay -0.001 would make parameters grow; use 0 or more"),
+        (lambda: CascadeVFL(Mean(), decay=float("nan")), "use 0 or more"),
+        (lambda: CascadeVFL(Mean(), slower={1: 1.0}), "party 1 the share 1.0, with which it would never end; use 0 to"),
+        (lambda: CascadeVFL(Mean(), slower={1: -0.5}), "the share -0.5, .*; use 0 to less than 1"),
+        (lambda: CascadeVFL(Mean(), active=0), "leave active out, and give the data a LabelPartition"),
+        (lambda: CascadeVFL(LagrangeCoded()), "LagrangeCoded computes on shares of records and models, .*; use Concat"),
+        (lambda: CascadeVFL(MaskedSum(layout="segments")), "made for one active party, .*; use layout: sum"),
+        (lambda: CascadeVFL(PoissonBinomial(MaskedSum(layout="segments"))), "made for one active .*; use layout: sum"),
+        (lambda: CascadeVFL(Concat(), missing=PadAfterNorm()), "pads behind a norm, and CascadeVFL has none; use Excl"),
+        (lambda: CascadeVFL(MaskedSum(), missing=Stale()), "stands in for single embeddings, .*; use Exclude or Skip"),
+        (lambda: CascadeVFL(MaskedSum(), missing=Zeros()), "stands in for single embeddings, .*; use Exclude or Skip"),
+        (lambda: CascadeVFL(LocalGaussian(), missing=Stale()), "does not send as they are; use Exclude or Skip"),
+    ],
+)
+def test_settings_that_cannot_be(make, message):
+    with pytest.raises(ConfigurationError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def few(parties):
+    return lambda: FourParties(LabelPartition(ContiguousColumns(parties)), batch_size=B)
+
+
+@pytest.fixture
+def labels_of_others(tmp_path):
+    """All labels that anybody holds are of records that are left out of training."""
+    cut = partial(LimitedOverlap, aligned=6, only_aligned=True)
+    kept = set(cut(ContiguousColumns(4)).kept("train", N).tolist())
+    rows = "".join(f"{1000 + i},0\n" for i in range(N) if i not in kept)
+    (tmp_path / "labels.csv").write_text("id,party\n" + rows)
+    return FourParties(cut(LabelPartition(ContiguousColumns(4), file=tmp_path / "labels.csv")), batch_size=B)
+
+
+def test_labels_that_nobody_holds_are_refused(tmp_path, labels_of_others):
+    said = refusal(tmp_path, small(), labels_of_others)
+    assert re.search("label.*;", said), said
+    assert "\n" not in said
+
+
+def grouped():
+    return FourParties(LabelPartition(Groups(ContiguousColumns(3), [1, 2, 1]), active=1), batch_size=B)
+
+
+class Normed(nn.Module):
+    """A top with running statistics, or with none."""
+
+    def __init__(self, width, outputs, norm):
+        super().__init__()
+        self.layers = nn.Sequential(norm(width), nn.Linear(width, outputs))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+BATCH_NORM = partial(Normed, norm=nn.BatchNorm1d)
+
+
+def small(aggregator=None, **settings):
+    return CascadeVFL(aggregator or Mean(), **{"bottom": BOTTOM, "top": TOP, "width": WIDTH, "seed": 0, **settings})
+
+
+REFUSED = {
+    "groups": (small, grouped, r"no rule for the bottom that parties \[1, 2\] share; use SplitVFL"),
+    "a sum of two": (partial(small, MaskedSum()), few(2), "would read the other's embedding; use at least 3 parties"),
+    "draws of two": (partial(small, PoissonBinomial()), few(2), "use at least 3 parties"),
+    "shares": (
+        partial(small, LagrangeShared()),
+        shared,
+        "the shares of LagrangeShared hide embeddings from who joins them, .* use Concat, Sum, Mean, MaskedSum or Pois",
+    ),
+    "batch norm": (partial(small, top=BATCH_NORM), shared, "use LayerNorm in the top, or no norm"),
+    "batches": (small, lambda: many(19), "batch_size 19 exceeds the 18 labels .*; lower it to at most 18"),
+    "slower": (
+        partial(small, slower={3: 0.5}),
+        shared,
+        r"slower names party 3, but labels are held by parties \[0, 1, 2\]; name one of these",
+    ),
+    "alone": (
+        partial(small, variant="single", alone=3),
+        shared,
+        r"alone names party 3, but labels are held by parties \[0, 1, 2\]; name one of these",
+    ),
+    "limit": (partial(small, limit_bytes=1000), shared, "limit_bytes = 1000; raise the limit, or use smaller networks"),
+    "faults": (
+        partial(small, waiting=Fastest(2), missing=Skip()),
+        shared,
+        "discards such rounds, so nothing would be learnt; use WaitForAll or Deadline, or missing: Exclude",
+    ),
+    "masks": (
+        partial(small, MaskedSum(), waiting=Deadline(1.0)),
+        shared,
+        "their masks are in the uploads of the others",
+    ),
+}
+
+
+def many(batch_size):
+    data = shared()
+    data.batch_size = batch_size
+    return data
+
+
+def refusal(folder, module, data):
+    with pytest.raises(ConfigurationError) as error:
+        trainer(folder, max_epochs=1).fit(module, datamodule=data)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_before_training(tmp_path, name):
+    make, data, message = REFUSED[name]
+    said = refusal(tmp_path, make(), data())
+    assert re.search(message, said), said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_once_is_refused_again(tmp_path, name):
+    make, data, message = REFUSED[name]
+    module = make()
+    refusal(tmp_path, module, data())
+    assert re.search(message, refusal(tmp_path, module, data()))
+
+
+def test_silent_losses_need_a_timeout(tmp_path):
+    module = small()
+    module.faults.add(Crashes("connections", 0.5, 0.5))
+    assert "give it a timeout in seconds, or use Deadline" in refusal(tmp_path, module, shared())
+
+
+def test_a_loader_alone_does_not_say_who_holds_labels(tmp_path):
+    data = shared()
+    data.setup("fit")
+    module, loaders = (
+        small(party_shapes=data.party_shapes, num_classes=3),
+        (data.train_dataloader(), data.val_dataloader()),
+    )
+    with pytest.raises(ConfigurationError, match="give the trainer a VerticalDataModule instead of a loader"):
+        trainer(tmp_path, max_epochs=1).fit(module, *loaders)
+
+
+def test_scaled_losses_are_refused(tmp_path):
+    """A scaler of half precision runs on a GPU; the plugin of the processor is given one."""
+    module, t = small(), trainer(tmp_path, max_epochs=1)
+    t.precision_plugin.scaler = object()
+    with pytest.raises(ConfigurationError, match="use precision bf16-mixed"):
+        t.fit(module, datamodule=shared())
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    module = small()
+    monkeypatch.setattr(type(module), "joint", True)
+    assert "use devices: 1" in refusal(tmp_path, module, shared())
+
+
+def test_accumulated_gradients_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="raise batch_size instead"):
+        trainer(tmp_path, max_epochs=1, accumulate_grad_batches=2).fit(small(), datamodule=shared())
+
+
+# ---- what is close to that, and trains
+
+
+@pytest.mark.parametrize(
+    ("settings", "data"),
+    [
+        ({"aggregator": MaskedSum(), "evaluate": "plain"}, few(3)),
+        ({"aggregator": Mean()}, few(2)),
+        ({"aggregator": Concat(), "slower": {2: 0.5, 1: 0.0}, "variant": "single", "alone": 1}, shared),
+        ({"top": partial(Normed, norm=nn.LayerNorm)}, shared),
+        ({"top": partial(Normed, norm=partial(nn.BatchNorm1d, track_running_stats=False))}, shared),
+        ({"top": BATCH_NORM, "variant": "centralized"}, shared),
+        ({"variant": "centralized", "limit_bytes": 0.0, "slower": {3: 0.5}}, shared),
+        ({"missing": Zeros(), "aggregator": Sum()}, shared),
+        ({"missing": Skip(), "waiting": Deadline(1.0)}, shared),
+        ({"missing": Exclude(), "aggregator": LocalGaussian(), "evaluate": "plain"}, shared),
+        ({}, lambda: many(18)),
+    ],
+    ids=lambda case: ", ".join(case) if isinstance(case, dict) else "",  # addresses would differ between processes
+)
+def test_what_is_close_to_that_trains(tmp_path, settings, data):
+    aggregator = settings.get("aggregator")
+    module = small(aggregator, **{name: value for name, value in settings.items() if name != "aggregator"})
+    t = trainer(tmp_path, max_epochs=1, limit_val_batches=0)
+    t.fit(module, datamodule=data())
+    assert t.global_step > 0
+    assert all(torch.isfinite(p).all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_precisions(tmp_path, precision):
+    module = cascade(Concat(), slower={0: 0.5}, q=3.0)
+    run = fit(tmp_path, module, precision=precision)
+    exact = fit(tmp_path, cascade(Concat(), slower={0: 0.5}, q=3.0))
+    assert run.logged[-1]["train/loss_epoch"] == pytest.approx(exact.logged[-1]["train/loss_epoch"], rel=0.02)
+
+
+def test_a_frozen_top_stays_and_the_bottoms_learn(tmp_path):
+    module = cascade()
+    module.top.requires_grad_(False)
+    run = fit(tmp_path, module, epochs=1)
+    assert all(torch.equal(p, q) for p, q in zip(module.top.parameters(), run.top.parameters(), strict=True))
+    assert not torch.equal(run.parameters()["0"][0], next(run.bottoms[0].parameters()))
+
+
+def test_a_frozen_bottom_stays_and_the_others_learn(tmp_path):
+    module = cascade(slower={0: 0.5}, q=2.0)
+    module.bottoms.parties[1].requires_grad_(False)
+    run = fit(tmp_path, module, epochs=1)
+    kept = [
+        all(torch.equal(p, q) for p, q in zip(own, before.parameters(), strict=True))
+        for own, before in zip(run.parameters().values(), [*run.bottoms, run.top], strict=True)
+    ]
+    assert kept == [False, True, False, False, False]
+
+
+def test_gradients_are_clipped_for_everybody_apart(tmp_path):
+    """By norm, after the factor: plain SGD moves everybody by as much as the limit allows, and no further."""
+    rate, limit = 0.5, 1e-4
+    module = cascade(Sum(), optimizer=partial(torch.optim.SGD, lr=rate), slower={0: 0.5}, q=5.0, bottom=MLP)
+    moves = []
+    step = module.optimizer_step
+
+    def noted(*arguments, **settings):
+        networks = [*module.bottoms.parties, module.top]
+        before = [[p.detach().clone() for p in network.parameters()] for network in networks]
+        step(*arguments, **settings)
+        for network, old in zip(networks, before, strict=True):
+            squares = sum(float(((p.detach() - q) ** 2).sum()) for p, q in zip(network.parameters(), old, strict=True))
+            moves.append(squares**0.5)
+
+    module.optimizer_step = noted
+    fit(tmp_path, module, epochs=1, gradient_clip_val=limit)
+    assert len(moves) == 9 * 5
+    assert moves == pytest.approx([rate * limit] * len(moves), rel=0.02)
