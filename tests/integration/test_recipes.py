@@ -41,7 +41,7 @@ FAULTS = {  # with the policies by turns
     "faults/fedvs_stragglers": "policy/wait",
     "faults/fedvs_figure1": "policy/ignore",
     "faults/unreliable": "policy/skip",
-    "faults/vfedsec_dropout": "policy/discard",
+    "faults/vfedsec_dropout": "policy/zeros",
     "faults/dvfl_guest_crashes": "policy/stale",
     "faults/dvfl_connection_crashes": "policy/buffer",
     "faults/dvfl_host_crashes": "policy/zeros",

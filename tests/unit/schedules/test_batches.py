@@ -176,7 +176,7 @@ def test_what_was_left_out_of_an_epoch_is_not_known_to_have_been_sent(first, kno
 def test_phases_where_everybody_holds_everything_are_shuffled(drop_last):
     usual = Shuffled(11, 4, 5, drop_last)
     schedule = Phases(11, None, 4, 5, 3, lambda e: KINDS[e], lambda e: e == 0, drop_last)
-    assert (schedule.steps, schedule.pass_batches) == (usual.steps, usual.books.pass_batches)
+    assert (schedule.steps, schedule.pass_batches) == (usual.steps, usual.pass_batches)
     for epoch in range(6):
         assert [ids.tolist() for ids, _ in schedule.epoch(epoch)] == [ids.tolist() for ids, _ in usual.epoch(epoch)]
 
