@@ -82,6 +82,8 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
         (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
         (["fit", "data/digits"], "unexpected argument data/digits"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),
+        (["fit"], "needs a value for fit.data and fit.model; set it in a recipe or as an option"),
+        (["keys"], "keys needs FOLDER and --parties; see keys --help"),
     ],
 )
 def test_incomplete_commands(arguments, message, capsys):
