@@ -147,7 +147,7 @@ def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path, capsy
     assert "on BankMarketing with test_share = 0.2, these data have 0.5; give the same" in capsys.readouterr().err
 
 
-OTHERS = (["protocol/vafl"], ["protocol/dvfl"], ["protocol/cvfl", "policy/zeros"])
+OTHERS = (["protocol/cvfl", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"])
 
 
 @pytest.mark.parametrize(
