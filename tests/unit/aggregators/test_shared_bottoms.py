@@ -9,11 +9,11 @@ from lightning_vfl.aggregators import MaskedSum, Sum
 from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.rounds.exchange import open_round
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import PartyView, ServerView
 
 ROSTER = Roster(((0,), (1, 2, 3)), active=0)
-NAMES, ROWS = RoundNames(0, "fit", 4), Rows(torch.arange(2), 0, 2)
+NAMES, ROWS = RoundNames(0, Stage.FIT, 4), Rows(torch.arange(2), 0, 2)
 UPDATES = {m: torch.randn(11, generator=torch.Generator().manual_seed(m)) for m in (1, 2, 3)}
 MAKERS = {
     "clear": Sum,
