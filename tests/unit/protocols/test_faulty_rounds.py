@@ -246,7 +246,9 @@ class HiddenWire(InTheClear):
 
 
 def test_stale_is_refused_where_uploads_are_hidden(tmp_path):
-    with pytest.raises(ConfigurationError, match="Hidden hides from the server; use Exclude, PadAfterNorm or Skip"):
+    with pytest.raises(
+        ConfigurationError, match="Hidden hides these from the server; use Exclude, PadAfterNorm or Skip"
+    ):
         fit(tmp_path, {}, Hidden(), silent=False, missing=Stale())
 
 
@@ -306,7 +308,7 @@ def test_the_active_party_never_drops_out(tmp_path):
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
     assert module.books.meter.total("up", "embeddings").tolist() == [0, 0, 54 * 5 * 4]
     assert module.books.meter.total("up", "labels").tolist() == [0, 0, 54 * 4]
-    with pytest.raises(ConfigurationError, match="active names party 3, but the parties are 0 to 2"):
+    with pytest.raises(ConfigurationError, match="active must be a party from 0 to 2; got 3"):
         trainer(tmp_path).fit(split(active=3), datamodule=Blobs(batch_size=10))
 
 

@@ -748,7 +748,7 @@ def test_recovery_in_segments_and_thresholds_out_of_range_are_refused(tmp_path):
 
 @pytest.mark.parametrize("policy", [Stale(), Zeros()], ids=repr)
 def test_stand_ins_for_single_embeddings_are_refused(tmp_path, policy):
-    refused(tmp_path, "stands in for single embeddings, which MaskedSum hides", vfedsec(missing=policy))
+    refused(tmp_path, "replaces single embeddings, but MaskedSum hides these", vfedsec(missing=policy))
 
 
 def test_a_batch_of_one_record_has_no_norm(tmp_path):
@@ -765,7 +765,7 @@ def test_norms_that_cannot_leave_columns_out_are_refused_with_padding(tmp_path):
 
 
 def test_asynchronous_training_and_levels_that_overflow_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="which MaskedSum hides from the server"):
+    with pytest.raises(ConfigurationError, match="MaskedSum hides these from the server"):
         AsyncVFL(MaskedSum(), width=WIDTH)
     many = vfedsec(levels=2**27, party_shapes=[(1,)] * 33, num_classes=3)
     with pytest.raises(ConfigurationError, match="use levels: 67108864, or auto"):
