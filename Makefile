@@ -28,7 +28,7 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
-	MYPYPATH=.lint $(BIN)/mypy tests benchmarks docs/results/make_page.py
+	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/codespell
 	$(BIN)/python docs/results/make_page.py --check

@@ -1,6 +1,6 @@
-"""The code printed in docs/extending.md, run as printed."""
+"""The classes of ``examples/own_*.py``, which docs/extending.md shows, do what the page says of them."""
 
-import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,24 +15,17 @@ from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, trainer
 
-PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
-BLOCKS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", PAGE, re.DOTALL))
+FOLDER = Path(__file__).parents[2] / "examples"
 
 
-def printed(block, name):
-    space = {"__name__": f"printed_{block}"}
-    exec(compile(BLOCKS[block], f"extending.md:{block}", "exec"), space)
-    return space[name]
-
-
-def test_every_block_of_the_page_is_run_and_short():
-    assert len(re.findall("```python", PAGE)) == len(BLOCKS) == 5
-    assert all(code.count("\n") < 40 for code in BLOCKS.values())
+def own(example, name):
+    """A class of an example, without its training."""
+    return runpy.run_path(str(FOLDER / f"own_{example}.py"))[name]
 
 
 @pytest.mark.parametrize("trim", [0, 1])
 def test_the_aggregator(tmp_path, trim):
-    made = printed("aggregator", "TrimmedMean")(trim)
+    made = own("aggregator", "TrimmedMean")(trim)
     h = tuple(torch.full((2, 3), float(x)) for x in (1, 2, 90))
     assert made.plain(h, Roll.everyone(3))[0, 0] == (2.0 if trim else 31.0)
     module = SplitVFL(made, width=5, seed=0)
@@ -42,18 +35,24 @@ def test_the_aggregator(tmp_path, trim):
     assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
 
 
-def test_the_masked_sum(tmp_path):
-    """It is the sum of the signs, in 8 bits a number, and it trains."""
-    made = printed("masked", "MaskedVote")()
-    h = tuple(torch.randn(4, 5, generator=torch.Generator().manual_seed(m)).requires_grad_() for m in range(3))
+def masked_round(made, h):
+    """A round of three parties under new keys, and the view of these parties."""
     roster, rows, names = Roster.singles(3), Rows(torch.arange(4), 0, 4), RoundNames(0, "fit", 0)
     bound, roll = made.among(roster), Roll.everyone(3)
     view = PartyView(names, roster, (0, 1, 2), roll.called, rows)
     view = replace(view, memory=open_round(bound.opening, bound.opening.empty_memory(view), view))
     exchange = Exchange(bound, Embeddings(h), view, ServerView(names, roster, rows, roll, (5,) * 3))
+    return exchange, view
+
+
+def test_the_masked_sum(tmp_path):
+    """It is the sum of the signs, in 8 bits a number, and it trains."""
+    made = own("masked_sum", "MaskedVote")()
+    h = tuple(torch.randn(4, 5, generator=torch.Generator().manual_seed(m)).requires_grad_() for m in range(3))
+    exchange, view = masked_round(made, h)
     value = exchange.run()
     assert torch.equal(value, torch.stack(h).sign().sum(0))
-    assert torch.equal(value, bound.wire.clear(Embeddings(h), view, roll).value)
+    assert torch.equal(value, exchange.wire.clear(Embeddings(h), view, Roll.everyone(3)).value)
     assert all(torch.equal(g, torch.ones(4, 5)) for g in torch.autograd.grad(value.sum(), h))
     module = SplitVFL(made, width=5, seed=0)
     t = trainer(tmp_path, max_epochs=15)
@@ -62,8 +61,24 @@ def test_the_masked_sum(tmp_path):
     assert module.books.meter.total("up").tolist() == [15 * 54 * 5] * 3
 
 
+def test_masks_of_pair_keys_hide_the_votes_and_cancel_in_the_sum():
+    """One upload is uniform in the ring and new under new keys; the sum of all is the sum of the votes."""
+    made, votes = own("masked_sum", "MaskedVote")(), torch.ones(3, 4, 256)
+    uploads = []
+    for _ in range(2):
+        exchange, view = masked_round(made, tuple(votes))
+        message = next(exchange.sides.party.upload(exchange.contribution, view))
+        uploads.append(torch.stack(message.pieces).to(torch.int64))
+        assert torch.equal(uploads[-1].sum(0) % 256, torch.full((1, 4, 256), 3))
+    for upload in (*uploads[0], *uploads[1]):  # 1,024 words of 8 bits, all of which stand for a one
+        assert len(upload.unique()) > 200
+    assert not torch.equal(uploads[0], uploads[1])
+    pair = uploads[0][:2].sum(0) % 256
+    assert len(pair.unique()) > 200  # nothing cancels where one upload is missing
+
+
 def test_the_wire(tmp_path):
-    made = printed("wire", "RoundedMean")()
+    made = own("wire", "RoundedMean")()
     module = SplitVFL(made, width=5, seed=0)
     t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
@@ -78,7 +93,7 @@ def test_the_wire(tmp_path):
 
 
 def test_the_protocol(tmp_path):
-    module = printed("protocol", "Committee")(Mean(), width=5, seed=0)
+    module = own("protocol", "Committee")(Mean(), width=5, seed=0)
     t = trainer(tmp_path, max_epochs=15)
     data = Blobs(batch_size=10)
     t.fit(module, datamodule=data)
@@ -92,17 +107,8 @@ def test_the_protocol(tmp_path):
 
 def test_the_fault(tmp_path):
     module = SplitVFL(Mean(), width=5, seed=0)
-    injector = FaultInjector(printed("fault", "Weekends")([1]))
+    injector = FaultInjector(own("fault", "Weekends")([1]))
     trainer(tmp_path, max_epochs=7, callbacks=[injector]).fit(module, datamodule=Blobs(batch_size=9))
     assert module.books.rounds["fit"] == 7 * 6
     rounds = [7 * 6, 7 * 6 * 5 // 7, 7 * 6]
     assert module.books.meter.total("up").tolist() == [n * 9 * 5 * 4 for n in rounds]
-
-
-def test_the_first_page_of_the_site_trains(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs/index.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    space = {"__name__": "index"}
-    exec(compile(code, "index.md", "exec"), space)
-    assert space["trainer"].global_step > 0

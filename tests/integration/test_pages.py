@@ -1,0 +1,124 @@
+"""Every code block of the README and of the documentation runs; what cannot run is marked in the page, and counted.
+
+Commands that train are cut short: a few batches of one epoch. A block that is not run has a comment before it (or its
+page has one) that names the reason; its commands are parsed all the same.
+"""
+
+from collections import Counter
+from functools import cache
+from importlib.util import find_spec
+
+import pytest
+import torch
+import yaml
+
+from lightning_vfl.cli import run
+from lightning_vfl.commands.program import check
+from lightning_vfl.study.grid import grid
+from lightning_vfl.study.read import read_study
+from tests.pages import ROOT, SHELL, blocks
+from tests.readme_commands import commands, parse
+
+BLOCKS = blocks()
+LANGUAGES = {"python", "yaml", *SHELL}
+SHORT = ["--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1", "--trainer.limit_test_batches=1"]
+SHORT += ["--trainer.limit_predict_batches=1", "--trainer.max_epochs=1", "--trainer.accelerator=cpu"]
+SHORT += ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
+PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled training, each once
+REASONS = {
+    "it installs and tests the package": 3,
+    "it needs files of a data set": 2,
+    "studies take minutes": 2,
+    "the benchmarks take minutes": 5,
+    "studies take minutes to hours and need files of data sets": 56,
+}
+
+
+def runnable(*languages):
+    return [block for block in BLOCKS if block.language in languages and block.reason is None]
+
+
+@cache
+def once(command, *options):
+    """Run a command, shortened; the checkpoint of a fit. A command that several pages show is run for one of them."""
+    if command in ("fit", "test", "validate", "predict"):
+        options = (*options, *SHORT, *(PHASES if "protocol/dvfl" in options else []))
+    done = run([command, *options])
+    if command != "fit":
+        return None
+    assert done.trainer.global_step > 0
+    return done.trainer.checkpoint_callback.best_model_path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    return tmp_path
+
+
+def test_every_block_is_run_or_says_why_not():
+    assert {block.language for block in BLOCKS} <= {"", "text", *LANGUAGES}
+    assert all(block.reason is None for block in BLOCKS if block.language not in LANGUAGES)
+    assert Counter(block.reason for block in BLOCKS if block.reason) == REASONS
+
+
+@pytest.mark.parametrize("block", runnable("python"), ids=str)
+def test_python_runs(block):
+    with torch.random.fork_rng(devices=[]):
+        exec(compile(block.code, str(block), "exec"), {"__name__": "page"})
+
+
+@pytest.mark.parametrize("block", runnable("yaml"), ids=str)
+def test_recipes_train_and_studies_can_be_run(block, folder):
+    """What a recipe leaves out comes from other recipes, as the pages say."""
+    content, file = yaml.safe_load(block.code), folder / "page.yaml"
+    file.write_text(block.code)
+    if content.keys() & {"data", "model", "trainer"}:
+        usual = {"data": "data/digits", "model": "protocol/mean"}
+        others = [recipe for key, recipe in usual.items() if "class_path" not in content.get(key, {})]
+        phases = PHASES if content.get("model", {}).get("class_path") == "DecoupledVFL" else []
+        arguments = [word for name in (*others, str(file)) for word in ("--config", name)]
+        assert run(["fit", *arguments, *SHORT, *phases]).trainer.global_step > 0
+        return
+    file.write_text(yaml.safe_dump({"recipes": {"Mean": ["data/digits", "protocol/mean"]}, "seeds": [0]} | content))
+    for cell in {one.name: one for one in grid(read_study(file), folder)}.values():
+        check(cell.arguments)
+
+
+@pytest.mark.parametrize("block", runnable(*SHELL), ids=str)
+def test_commands_run(block):
+    """In order; ``FILE`` is the checkpoint of the last fit."""
+    checkpoint, ran = "", 0
+    for words in commands(fenced(block)):
+        if words[0] != "lightning-vfl":
+            assert words[0] == "source" or is_there(words), words
+            continue
+        found = once(*(checkpoint if word == "FILE" else word for word in words[1:]))
+        checkpoint, ran = found or checkpoint, ran + 1
+    assert ran
+
+
+def test_commands_that_are_not_run_are_parsed():
+    for block in BLOCKS:
+        if block.language not in SHELL or block.reason is None:
+            continue
+        for words in commands(fenced(block)):
+            if words[0] == "lightning-vfl":
+                parse(words[1:])
+            else:
+                assert words[0] in ("cd", "pip", "source") or is_there(words), (str(block), words)
+
+
+def fenced(block):
+    return f"```{block.language}\n{block.code}```\n"
+
+
+def is_there(words):
+    """Whether a target of the Makefile, a module or a file of Python is there."""
+    if words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        return all(f"\n{target}:" in makefile for target in words[1:])
+    if words[0] != "python":
+        return False
+    return find_spec(words[2]) is not None if words[1] == "-m" else (ROOT / words[1]).is_file()
