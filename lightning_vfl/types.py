@@ -4,7 +4,7 @@ Letters, the same everywhere: M parties, P parties hosted in this process, N rec
 width, S_m the per-record shape of party m's features.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -143,6 +143,13 @@ class Roster:
     def passive(self) -> tuple[tuple[int, ...], ...]:
         """The groups without the active party's: C_0 stands apart (vFedSec, section 3.1)."""
         return tuple(group for group in self.groups if self.active not in group)
+
+    def joined_by(self, joiner: int | None) -> "Roster":
+        """The roster of a round in which this party joins the embeddings; None: a server joins them.
+
+        In cascade training the joiner is the active party of the event: it holds the labels of the event's batch.
+        """
+        return self if joiner is None else replace(self, active=joiner)
 
     def whole(self, parties: Tensor) -> Tensor:
         """(M,) bool: of these parties, those whose whole group is among them."""

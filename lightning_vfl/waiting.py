@@ -2,6 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
@@ -26,12 +27,11 @@ class WaitingRule(ABC):
     """
 
     leaves_out: ClassVar[bool] = True
-    timeout: float | None = None
 
     @property
+    @abstractmethod
     def patience(self) -> float | None:
         """Seconds after which the server gives up on a leg that has to wait for everybody; None: it never does."""
-        return self.timeout
 
     @abstractmethod
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
@@ -63,15 +63,11 @@ class WaitingRule(ABC):
         Raises:
             ConfigurationError: before training.
         """
-        if silent and self.timeout is None:
+        if silent and self.patience is None:
             raise ConfigurationError(
                 f"{type(self).__name__} would wait for ever for a party that is silently lost; "
                 "give it a timeout in seconds, or use Deadline"
             )
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items())
-        return f"{type(self).__name__}({settings})"
 
 
 def _first(arrivals: Tensor, n: int) -> tuple[Tensor, float]:
@@ -98,13 +94,27 @@ def _cut_off(arrivals: Tensor, closed: tuple[Tensor, float], timeout: float | No
     return _by(arrivals, timeout), timeout
 
 
-def _timeout(value: float | None) -> float | None:
-    if value is not None and not (value > 0 and isfinite(value)):
-        raise ConfigurationError(f"timeout {value} is no number of seconds; use more than 0, or leave it out")
-    return value
+@dataclass(frozen=True)
+class _WithTimeout(WaitingRule, ABC):
+    """A rule that goes on after a timeout, where there is one."""
+
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_timeout(self.timeout)
+
+    @property
+    def patience(self) -> float | None:
+        return self.timeout
 
 
-class WaitForAll(WaitingRule):
+def _refuse_timeout(timeout: float | None) -> None:
+    if timeout is not None and not (timeout > 0 and isfinite(timeout)):
+        raise ConfigurationError(f"timeout must be a finite number of seconds above 0, or left out; got {timeout}")
+
+
+@dataclass(frozen=True)
+class WaitForAll(_WithTimeout):
     """Everybody who was called; a silent absence costs the timeout. The baseline Wait of FedVS section 6.2.
 
     Args:
@@ -119,9 +129,6 @@ class WaitForAll(WaitingRule):
 
     leaves_out: ClassVar[bool] = False
 
-    def __init__(self, timeout: float | None = None) -> None:
-        self.timeout = _timeout(timeout)
-
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         last = float(arrivals.nan_to_num(nan=0.0, posinf=inf).max())
         return _cut_off(arrivals, (_by(arrivals, last) & arrivals.isfinite(), last), self.timeout)
@@ -130,7 +137,8 @@ class WaitForAll(WaitingRule):
         return parties
 
 
-class Ignore(WaitingRule):
+@dataclass(frozen=True)
+class Ignore(_WithTimeout):
     """Everybody but the known stragglers, who are not even called. The baseline Ignore of FedVS section 6.2.
 
     Who is a straggler is what the fault models say for the whole run, not who happens to be late in a round.
@@ -144,9 +152,6 @@ class Ignore(WaitingRule):
     """
 
     leaves_out: ClassVar[bool] = False
-
-    def __init__(self, timeout: float | None = None) -> None:
-        self.timeout = _timeout(timeout)
 
     def check(self, stragglers: Tensor, silent: bool) -> None:
         super().check(stragglers, silent)
@@ -163,6 +168,7 @@ class Ignore(WaitingRule):
         return parties
 
 
+@dataclass(frozen=True)
 class Fastest(WaitingRule):
     """The first n to arrive; all who were called, if those are fewer.
 
@@ -176,11 +182,17 @@ class Fastest(WaitingRule):
         ([True, False, True], 0.2)
     """
 
-    def __init__(self, n: int, timeout: float | None = None) -> None:
-        if n < 1:
-            raise ConfigurationError(f"Fastest({n}) waits for nobody; use n >= 1")
-        self.n = n
-        self.timeout = _timeout(timeout)
+    n: int
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigurationError(f"n of Fastest must be at least 1; got {self.n}")
+        _refuse_timeout(self.timeout)
+
+    @property
+    def patience(self) -> float | None:
+        return self.timeout
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         n = min(self.n, _called(arrivals))
@@ -197,6 +209,7 @@ class Fastest(WaitingRule):
             raise ConfigurationError(f"Fastest({self.n}) waits for more than the {len(stragglers)} parties; lower n")
 
 
+@dataclass(frozen=True)
 class Deadline(WaitingRule):
     """Whoever arrives by a deadline; the server goes on earlier once nobody it called is outstanding.
 
@@ -209,10 +222,11 @@ class Deadline(WaitingRule):
         ([True, False, True], 0.5)
     """
 
-    def __init__(self, seconds: float) -> None:
-        if not (seconds > 0 and isfinite(seconds)):
-            raise ConfigurationError(f"Deadline({seconds}) lets nobody in; use a number of seconds > 0")
-        self.seconds = seconds
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and isfinite(self.seconds)):
+            raise ConfigurationError(f"seconds of Deadline must be a finite number above 0; got {self.seconds}")
 
     @property
     def patience(self) -> float:
@@ -228,7 +242,8 @@ class Deadline(WaitingRule):
         return  # it never waits for ever
 
 
-class Threshold(WaitingRule):
+@dataclass(frozen=True)
+class Threshold(_WithTimeout):
     """As many as the aggregator needs to decode, and no more.
 
     Args:
@@ -239,9 +254,6 @@ class Threshold(WaitingRule):
         >>> who.tolist(), round(when, 3)
         ([True, False, True], 0.2)
     """
-
-    def __init__(self, timeout: float | None = None) -> None:
-        self.timeout = _timeout(timeout)
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         return Fastest(needed, self.timeout).close(arrivals)

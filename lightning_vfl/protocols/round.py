@@ -217,9 +217,9 @@ class RoundVFL(VFLModule, ABC):
             impatient = self.waiting.patience is not None  # a slow link is enough to make a party late
             missing = self.faults.models or self.waiting.leaves_out or self.books.left_out or impatient
             events: dict[PrivacyEvent | None, None] = {}  # every event once, in order
-            for reader in self.readers():
-                roster = self.roster if reader is None else replace(self.roster, active=reader)
-                read = [m for m in range(self.roster.parties) if m != reader]
+            for joiner in self.joiners():
+                roster = self.roster.joined_by(joiner)
+                read = [m for m in range(self.roster.parties) if m != joiner]
                 order = sorted(read, key=lambda m: m != self.active)  # the other parties are interchangeable
                 subsets = [tuple(sorted(order[:n])) for n in range(len(read)) if missing and self._usable(order[:n])]
                 for subset in (*subsets, tuple(read)):
@@ -227,7 +227,7 @@ class RoundVFL(VFLModule, ABC):
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 
-    def readers(self) -> tuple[int | None, ...]:
+    def joiners(self) -> tuple[int | None, ...]:
         """The parties that join embeddings; None stands for the server."""
         return (None,)
 

@@ -1,7 +1,6 @@
 """Charging the records of a training: open the ledger before the fit, and charge every round."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ def accounting_part(module: "TrainedModule") -> str:
     return "update_noise" if module.aggregator.accounting is None else type(module.aggregator).__name__
 
 
-def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
+def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None) -> None:
     """Charge the records of the joint batch with everything that the server can read of a round.
 
     A round that is given up is charged too. The charge is on the disk when this function returns, before any party
@@ -70,14 +69,14 @@ def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch,
         module: the protocol.
         plan: the plan of the round.
         batch: this process's part of the joint batch.
-        reader: the party that joins the embeddings instead of a server. Its own noise hides nothing from it.
+        joiner: the party that joins the embeddings instead of a server. Its own noise hides nothing from it.
     """
     accounting = module.aggregator.accounting
     if module.privacy.accountant is None or accounting is None:
         return
-    roster = module.roster if reader is None else replace(module.roster, active=reader)
+    roster = module.roster.joined_by(joiner)
     released = accounting.released(plan.roll, plan.sent[0], roster)
-    parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
+    parties = tuple(m for m in released.nonzero().flatten().tolist() if m != joiner)
     event = accounting.event(parties, module.embedding_widths, roster)
     if event is not None:
         module.privacy.spend(module.books.rounds[Stage.FIT] - 1, event, joint_ids(batch))

@@ -51,7 +51,7 @@ def send_message(
     """
     replica, learning = module.memory.replicas.of[event.party], plan.round.learning
     leaves, computed = collect(module, replica, batch, event, plan.round)
-    roster = module.planner.seen_from(event.party)
+    roster = module.roster.joined_by(event.party)
     value, exchange = module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
     output = replica.top(module.join(value, exchange.aggregate.columns))
     loss = module.objective.loss(output, labels_of(batch))

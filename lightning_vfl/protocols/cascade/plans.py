@@ -96,10 +96,6 @@ class EventPlanner:
         self._ids: dict[tuple[int, int], Leg] = {}
         self._faultless: dict[tuple[int, int], EventPlan] = {}
 
-    def seen_from(self, party: int) -> Roster:
-        """The roster of an event of this active party."""
-        return replace(self.roster, active=party)
-
     def plan(self, number: int, party: int, rows: int, held: Tensor | None = None) -> EventPlan:
         """The plan of event ``number``, a period of ``party``.
 
@@ -166,7 +162,7 @@ class EventPlanner:
 
         The party knows its own part of a hidden sum, so at least two other parties must be in the sum.
         """
-        roster = self.seen_from(party)
+        roster = self.roster.joined_by(party)
 
         def usable(called: Tensor, arrived: Tensor) -> Tensor:
             there = self.wire.takes_part(called, arrived, roster)
@@ -185,7 +181,7 @@ class EventPlanner:
         return self._costs[party, rows]
 
     def _costs_of(self, party: int, rows: int) -> RoundCosts:
-        networks, roster = self.networks, self.seen_from(party)
+        networks, roster = self.networks, self.roster.joined_by(party)
         legs = [_without(leg, party) for leg in self.wire.legs(rows, networks.widths, (), roster)]
         downlink = _without(self.wire.downlink(rows, networks.widths, roster), party)
         if party in self.amplifies:  # Algorithm 1, lines 8 to 10; the factor is sent with the gradients
@@ -223,7 +219,7 @@ class EventPlanner:
         """The seconds before any computation: the record ids and the aggregator's opening."""
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         opening = self.aggregator.opening
-        roster = self.seen_from(party)
+        roster = self.roster.joined_by(party)
         own = () if opening is None else opening.legs(rows, roster, everybody, number, number - 1)
         legs = own if any(leg.kind == IDS for leg in own) else (self.ids(party, rows), *own)
         waits = [

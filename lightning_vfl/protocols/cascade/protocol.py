@@ -273,7 +273,7 @@ class CascadeVFL(RoundVFL):
         super().on_train_end()
         self.counts.staleness = Staleness()
 
-    def readers(self) -> tuple[int | None, ...]:
+    def joiners(self) -> tuple[int | None, ...]:
         return self.active_parties if self.variant.distributed else ()
 
     # ---- one event
@@ -333,7 +333,7 @@ class CascadeVFL(RoundVFL):
             return
         meter, round = self.books.meter, plan.round
         if round.roll.called.any():
-            self.enter_opening(rows, names, round.roll.called, self.planner.seen_from(party))
+            self.enter_opening(rows, names, round.roll.called, self.roster.joined_by(party))
         if self.aggregator.opening is None:
             meter.add(self.planner.ids(party, rows))
         self.books.enter_traffic(round, self.planner.costs(party, rows))
