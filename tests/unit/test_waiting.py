@@ -85,7 +85,7 @@ def test_ignore_calls_nobody_who_is_known_to_be_slow():
 @pytest.mark.parametrize("rule", [WaitForAll(), Ignore(), Fastest(2), Threshold()])
 def test_waiting_for_ever_is_refused(rule):
     rule.check(torch.ones(4, dtype=torch.bool), silent=False)
-    with pytest.raises(ConfigurationError, match="give it a timeout"):
+    with pytest.raises(ConfigurationError, match="give a timeout"):
         rule.check(torch.ones(4, dtype=torch.bool), silent=True)
 
 

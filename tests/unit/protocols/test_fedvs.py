@@ -363,18 +363,21 @@ def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_pa
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"waiting": Fastest(4)}, "ends a round with 4 answers, and the aggregator needs 5 to decode; use Threshold"),
+        (
+            {"waiting": Fastest(4)},
+            "ends a round with 4 answers, but the aggregator needs 5 answers to decode; use Threshold",
+        ),
         ({"waiting": Ignore(), "faults": [Stragglers(0.5)]}, "ends a round with 4 answers"),
         ({"missing": Zeros()}, "missing: Zeros replaces single embeddings, but LagrangeCoded hides these"),
         ({"missing": Stale()}, "missing: Stale replaces .* use Exclude, PadAfterNorm or Skip"),
-        ({"missing": Skip(), "waiting": Ignore(), "faults": [Stragglers(0.2)]}, "leaves somebody out of every round"),
+        ({"missing": Skip(), "waiting": Ignore(), "faults": [Stragglers(0.2)]}, "leaves out a party in every round"),
         ({"waiting": Threshold(), "faults": [PartyDropout(0.1, 0.1, False)]}, "wait for ever"),
         ({"bottom": MLP}, "linear in one weight matrix, but party 0 has MLP; use PolynomialNetwork"),
         ({"bottom_of": {3: MLP}}, "party 3 has MLP; use PolynomialNetwork"),
         ({"options": {"blocks": 4}}, r"need 9 answers, more than the 7 parties; use blocks: 3"),
         ({"options": {"scale": 24}}, "scale: 24 overflows with the weights that training begins with"),
         ({"options": {"l_x": 26}}, "no l_w fits"),
-        ({"source": {"batch_size": 55}}, "batch_size 55 exceeds the 54 training records; lower it to at most 54"),
+        ({"source": {"batch_size": 55}}, "batch_size must be at most 54, the number of training records; got 55"),
     ],
 )
 @pytest.mark.parametrize("execution", ["coded", "equivalent"])

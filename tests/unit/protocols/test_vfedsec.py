@@ -678,9 +678,7 @@ def refused(folder, message, module, source=None, **settings):
 
 @pytest.mark.parametrize("rule", [Fastest(3), Fastest(4), Deadline(1.0), Threshold()], ids=repr)
 def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_path, rule):
-    refused(
-        tmp_path, "their masks are in the uploads of the others.*recovery, or layout: segments", vfedsec(waiting=rule)
-    )
+    refused(tmp_path, "their masks are in the other uploads.*recovery, or layout: segments", vfedsec(waiting=rule))
     if not isinstance(rule, Threshold):
         fit(tmp_path, vfedsec("segments", waiting=rule))
     recovering = vfedsec(recovery={"threshold": 3}, waiting=rule)
@@ -689,7 +687,7 @@ def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_pat
 
 
 def test_rules_that_end_with_too_few_answers_to_recover_are_refused(tmp_path):
-    refused(tmp_path, "needs 3 to decode", vfedsec(recovery={"threshold": 3}, waiting=Fastest(2)))
+    refused(tmp_path, "needs 3 answers to decode", vfedsec(recovery={"threshold": 3}, waiting=Fastest(2)))
 
 
 def test_parties_that_are_known_to_be_slow_may_be_left_out(tmp_path):

@@ -137,12 +137,12 @@ REFUSED = {
     "faults": (
         partial(small, waiting=Fastest(2), missing=Skip()),
         shared,
-        "discards such rounds, so nothing would be learnt; use WaitForAll or Deadline, or missing: Exclude",
+        "gives up such rounds, so no network would learn; use WaitForAll or Deadline, or missing: Exclude",
     ),
     "masks": (
         partial(small, MaskedSum(), waiting=Deadline(1.0)),
         shared,
-        "their masks are in the uploads of the others",
+        "their masks are in the other uploads",
     ),
 }
 
@@ -178,7 +178,7 @@ def test_what_is_refused_once_is_refused_again(tmp_path, name):
 def test_silent_losses_need_a_timeout(tmp_path):
     module = small()
     module.faults.add(Crashes("connections", 0.5, 0.5))
-    assert "give it a timeout in seconds, or use Deadline" in refusal(tmp_path, module, shared())
+    assert "give a timeout in seconds, or use Deadline" in refusal(tmp_path, module, shared())
 
 
 def test_a_loader_alone_does_not_say_who_holds_labels(tmp_path):
