@@ -130,10 +130,9 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
         self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
-        self.clock = clock or VirtualClock()
         self.faults = Faults(self.seed)
         self.preparation = Preparation()
-        self.books = Books(self.clock, self.own_books())
+        self.books = Books(clock or VirtualClock(), self.own_books())
         self.privacy = PrivacyBooks()
         self.privacy_ledger = privacy_ledger
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
@@ -156,7 +155,10 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         return Aligned(blocks, batch_size, seed, drop_last)
 
     def own_books(self) -> Any:
-        """A dataclass with the additional counts of this protocol; None: there are no additional counts."""
+        """A dataclass with the additional counts of this protocol; None: there are no additional counts.
+
+        It is called in ``VFLModule.__init__``, before the settings of a subclass are there.
+        """
         return None
 
     @property
@@ -230,6 +232,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
 
     def setup(self, stage: str) -> None:
         """Refuse unsuitable data and trainer settings before anything runs."""
+        self._pending = None
         self.forget(*SET_UP)  # an interrupted run may have left shares and keys
         if self.datamodule is not None and self.hparams["party_shapes"] is not None:
             refuse_other_data(self.hparams, self.datamodule)

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.meter import CommunicationMeter
@@ -34,6 +35,9 @@ class EpochLoss:
     def mean(self) -> Tensor:
         """The mean over all rows so far."""
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
+
+
+RESERVED = ("seed", "parts", "preparation", "privacy", "memory", "update sums", "own")  # other names in a checkpoint
 
 
 @dataclass(eq=False)
@@ -67,6 +71,13 @@ class Books:
     corrected: dict[int, int] = field(default_factory=dict)
     epoch_loss: EpochLoss = field(default_factory=EpochLoss)
     left_out: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        own = () if self.own is None else fields(self.own)
+        if clash := {entry.name for entry in own} & {*(entry.name for entry in fields(self)), *RESERVED}:
+            raise ConfigurationError(
+                f"{type(self.own).__name__} has a field {sorted(clash)[0]}, a name that every checkpoint has; rename it"
+            )
 
     # ---- entries
 
@@ -138,8 +149,10 @@ class Books:
         return {name: _plain(value) for name, value in held.items()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the fields; a field that an older checkpoint does not have keeps its value."""
-        state = {**state.get("cascade", {}), **state.get("decoupled", {}), **state}  # version 0.1 nested these counts
+        """Restore the fields; a field that an older checkpoint does not have gets the value that it had then."""
+        nested = {**state.get("cascade", {}), **state.get("decoupled", {})}  # as version 0.1 wrote these counts
+        older = {"opened": {}, "corrected": {}, "left_out": (), "epoch_batches": state.get("pass_batches", 1)}
+        state = {**older, **nested, **state}
         for holder in (self, self.own):
             for entry in () if holder is None else fields(holder):
                 if entry.name in state and entry.name != "own":

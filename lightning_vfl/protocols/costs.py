@@ -1,6 +1,7 @@
 """The costs of rounds: seconds and traffic, from shapes, networks and the speeds of the clock."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.simulation.clock import VirtualClock
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Roster, Stage
 from lightning_vfl.wire import Gate, Leg, LinearForms
 
 Groups = tuple[tuple[int, ...], ...]
@@ -51,6 +52,7 @@ class Costs:
         self.out_width = aggregator.out_width(width, roster)
         self._work: tuple[list[Work], Work] | None = None
         self._rounds: dict[tuple[int, int, Groups], RoundCosts] = {}
+        self._evaluation: dict[tuple[int, Stage], tuple[Leg, ...]] = {}
 
     def of_round(self, rows: int, coded: int | None = None, groups: Groups | None = None) -> RoundCosts:
         """Traffic and seconds of a faultless round.
@@ -68,6 +70,18 @@ class Costs:
             downlink = self.wire.downlink(rows, self.widths, self.roster)
             self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates(groups))
         return self._rounds[key]
+
+    def use(self, clock: VirtualClock) -> None:
+        """Compute seconds with another clock from now on."""
+        self.clock = clock
+        self._rounds.clear()
+
+    def legs_of_evaluation(self, rows: int, stage: Stage) -> tuple[Leg, ...]:
+        """The legs of a round of evaluation, under kinds of its own."""
+        if (rows, stage) not in self._evaluation:
+            named = (replace(leg, kind=f"{stage} {leg.kind}") for leg in self.legs(rows))
+            self._evaluation[rows, stage] = tuple(named)
+        return self._evaluation[rows, stage]
 
     def legs(self, rows: int) -> tuple[Leg, ...]:
         """The aggregator's legs in a round of ``rows`` (coded) rows."""

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.coded.blocks import Blocks
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.exchange import ExpandedRecords, open_round, set_up
 from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage
-from lightning_vfl.wire import Leg, PartyView
+from lightning_vfl.wire import Leg, LinearForms, PartyView
 
 
 @dataclass
@@ -56,6 +57,10 @@ class Preparation:
         setup, stage, parties = aggregator.setup, names.stage, roster.parties
         if setup is None:
             return ()
+        if aggregator.form is not LinearForms:
+            raise ConfigurationError(
+                f"{type(aggregator).__name__} has a Setup, which shares expanded records; declare form = LinearForms"
+            )
         networks: list[Any] = list(bottoms.parties)
         basis = tuple(len(network.weight) for network in networks)
         expanded = ExpandedRecords(source, bottoms, device)
@@ -74,7 +79,7 @@ class Preparation:
             if stage in self.booked:
                 return ()
             self.booked.add(stage)
-        return legs if stage is Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
+        return legs if stage == Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
 
     def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView) -> Any:
         """The parties' memory after the opening of a round."""
@@ -114,7 +119,7 @@ class Preparation:
 
 def stage_of(stage: Stage) -> Stage:
     """The stage whose set-up this stage uses: the sanity check runs on validation records."""
-    return Stage.VALIDATION if stage is Stage.SANITY_CHECK else stage
+    return Stage.VALIDATION if stage == Stage.SANITY_CHECK else stage
 
 
 def _announce(name: str, records: int, size: int) -> None:

@@ -25,7 +25,7 @@ from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_ro
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitForAll, WaitingRule
-from lightning_vfl.wire import Contribution, Leg, PartyView, ServerView
+from lightning_vfl.wire import Contribution, PartyView, ServerView
 
 
 class RoundVFL(VFLModule, ABC):
@@ -81,6 +81,12 @@ class RoundVFL(VFLModule, ABC):
     def _refuse_missing(self) -> None:
         """Refuse a policy that does not work with this aggregator or with several processes."""
         policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
+        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        counted = self.missing.plan(everybody, ~everybody)
+        if self.missing.stand_in is None and counted is not None and counted.any():
+            raise ConfigurationError(
+                f"missing: {policy} counts missing parties and has no stand_in for their embeddings; give it a StandIn"
+            )
         if self.missing.stand_in is not None and not self.wire.traits.visible:
             raise ConfigurationError(
                 f"missing: {policy} replaces single embeddings, but {aggregator} hides these from the server; "
@@ -171,7 +177,7 @@ class RoundVFL(VFLModule, ABC):
         parties = replace(parties, memory=prepared.opened(aggregator, stage, parties))
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
-        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides)
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire)
         value = exchange.run()
         self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange
@@ -256,7 +262,7 @@ class RoundVFL(VFLModule, ABC):
         roll = self._evaluation_roll()
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
-        for leg in _renamed(self.costs.legs(self.coded_rows(batch)), names.stage):
+        for leg in self.costs.legs_of_evaluation(self.coded_rows(batch), names.stage):
             self.books.meter.add(leg, roll.called)
         self.enter_opening(joint_rows(batch).total, names, roll.called)
         return self.run_round(batch, names, roll, Exclude())[0]
@@ -282,8 +288,3 @@ class RoundVFL(VFLModule, ABC):
 def aggregator_notes(exchange: Exchange) -> dict[str, float]:
     """The values that the parties' side of the aggregator reports in a round, by log name."""
     return {f"aggregator/{name}": value for name, value in exchange.parties.notes.items()}
-
-
-def _renamed(legs: tuple[Leg, ...], stage: Stage) -> tuple[Leg, ...]:
-    """The legs with the stage in front of their kind, so that evaluation is metered separately."""
-    return tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -43,18 +44,29 @@ class TrainedModule(EvaluatedModule, ABC):
     bottoms: PartyBank
     roster: Roster
     costs: Costs
-    clock: VirtualClock
     faults: Faults
     privacy: PrivacyBooks
     privacy_ledger: str
     seed: int
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
     end_before_round: bool = False  # a callback sets it when a round would cost too much
-    _step = Step(None)  # the result of the current round
+    _pending: Step | None = None  # the rest of the current step, without its loss and with it the graph
     _optimizer: OptimizerFactory | None
     _lr_scheduler: SchedulerFactory | None
     _resumed: dict[str, Any]  # the memory of a checkpoint, until a fit resumes
     _remembered: int | None = None  # the number of records that the memory has room for
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for name in ("training_step", "on_before_optimizer_step"):
+            if name in vars(cls) and cls.__module__ != __name__:
+                raise TypeError(
+                    f"{cls.__name__} overrides {name}, which calls step; implement step(batch, names) -> Step"
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rest of a step: a copy or a saved module has no messages and no graph of a round."""
+        return {**super().__getstate__(), "_pending": None}
 
     @abstractmethod
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -89,14 +101,22 @@ class TrainedModule(EvaluatedModule, ABC):
         """Whether several processes train together."""
         return self._trainer is not None and self.trainer.world_size > 1
 
+    @property
+    def seeds_networks(self) -> bool:
+        """Whether torch's global generator is seeded in the next step, for dropout in networks; default: always."""
+        return True
+
     # ---- a training step
 
     @final
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Run, count and log one ``step``. A step without a loss changes no parameter."""
-        self._step = step = self.step(batch, self.next_round(seed_global=True))
+        step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
         if step.loss is None:
             self.books.given_up += 1
+            self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)
+        else:
+            self._pending = replace(step, loss=None, logged=None)
         log_step(self, step.loss if step.logged is None else step.logged, step.notes, batch, batch_idx)
         return self._nothing() if step.loss is None else step.loss
 
@@ -109,16 +129,24 @@ class TrainedModule(EvaluatedModule, ABC):
     @final
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Delete the gradients of networks that do not learn: their parameters and optimiser state do not change."""
-        step = self._step
-        withheld: Iterable[nn.Module] = (self,) if step.loss is None else step.withheld
-        for parameter in (p for network in withheld for p in network.parameters()):
-            parameter.grad = None
-        if step.loss is None:
+        step = self._pending
+        if step is None:
             return
+        self._pending = Step(None, after_optimizer=step.after_optimizer)
+        for parameter in (p for network in step.withheld for p in network.parameters()):
+            parameter.grad = None
         if step.learners is not None:
             self.bottoms.withhold(set(range(self.roster.parties)).difference(step.learners))
         if step.before_optimizer is not None:
             step.before_optimizer(optimizer)
+
+    def _after_optimizer(self, *_: Any) -> None:
+        """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
+        step, self._pending = self._pending, None
+        if self.roster.shared:
+            self.bottoms.follow()
+        if step is not None and step.after_optimizer is not None:
+            step.after_optimizer()
 
     def next_round(self, seed_global: bool = False) -> RoundNames:
         """The names of the next round's random streams; ``seed_global``: also seed torch's global generator."""
@@ -141,6 +169,17 @@ class TrainedModule(EvaluatedModule, ABC):
         costs = self.costs.of_round(joint_rows(batch).total)
         self.books.enter(plan_faultless(costs, self.roster), costs)
 
+    @property
+    def clock(self) -> VirtualClock:
+        """The virtual time of the training, and the speeds behind it."""
+        return self.books.clock
+
+    @clock.setter
+    def clock(self, clock: VirtualClock) -> None:
+        self.books.clock = clock
+        if hasattr(self, "costs"):
+            self.costs.use(clock)
+
     # ---- optimiser
 
     def configure_optimizers(self) -> Any:
@@ -149,17 +188,10 @@ class TrainedModule(EvaluatedModule, ABC):
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         optimizer = make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own])
         refuse_several_steps(optimizer)
-        if self.roster.shared:  # after every step, the copies of a shared bottom are made equal
-            optimizer.register_step_post_hook(lambda *_: self.bottoms.follow())
-        optimizer.register_step_post_hook(self._after_optimizer)
         if self._lr_scheduler is None:
             return optimizer
         scheduler = {"scheduler": self._lr_scheduler(optimizer), "monitor": "val/loss"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-    def _after_optimizer(self, *_: Any) -> None:
-        if self._step.after_optimizer is not None:
-            self._step.after_optimizer()
 
     def configure_gradient_clipping(
         self,
@@ -216,6 +248,8 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def on_train_start(self) -> None:
         """Store the number of mini-batches of a pass, which is known from here on."""
+        for optimizer in self.trainer.optimizers:  # also those that a subclass has made
+            optimizer.register_step_post_hook(self._after_optimizer)
         loader = self.trainer.train_dataloader
         refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
         schedule, steps = getattr(loader, "schedule", None), int(self.trainer.num_training_batches)

@@ -106,7 +106,7 @@ def open_round(opening: Opening, memory: Any, view: PartyView) -> Any:
 
 
 class Sides(NamedTuple):
-    """The two sides of a wire. They exist for a whole fit, because the party side keeps keystreams between rounds."""
+    """The two sides of a wire. A module keeps them, because the party side keeps keystreams between rounds."""
 
     party: PartySide
     server: ServerSide
@@ -127,6 +127,7 @@ class Exchange:
         server: the server's view.
         policy: the policy for missing uploads; None: missing uploads are not replaced.
         sides: the two sides of the aggregator's wire; None: new sides.
+        wire: the aggregator's wire, where it is known; None: it is asked for.
 
     After ``run``, ``aggregate`` is the server's result.
     """
@@ -141,13 +142,14 @@ class Exchange:
         server: ServerView,
         policy: MissingPolicy | None = None,
         sides: Sides | None = None,
+        wire: Wire | None = None,
     ) -> None:
         self.aggregator = aggregator
         self.contribution = contribution
         self.parties = parties
         self.server = server
         self.policy = policy or Exclude()
-        self.wire = wire_of(aggregator)
+        self.wire = wire or wire_of(aggregator)
         self.sides = sides or Sides.of(self.wire)
 
     def run(self) -> Tensor:

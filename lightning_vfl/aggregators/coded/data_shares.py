@@ -139,4 +139,4 @@ def arrangement(coding: Coding, records: int, parties: int, seed: int, stage: St
     Evaluation goes through its records in order, so that K records in succession make a coded row.
     """
     k = coding.blocks_for(parties)
-    return Blocks.shuffled(records, k, seed, stage) if stage is Stage.FIT else Blocks(records, k)
+    return Blocks.shuffled(records, k, seed, stage) if stage == Stage.FIT else Blocks(records, k)

@@ -151,6 +151,11 @@ class DecoupledVFL(VFLModule):
         counts: DecoupledCounts = self.books.own
         return counts
 
+    @property
+    def seeds_networks(self) -> bool:
+        """Guests and hosts that draw in a forward pass are seeded one by one."""
+        return self.phase == "owner"
+
     # ---- phases
 
     def phase_of(self, epoch: int) -> Phase:

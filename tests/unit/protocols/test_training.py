@@ -1,0 +1,110 @@
+"""What holds around a step, whichever protocol it is of: copies, freed secrets, overrides, counts of one's own."""
+
+import copy
+import gc
+import pickle
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
+from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
+from lightning_vfl.aggregators.coded.data_shares import Shares
+from lightning_vfl.aggregators.secure.period_keys import Keys
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import MissingPolicy, Stale
+from lightning_vfl.networks import PolynomialNetwork
+from lightning_vfl.protocols.books import Books
+from lightning_vfl.simulation.clock import VirtualClock
+from tests.subjects import Blobs, trainer
+
+MODULES = {
+    "split": lambda: SplitVFL(Mean()),
+    "masked": lambda: SplitVFL(MaskedSum()),
+    "stale": lambda: SplitVFL(Mean(), missing=Stale()),
+    "cascade": lambda: CascadeVFL(Mean()),
+    "asynchronous": lambda: AsyncVFL(Mean()),
+    "decoupled": lambda: DecoupledVFL(guest_epochs=1),
+}
+
+
+def fitted(folder, module, epochs=2):
+    trainer(folder, max_epochs=epochs).fit(module, Blobs(batch_size=16))
+    return module
+
+
+@pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
+def test_a_trained_module_can_be_copied_and_trained_again(tmp_path, make):
+    module = fitted(tmp_path, make())
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        own, same = module.state_dict(), other.state_dict()
+        assert all(torch.equal(own[name], same[name]) for name in own)
+        rounds = other.books.rounds["fit"]
+        assert fitted(tmp_path, other).books.rounds["fit"] > rounds
+
+
+@pytest.mark.parametrize(
+    ("make", "secret"),
+    [
+        (lambda: SplitVFL(MaskedSum()), Keys),
+        (lambda: SplitVFL(LagrangeCoded(), bottom=PolynomialNetwork), Shares),
+    ],
+    ids=["keys", "shares"],
+)
+def test_keys_and_shares_are_freed_after_the_fit(tmp_path, make, secret):
+    module = fitted(tmp_path, make())
+    gc.collect()
+    assert not [held for held in gc.get_objects() if isinstance(held, secret)]
+    assert module.books.rounds["fit"]
+
+
+@pytest.mark.parametrize("name", ["training_step", "on_before_optimizer_step"])
+def test_overrides_that_would_skip_the_step_are_refused(name):
+    with pytest.raises(TypeError, match=f"Own overrides {name}, which calls step; implement step"):
+        type("Own", (SplitVFL,), {name: lambda self, *_: None})
+
+
+def test_an_optimiser_of_one_s_own_refreshes_the_replicas(tmp_path):
+    class Own(CascadeVFL):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    counts = fitted(tmp_path, Own(Mean())).counts
+    assert all(version > 0 for version in counts.seen.values())
+
+
+def test_counts_of_one_s_own_have_names_of_their_own():
+    @dataclass
+    class Counts:
+        rounds: int = 0
+
+    with pytest.raises(ConfigurationError, match="Counts has a field rounds, a name that every checkpoint has"):
+        Books(VirtualClock(), Counts())
+
+
+def test_a_clock_that_is_set_later_counts_everything(tmp_path):
+    module = SplitVFL(Mean())
+    module.clock = VirtualClock(latency=1.0)
+    fitted(tmp_path, module, epochs=1)
+    assert module.books.clock is module.clock
+    assert module.standing()["clock/virtual_seconds"] >= 2 * module.books.rounds["fit"]
+
+
+def test_a_policy_that_counts_the_missing_has_to_say_what_stands_in(tmp_path):
+    class Counted(MissingPolicy):
+        def plan(self, held, included):
+            return held & ~included
+
+    with pytest.raises(ConfigurationError, match="Counted counts missing parties and has no stand_in"):
+        fitted(tmp_path, SplitVFL(Mean(), missing=Counted()))
+
+
+def test_counts_that_an_older_checkpoint_does_not_have():
+    books = Books(VirtualClock())
+    books.left_out, books.opened = (1,), {"fit": 3}
+    older = Books(VirtualClock(), meter=books.meter).state() | {"pass_batches": 100}
+    for name in ("left_out", "opened", "epoch_batches"):
+        del older[name]
+    books.load(older)
+    assert (books.epoch_batches, books.left_out, books.opened) == (100, (), {})
