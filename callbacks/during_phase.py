@@ -1,4 +1,4 @@
-"""A callback of any kind, in one phase of the training alone."""
+"""A wrapper that runs a callback only in one phase of the training."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_vfl.errors import ConfigurationError
 
-# all that Lightning calls of a callback: what a run does once belongs to no phase, all else does
+# all hooks that Lightning calls; a hook that runs once in a run belongs to no phase, every other hook to a phase
 _HOOKS = [name for name, member in vars(Callback).items() if callable(member) and not name.startswith("_")]
 _ONCE_A_RUN = {
     *("setup", "on_fit_start", "on_train_start", "on_train_end", "on_fit_end", "teardown", "on_exception"),
@@ -18,28 +18,29 @@ _ONCE_A_RUN = {
 
 
 class DuringPhase(Callback):
-    """Lets a callback see one phase of a protocol that trains in several, and nothing of the others.
+    """Runs a callback only in one phase of a protocol with several phases.
 
-    ``EarlyStopping`` in the owner's phase then neither counts nor needs the validations of earlier ones. The phase is
-    asked for at every hook, and Lightning counts an epoch as over only after all hooks of its end: the last validation
-    of a phase belongs to that phase, and so does everything else of its last epoch.
+    For example, ``EarlyStopping`` in the owner's phase ignores the validations of earlier phases. Every hook reads the
+    module's current phase. Lightning ends an epoch only after all hooks of the epoch's end, so the last validation of a
+    phase, and all other hooks of the phase's last epoch, belong to that phase.
 
     Guarantee: the hooks of a batch, an epoch, a validation and a test reach the callback if and only if the module's
-        ``phase`` is this one. What happens once a run does always: set-up and teardown, start and end of fit and of
-        training, exceptions, and its state, which checkpoints keep apart by phase and callback.
-    Not guaranteed: what Lightning does for a callback of its type, because it sees this one. A ``ModelCheckpoint`` in
-        here saves in this phase alone, but is not the trainer's ``checkpoint_callback``: ``--ckpt_path best`` does not
-        find its files, and the trainer adds another one unless ``enable_checkpointing`` is False. Such a callback, and
-        ``EarlyStopping``, comes at its place in the list and not after all others: let it monitor what validation or a
-        training step logs, not what is logged at the end of an epoch. A progress bar has to stay outside.
+        ``phase`` is ``phase``. Hooks that run once in a run always reach it: set-up and teardown, start and end of fit
+        and of training, and exceptions. Its state is always saved; checkpoints separate it by phase and callback.
+    Not guaranteed: Lightning's special treatment of the callback's type, because Lightning sees this wrapper. A
+        ``ModelCheckpoint`` in the wrapper saves only in this phase, but is not the trainer's ``checkpoint_callback``:
+        ``--ckpt_path best`` does not find its files, and the trainer adds another one unless ``enable_checkpointing``
+        is False. A ``ModelCheckpoint`` or an ``EarlyStopping`` in the wrapper runs at its place in the list and not
+        after all other callbacks: let it monitor a value that validation or a training step logs, not a value that is
+        logged at the end of an epoch. A progress bar cannot be wrapped.
 
     Args:
-        phase: the phase, by the name that the protocol gives it.
-        callback: what acts in it.
+        phase: the name of the phase in the protocol.
+        callback: the callback to run in this phase.
 
     Raises:
-        ConfigurationError: for a callback that no phase would reach; before training, for a module without phases or
-            without this one.
+        ConfigurationError: for a callback that has no hook of a phase; before training, for a module without phases or
+            without this phase.
 
     Examples:
         >>> from lightning.pytorch.callbacks import EarlyStopping
@@ -50,7 +51,7 @@ class DuringPhase(Callback):
     def __init__(self, phase: str, callback: Callback) -> None:
         if not any(is_overridden(hook, callback) for hook in _HOOKS if hook not in _ONCE_A_RUN):
             raise ConfigurationError(
-                f"{type(callback).__name__} acts once a run, in no phase; list it without DuringPhase"
+                f"{type(callback).__name__} runs once in a run and not in a phase; list it without DuringPhase"
             )
         self.phase = phase
         self.callback = callback
@@ -72,7 +73,7 @@ class DuringPhase(Callback):
 
 
 def _forwarding(hook: str) -> Callable[..., Any]:
-    """The method of DuringPhase that hands this hook on."""
+    """The method of DuringPhase that forwards this hook."""
 
     def always(self: DuringPhase, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.callback, hook)(*args, **kwargs)

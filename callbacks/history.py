@@ -1,4 +1,4 @@
-"""What a run measured, and how much it had taken by then."""
+"""The history of a run's metrics, with the rounds, time and bytes at each value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +15,13 @@ _WAYS = ("up", "down", "peer")
 
 
 class RunHistory(Callback):
-    """Keeps every metric with the rounds, passes, virtual seconds and bytes that had been spent on it.
+    """Stores every metric with the rounds, passes, virtual seconds and bytes that training had used at that point.
 
-    ``train/loss`` at every logging step, validation metrics at the end of every validation, those of an epoch at its
-    end, test metrics at the end of a test. The points are part of the checkpoint, so the history of a resumed run is
-    whole.
+    Stored are ``train/loss`` at every logging step, validation metrics at the end of every validation, metrics of an
+    epoch at its end, and test metrics at the end of a test. The points are part of the checkpoint, so the history of a
+    resumed run is complete.
 
-    Guarantee: one value a metric and step; values are kept in float64.
+    Guarantee: one value for each metric and step; values are stored in float64.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class RunHistory(Callback):
         self._given_up = 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """One record a step and metric, in the order of steps: ``step``, what was spent, ``metric``, ``value``."""
+        """One row for each step and metric, in the order of steps: ``step``, progress, ``metric``, ``value``."""
         ordered = sorted(self.points.items())
         return [{"step": step, **spent, "metric": name, "value": value} for (step, name), (value, spent) in ordered]
 
@@ -40,7 +40,7 @@ class RunHistory(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         given_up = protocol(self, pl_module).books.given_up
-        learnt, self._given_up = given_up == self._given_up, given_up  # else the loss is still that of an earlier round
+        learnt, self._given_up = given_up == self._given_up, given_up  # after a given-up round, the logged loss is old
         if learnt and is_due(trainer.global_step, trainer.log_every_n_steps):  # type: ignore[attr-defined]  # set in Trainer.__init__
             self._add(trainer, pl_module, lambda name: name == "train/loss")
 
@@ -49,7 +49,7 @@ class RunHistory(Callback):
             self._add(trainer, pl_module, lambda name: name.startswith("val/"))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_last_batch:  # an epoch that was cut short still shows the loss of the one before
+        if trainer.is_last_batch:  # after a shortened epoch, the logged loss is that of the epoch before
             told_elsewhere = ("train/loss", "val/", "test/", "comm/", "clock/", "progress/")
             self._add(
                 trainer, pl_module, lambda name: name == "train/loss_epoch" or not name.startswith(told_elsewhere)

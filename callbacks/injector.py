@@ -1,4 +1,4 @@
-"""The callback that adds a fault model to a training, and the callbacks made from the models of this toolkit."""
+"""The callback that adds a fault model to a training, and the callbacks made from the toolkit's fault models."""
 
 import inspect
 from collections.abc import Callable
@@ -17,14 +17,14 @@ P = ParamSpec("P")
 class FaultInjector(Callback):
     """Adds a fault model to the trained protocol; use it directly for a model of your own.
 
-    The callback adds the model before any loader exists and removes it at the end. Nothing runs per batch. The models
-    of several injectors act together.
+    The callback adds the model before any loader exists and removes it at the end. It has no hook of a batch. The
+    faults of several injectors are combined.
 
     Args:
         model: the fault model.
 
     Raises:
-        ConfigurationError: before training, for a module that is no protocol of this toolkit.
+        ConfigurationError: before training, for a module that is not a protocol of this toolkit.
     """
 
     def __init__(self, model: FaultModel) -> None:
@@ -32,7 +32,7 @@ class FaultInjector(Callback):
 
     @classmethod
     def of(cls, model: Callable[P, FaultModel]) -> Callable[P, "FaultInjector"]:
-        """The callback of a class of models: same name, same arguments, same documentation.
+        """The callback for a class of models, with the same name, arguments and documentation.
 
         Examples:
             >>> FaultInjector.of(simulation.PartyDropout)(probability=0.3, proportion=0.1).model
@@ -45,7 +45,9 @@ class FaultInjector(Callback):
         made = inspect.unwrap(model.__init__)
         __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]  # the command line reads it
         __init__.__annotations__ = made.__annotations__
-        words = inspect.cleandoc(model.__doc__ or "").partition("\nExamples:")[0]  # the example is one of the model
+        words = inspect.cleandoc(model.__doc__ or "").partition("\nExamples:")[
+            0
+        ]  # the example shows the model, not the callback
         body = {"__init__": __init__, "__doc__": words, "__module__": cls.__module__}
         return type(model.__name__, (cls,), body)
 
@@ -60,11 +62,11 @@ def protocol(callback: Callback, module: LightningModule) -> VFLModule:
     """The module as a protocol of this toolkit.
 
     Raises:
-        ConfigurationError: if it is none.
+        ConfigurationError: if the module is not a protocol.
     """
     if not isinstance(module, VFLModule):
         raise ConfigurationError(
-            f"{type(callback).__name__} cannot act on {type(module).__name__}, which is no VFLModule; "
+            f"{type(callback).__name__} works only with a VFLModule; got {type(module).__name__}; "
             "train a protocol of lightning_vfl, or leave the callback out"
         )
     return module

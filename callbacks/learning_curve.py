@@ -1,4 +1,4 @@
-"""A picture of the training: metrics by epoch."""
+"""A plot of the training: metrics by epoch."""
 
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 
 class LearningCurve(Callback):
-    """Writes the epoch's training loss and the validation metrics as one PNG when fit ends.
+    """Plots the training loss of each epoch and the validation metrics into one PNG file at the end of fit.
 
-    The points are part of the checkpoint, so the curve of a resumed run is whole.
+    The points are part of the checkpoint, so the curve of a resumed run is complete.
 
     Args:
-        path: where to write; None: ``learning_curve.png`` in the run's log folder.
-        metrics: validation metrics to draw, without their ``val/``; None: all but the loss.
+        path: the file to write; None: ``learning_curve.png`` in the run's log folder.
+        metrics: validation metrics to plot, without ``val/``; None: all except the loss.
     """
 
     def __init__(self, path: str | None = None, metrics: list[str] | None = None) -> None:
@@ -30,7 +30,7 @@ class LearningCurve(Callback):
         self._add(trainer, "train/loss_epoch")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        folder = trainer.log_dir or trainer.default_root_dir  # asked of all processes: it is broadcast
+        folder = trainer.log_dir or trainer.default_root_dir  # read in all processes, because log_dir broadcasts
         if not trainer.is_global_zero or not self.points:
             return
         path = Path(self.path or Path(folder) / "learning_curve.png")
@@ -53,8 +53,8 @@ class LearningCurve(Callback):
 
 
 def draw(points: dict[str, list[tuple[int, float]]], path: Path) -> None:
-    """Losses on the left, metrics on the right, by epoch."""
-    from matplotlib.figure import Figure  # 0.4 s, where it is used
+    """Plot losses on the left and metrics on the right, by epoch."""
+    from matplotlib.figure import Figure  # imported here, because the import takes 0.4 s
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)

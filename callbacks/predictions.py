@@ -1,4 +1,4 @@
-"""Predictions in a file, one line a record."""
+"""Predictions in a file, one line for each record."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class PredictionWriter(Callback):
-    """Writes what ``predict`` gives: the user's own record id, then probabilities by class, or one value.
+    """Writes the predictions of ``predict``: the user's own record id, then the class probabilities or one value.
 
     Columns: ``record``; ``class_0`` .. ``class_{C-1}`` for several classes, ``probability`` for two (of class 1),
     ``value`` for real-valued labels.
 
     Args:
-        path: file to write, ``.csv`` or ``.parquet``.
+        path: the file to write, ``.csv`` or ``.parquet``.
 
-    Guarantee: one line a record, sorted as the datamodule holds them, however many processes took part; the file
-        appears whole or not at all.
+    Guarantee: one line for each record, in the order of the datamodule, for any number of processes. The file appears
+        complete or not at all.
     """
 
     def __init__(self, path: str = "predictions.csv") -> None:
         if Path(path).suffix not in (".csv", ".parquet"):
-            raise ConfigurationError(f"predictions go to a .csv or a .parquet file, not to '{path}'; change the ending")
+            raise ConfigurationError(f"predictions need a .csv or .parquet file; got '{path}'; change the ending")
         self.path = Path(path)
         self._predictions: list[Predictions] = []
 
@@ -78,7 +78,7 @@ class PredictionWriter(Callback):
 
 
 def _table(values: torch.Tensor, module: LightningModule) -> "pd.DataFrame":
-    import pandas as pd  # 0.5 s, where it is used
+    import pandas as pd  # imported here, because the import takes 0.5 s
 
     if values.ndim == 1:
         name = "value" if module.hparams["num_classes"] is None else "probability"

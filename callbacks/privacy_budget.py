@@ -1,4 +1,4 @@
-"""An end by privacy: the training stops before the round that could cost more than was allowed."""
+"""A privacy budget: the training stops before a round that could exceed the budget."""
 
 from typing import Any
 
@@ -12,35 +12,36 @@ from lightning_vfl.protocols.accounts.charging import joint_ids
 
 
 class PrivacyBudget(Callback):
-    """Ends the training BEFORE the round that could take the privacy loss above a budget.
+    """Ends the training BEFORE a round that could raise the privacy loss above a budget.
 
-    Before each round the most that it may release is reserved: everybody in it, or, where parties may be missing, the
-    fewest that the aggregate could be of. If that is too much, the rest of the epoch is left out and the training ends;
-    the log has ``privacy/epsilon`` of every epoch in this unit and δ.
+    Before each round, the callback computes ε after the most costly release that the round may make (with all parties,
+    or, if parties may be missing, with fewer). If this ε is above the budget, the rest of the epoch is left out and the
+    training ends. The log has ``privacy/epsilon`` of every epoch, for this unit and δ.
 
-    Guarantee: ``privacy/epsilon`` never passes the budget, given events that are right. It counts what the run's ledger
-        has, so the budget holds for a run that is killed and resumed any number of times.
-    Not guaranteed: for the units of a record, what the record tells through the uploads of other records: they hold if
-        weights and scaling do not depend on the record, and ``party`` needs no such assumption. Parties that tell the
-        server what they drew: the budget is that against the server alone. Privacy of evaluation, of gradients and of
-        labels; a budget over several fits of different modules, unless they go on in one ledger (``privacy_ledger``).
+    Guarantee: ``privacy/epsilon`` never exceeds the budget, if the privacy events are correct. It counts all charges in
+        the run's ledger, so the budget holds for a run that is killed and resumed any number of times.
+    Not guaranteed: for the units of a record, information about the record in the uploads of other records: these
+        figures hold if weights and scaling do not depend on the record. ``party`` needs no such assumption. Protection
+        against parties that disclose their draws to the server: the budget holds against the server alone. Privacy of
+        evaluation, of gradients and of labels. One budget for several fits of different modules, unless they continue
+        one ledger (``privacy_ledger``).
 
     Args:
         target_epsilon: the budget, above 0.
         delta: δ, between 0 and 1.
-        unit: what is protected: ``party-record`` (one party's columns of one record), ``record`` (all its columns),
+        unit: the protected unit: ``party-record`` (one party's columns of one record), ``record`` (all its columns),
             ``party`` (all of a party's columns), ``record (paper)``, ``party (paper)``.
 
     Raises:
-        ConfigurationError: for numbers that mean nothing; before training, for a protocol whose aggregator accounts for
-            nothing, and if a single round would be too much.
+        ConfigurationError: for invalid numbers; before training, for a protocol whose aggregator does not account for
+            privacy, and if a single round would exceed the budget.
     """
 
     def __init__(self, target_epsilon: float, delta: float = 1e-5, unit: str = "party-record") -> None:
         if not target_epsilon > 0:
-            raise ConfigurationError(f"target_epsilon {target_epsilon} allows nothing; use a number above 0")
+            raise ConfigurationError(f"target_epsilon must be above 0; got {target_epsilon}")
         if not 0 < delta < 1:
-            raise ConfigurationError(f"delta {delta} is no probability to be wrong with; use more than 0, less than 1")
+            raise ConfigurationError(f"delta must be above 0 and below 1; got {delta}")
         unit_of_one_release(unit)
         self.target_epsilon = target_epsilon
         self.delta = delta
@@ -52,8 +53,8 @@ class PrivacyBudget(Callback):
         if not isinstance(pl_module, RoundVFL) or pl_module.aggregator.accounting is None:
             what = type(getattr(pl_module, "aggregator", pl_module)).__name__
             raise ConfigurationError(
-                f"PrivacyBudget has nothing to count with {what}; use SplitVFL or CascadeVFL with PoissonBinomial or "
-                "LocalGaussian"
+                f"PrivacyBudget needs an aggregator that accounts for privacy; got {what}; use SplitVFL or CascadeVFL "
+                "with PoissonBinomial or LocalGaussian"
             )
         pl_module.privacy.delta, pl_module.privacy.unit = self.delta, self.unit
 
@@ -66,8 +67,8 @@ class PrivacyBudget(Callback):
             return
         if module.privacy.epsilon() == 0.0:
             raise ConfigurationError(
-                f"one round alone would cost ε = {worst:.4g} of a {self.unit} at δ = {self.delta:g}, above the budget "
-                f"of {self.target_epsilon:g}; use a smaller beta, fewer levels, a smaller width, or a larger "
+                f"one round would already cost ε = {worst:.4g} of a {self.unit} at δ = {self.delta:g}, above the "
+                f"budget of {self.target_epsilon:g}; use a smaller beta, fewer levels, a smaller width, or a larger "
                 "target_epsilon"
             )
         module.end_before_round = True
@@ -83,5 +84,5 @@ class PrivacyBudget(Callback):
 
 def _of_rounds(module: LightningModule) -> RoundVFL:
     if not isinstance(module, RoundVFL):
-        raise TypeError(f"{type(module).__name__} is no RoundVFL")  # setup has seen that it is
+        raise TypeError(f"{type(module).__name__} is no RoundVFL")  # setup has checked this
     return module

@@ -1,4 +1,4 @@
-"""Lightning's rich progress bar, moved every few rounds."""
+"""Lightning's rich progress bar, updated every few rounds."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from lightning.pytorch.callbacks import RichProgressBar
 
 
 class SparseProgressBar(RichProgressBar):
-    """The rich progress bar, moved every ``every`` training rounds and at the last of an epoch.
+    """The rich progress bar, updated every ``every`` training rounds and in the last round of an epoch.
 
-    Of a module that trains in phases it names the phase: "Epoch 3/19 (owner)".
+    For a module that trains in phases, it shows the phase: "Epoch 3/19 (owner)".
 
-    Lightning's own collects all metrics and takes the console's lock after every batch, whatever its refresh rate:
-    0.3 ms a round, as much as a small round itself.
+    Lightning's progress bar collects all metrics and takes the console's lock after every batch, at any refresh rate.
+    This takes 0.3 ms a round, as long as a small round.
 
     Args:
-        every: rounds from one movement to the next.
-        console_kwargs: arguments of the ``rich.console.Console`` to draw on.
+        every: the number of rounds between two updates.
+        console_kwargs: arguments of the ``rich.console.Console``.
     """
 
     def __init__(self, every: int = 20, console_kwargs: dict[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a run did, in a few lines at its end."""
+"""A summary of a run, in a few lines at its end."""
 
 from collections.abc import Iterator
 
@@ -16,11 +16,11 @@ from lightning_vfl.types import Stage
 class RunSummary(Callback):
     """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test.
 
-    Bytes, seconds and rounds are those of the training; after a checkpoint was loaded, those up to that checkpoint.
-    ε is that of the run's privacy ledger, which has the rounds behind the checkpoint too.
+    Bytes, seconds and rounds are those of the training; after loading a checkpoint, those up to the checkpoint. ε is
+    taken from the run's privacy ledger, which also has the rounds after the checkpoint.
 
     Args:
-        enabled: False keeps quiet.
+        enabled: False: print no summary.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -73,7 +73,7 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     if (hosts := getattr(module.books.own, "host_meter", None)) is not None:
         for kind in hosts.kinds("up"):
             yield f"sent per host: {kind}", per_party(hosts.total("up", kind))
-    uploads = -(-rounds // max(module.books.epoch_batches, 1))  # a record is uploaded once in an epoch
+    uploads = -(-rounds // max(module.books.epoch_batches, 1))  # a record is uploaded once an epoch
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
     accounting = module.aggregator.accounting
@@ -93,7 +93,7 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
 
 
 def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
-    """ε where parties tell the server what they have drawn, if that changes it."""
+    """ε against the server and parties that disclose their draws to it, if this ε differs."""
     privacy = module.privacy
     if privacy.accountant is None:
         return
@@ -107,7 +107,7 @@ def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
 
 
 def per_party(count: Tensor) -> str:
-    """(M,) bytes in words: one figure if all are equal.
+    """(M,) bytes as a text, with one figure if all parties are equal.
 
     Examples:
         >>> import torch

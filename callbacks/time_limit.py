@@ -1,4 +1,4 @@
-"""An end by virtual time, which makes protocols of different pace comparable."""
+"""A limit of virtual time, to compare protocols of different speeds."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ from .injector import protocol
 class VirtualTimeLimit(Callback):
     """Ends the training with the first round after which the virtual clock has reached ``seconds``.
 
-    The trainer validates once more, so every run ends with a value at its end. A run that was ended so is over:
-    continued from its checkpoint under a higher limit, it begins its next epoch. The clock goes on in a second fit.
+    The trainer validates once more, so every run has validation metrics at its end. If the run is resumed from its
+    checkpoint with a higher limit, it begins its next epoch. The clock continues in a second fit.
 
     Args:
-        seconds: of virtual time, > 0.
+        seconds: the limit in virtual seconds, > 0.
 
     Raises:
-        ConfigurationError: for a limit that is no positive number.
+        ConfigurationError: for a limit that is not a positive number.
     """
 
     def __init__(self, seconds: float) -> None:
         if not seconds > 0:
-            raise ConfigurationError(f"VirtualTimeLimit of {seconds} seconds trains nothing; give seconds > 0")
+            raise ConfigurationError(f"VirtualTimeLimit needs seconds > 0; got {seconds}")
         self.seconds = seconds
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -39,5 +39,7 @@ class VirtualTimeLimit(Callback):
         self._look(trainer, pl_module)
 
     def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if protocol(self, pl_module).clock.seconds >= self.seconds:  # all processes stop together: it is virtual
+        if (
+            protocol(self, pl_module).clock.seconds >= self.seconds
+        ):  # all processes stop together, because virtual time is equal in all
             trainer.should_stop = True

@@ -15,10 +15,10 @@ class TraceRecorder(Callback):
     Not guaranteed: known stragglers. ``Ignore`` leaves out no party in a replay.
 
     Args:
-        path: where to write, ``.csv`` or ``.parquet``.
+        path: the file to write, ``.csv`` or ``.parquet``.
 
     Raises:
-        ConfigurationError: for another ending; before training, for a module that is no protocol of this toolkit.
+        ConfigurationError: for another ending; before training, for a module that is not a protocol of this toolkit.
     """
 
     def __init__(self, path: str = "trace.csv") -> None:

@@ -1,4 +1,4 @@
-"""How well the networks do on the very records that they learn from."""
+"""Metrics on all training records."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,34 +16,34 @@ from lightning_vfl.types import RoundNames, Stage, VerticalBatch
 
 from .injector import protocol
 
-ROWS = 1024  # in a batch: without gradients there is room for more than in training
+ROWS = 1024  # rows of a batch; without gradients, more rows fit into memory than in training
 
 
 class TrainMetrics(Callback):
-    """Measures all training records at the end of an epoch: ``train/accuracy`` and the like, beside ``val/accuracy``.
+    """Computes metrics on all training records at the end of an epoch, such as ``train/accuracy``.
 
-    The metrics are those of validation, without the loss: ``train/loss`` is that of the rounds. The networks are in
-    evaluation mode and everything is in the clear, whatever ``evaluate`` says; who is left out of validation is left
-    out here. An epoch that was cut short is not measured.
+    The metrics are those of validation, without the loss: ``train/loss`` is the loss of the rounds. The networks are in
+    evaluation mode and aggregation is in the clear, for any setting of ``evaluate``. Parties that validation leaves out
+    are left out here too. A shortened epoch is not measured.
 
-    Guarantee: the training is the same to the bit without it, books, modes of the networks and random numbers included.
-        A value stands in ``callback_metrics`` in its own epoch only: a monitor of it has to have the same
-        ``every_n_epochs``.
-    Not guaranteed: a meaning for records that only some parties hold: they are measured too, with nothing for the
-        others' part, and with labels that nobody may have. That anybody could measure this outside of a simulation:
-        nothing is sent, and no privacy is spent.
+    Guarantee: training with and without the callback is the same bit for bit: counts, network modes and random numbers
+        included. A value is in ``callback_metrics`` only in its own epoch, so a callback that monitors the value needs
+        the same ``every_n_epochs``.
+    Not guaranteed: meaningful values for records that only some parties hold: they are measured too, with zeros for the
+        other parties, and with labels that may be unknown to all parties. The metrics exist only in a simulation: no
+        message is sent and no privacy is charged, so no party could compute them in a deployment.
 
     Args:
-        every_n_epochs: 1 measures every epoch, 2 every second one; the others cost nothing.
+        every_n_epochs: 1: measure every epoch, 2: every second epoch; other epochs take no time.
 
     Raises:
-        ConfigurationError: for another number than 1 or more; before training, for several processes, for loaders
-            that do not know their records, and for a module that is no protocol of this toolkit.
+        ConfigurationError: for a number below 1; before training, for several processes, for loaders that do not know
+            their records, and for a module that is not a protocol of this toolkit.
     """
 
     def __init__(self, every_n_epochs: int = 1) -> None:
         if not (isinstance(every_n_epochs, int) and every_n_epochs >= 1):
-            raise ConfigurationError(f"every_n_epochs {every_n_epochs!r} measures nothing; use a whole number from 1")
+            raise ConfigurationError(f"every_n_epochs must be a whole number of at least 1; got {every_n_epochs!r}")
         self.every_n_epochs = every_n_epochs
         self._told: tuple[str, ...] = ()
 
@@ -51,26 +51,24 @@ class TrainMetrics(Callback):
         protocol(self, pl_module)
         if stage == "fit" and trainer.world_size > 1:
             raise ConfigurationError(
-                f"TrainMetrics measures all training records in one process, not in {trainer.world_size}; "
-                "use devices: 1, or leave it out"
+                f"TrainMetrics works in one process; got {trainer.world_size}; use devices: 1, or leave it out"
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not hasattr(trainer.train_dataloader, "records"):
             raise ConfigurationError(
-                "TrainMetrics has to know the training records; give the trainer a VerticalDataModule instead of a "
-                "loader"
+                "TrainMetrics must know the training records; give the trainer a VerticalDataModule instead of a loader"
             )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for name in self._told:  # else they would pass for values of this epoch, measured or not
+        for name in self._told:  # delete values of earlier epochs, which are not values of this epoch
             trainer.callback_metrics.pop(name, None)
         self._told = ()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # not at the epoch's end: callbacks that come first would not see the values there
+        # not at the epoch's end: callbacks earlier in the list would not see the values
         if trainer.is_last_batch and is_due(trainer.current_epoch + 1, self.every_n_epochs):
             values = measure(trainer, protocol(self, pl_module))
             pl_module.log_dict(values, on_step=False, on_epoch=True, batch_size=1)
@@ -79,7 +77,7 @@ class TrainMetrics(Callback):
 
 @torch.no_grad()
 def measure(trainer: Trainer, module: VFLModule) -> dict[str, Tensor]:
-    """The metrics of validation for all training records, by name, with the weights as they are."""
+    """The validation metrics on all training records, by name, with the current weights."""
     metrics = module.val.metrics.clone(prefix="train/")
     metrics.reset()
     loader: Any = trainer.train_dataloader
@@ -93,7 +91,7 @@ def measure(trainer: Trainer, module: VFLModule) -> dict[str, Tensor]:
 
 
 def _batches(records: Any) -> Iterator[VerticalBatch]:
-    """The records in order."""
+    """Batches of the records, in order."""
     for ids in torch.split(torch.arange(len(records)), ROWS):
         present = None if records.present is None else records.present.index_select(0, ids)
         yield VerticalBatch(records.rows(ids), records.labels.index_select(0, ids), ids, present)
@@ -101,7 +99,7 @@ def _batches(records: Any) -> Iterator[VerticalBatch]:
 
 @contextmanager
 def _evaluating(module: VFLModule) -> Iterator[None]:
-    """In evaluation mode and in the clear; what was in which mode before is afterwards."""
+    """Set evaluation mode and aggregation in the clear; afterwards, restore the former modes."""
     protected, module.protected_evaluation = module.protected_evaluation, False
     try:
         with evaluating(module):

@@ -1,13 +1,13 @@
-"""The exceptions of the toolkit, and a part of their messages."""
+"""The exceptions of the toolkit, and a helper for their messages."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class ConfigurationError(ValueError):
-    """What was asked for cannot be done; the message is one sentence that names the fix.
+    """A setting or an input is not allowed; the message is one sentence that names the fix.
 
-    The command line prints it on one line and exits with status 1; from Python it is an ordinary ``ValueError``.
+    The command line prints the message on one line and exits with status 1. In Python it is an ordinary ``ValueError``.
 
     Examples:
         >>> raise ConfigurationError("batch_size must be at most 20; got 64; lower batch_size")
@@ -18,20 +18,20 @@ class ConfigurationError(ValueError):
 
 
 class MalformedMessage(ValueError):
-    """A message that its receiver cannot use; the message of the exception names the party that sent it.
+    """A receiver cannot use a message; the text of the exception names the sending party.
 
-    The round ends with it, because a result that was computed from such a message would be wrong.
+    The exception ends the round, because a result computed from such a message would be wrong.
     """
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 2) -> str:
-    """The end of an error message about an unknown word: the known words that are most like it.
+    """The end of an error message about an unknown word: the most similar known words.
 
     Args:
-        word: what was given.
-        known: what is allowed.
-        otherwise: the end if no known word is like it; default: all known words.
-        most: words that are named at most.
+        word: the given word.
+        known: the allowed words.
+        otherwise: the end if no known word is similar; default: a list of all known words.
+        most: the largest number of words in the message.
 
     Examples:
         >>> nearest("metrc", ["metric", "seeds"]), nearest("x", ["metric", "seeds"])

@@ -1,4 +1,4 @@
-"""How far a file may grow when it is read: what it declares is checked before it is inflated."""
+"""Limits for the memory of a file: the declared size is checked before the file is unpacked."""
 
 import bz2
 import gzip
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BYTES, PIXELS = "LIGHTNING_VFL_MAX_BYTES", "LIGHTNING_VFL_MAX_PIXELS"
-FREE_BYTES = 2**28  # what any file may take in memory
-MOST_TIMES = 100  # beyond that, how many times its size on the disk; deflate reaches 1,030, measured data 2 to 20
-MOST_PIXELS = 50_000_000  # of a picture; 200 MB decoded
+FREE_BYTES = 2**28  # bytes that any file may take in memory
+MOST_TIMES = 100  # a larger file: this multiple of its size on the disk; deflate reaches 1,030, real data 2 to 20
+MOST_PIXELS = 50_000_000  # pixels of an image; 200 MB decoded
 
 
 def allowed_bytes(size: int) -> int:
-    """The bytes that a file of this size may take in memory: the larger of a fixed number and 100 times its size.
+    """The bytes that a file of ``size`` bytes may take in memory: the larger of a fixed number and 100 times its size.
 
     The fixed number is 2^28, or ``LIGHTNING_VFL_MAX_BYTES``.
 
     Raises:
-        ConfigurationError: if that variable is no whole number.
+        ConfigurationError: if this variable is not a whole number.
     """
     return max(_whole(BYTES, FREE_BYTES), MOST_TIMES * size)
 
@@ -36,9 +36,9 @@ def refuse_growth(path: Path, declared: int, size: int | None = None) -> None:
     """Refuse a file that declares to take more memory than its size allows.
 
     Args:
-        path: of the file, for the message.
-        declared: bytes that its header promises.
-        size: of the file; None: it is looked up.
+        path: the path of the file, for the message.
+        declared: bytes of data that the header declares.
+        size: the size of the file; None: read from the disk.
 
     Raises:
         ConfigurationError: naming the file, the declared size and the setting.
@@ -52,9 +52,9 @@ def refuse_growth(path: Path, declared: int, size: int | None = None) -> None:
 
 
 def refuse_pixels(width: int, height: int) -> None:
-    """Refuse a picture of more pixels than ``LIGHTNING_VFL_MAX_PIXELS``, by default 50 million.
+    """Refuse an image with more pixels than ``LIGHTNING_VFL_MAX_PIXELS``, by default 50 million.
 
-    Above 178 million pixels, Pillow refuses a picture whatever the variable says.
+    Pillow refuses an image of more than 178 million pixels for any value of the variable.
 
     Raises:
         ConfigurationError: naming the size and the setting.
@@ -62,21 +62,20 @@ def refuse_pixels(width: int, height: int) -> None:
     most = _whole(PIXELS, MOST_PIXELS)
     if width * height > most:
         raise ConfigurationError(
-            f"it declares {width} x {height} pixels, more than {most:,}; make it smaller, or set the environment "
-            f"variable {PIXELS} to {width * height} or more"
+            f"the image declares {width} x {height} pixels, more than {most:,}; use a smaller image, or set the "
+            f"environment variable {PIXELS} to {width * height} or more"
         )
 
 
 def refuse_large_table(path: Path) -> None:
     """Refuse a Parquet file that declares more cells, at 8 bytes each, or more text than its size allows.
 
-    Text is counted as it is after decoding: Parquet writes a text that comes many times once. Text inside lists is not
-    counted.
+    Text is counted after decoding, because Parquet stores a repeated text once. Text inside lists is not counted.
 
     Raises:
         ConfigurationError: naming the file, the declared size and the setting.
     """
-    import pyarrow as pa  # 0.1 s, where it is used
+    import pyarrow as pa  # imported here, because the import takes 0.1 s
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -99,13 +98,13 @@ _UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open,
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path | io.BufferedReader]:
-    """A text file to be read: the path itself, or a limited stream of what ``.gz``, ``.bz2`` or ``.xz`` holds.
+    """A text file for reading: the path itself, or a limited stream of the content of ``.gz``, ``.bz2`` or ``.xz``.
 
     Raises:
-        ConfigurationError: for other packed files; while reading, if more comes out than the file's size allows.
+        ConfigurationError: for other packed files; while reading, if the content is larger than the file's size allows.
     """
     if path.suffix.lower() in (".zip", ".zst", ".tar", ".tgz"):
-        raise ConfigurationError(f"{path} is packed in a way that is not read; unpack it, or pack it with gzip")
+        raise ConfigurationError(f"{path} is packed in an unsupported format; unpack the file, or pack it with gzip")
     if path.suffix.lower() not in _UNPACK:
         yield path
         return
@@ -114,12 +113,12 @@ def unpacked(path: Path) -> Iterator[Path | io.BufferedReader]:
 
 
 class Limited(io.RawIOBase):
-    """A stream that is read up to a number of bytes, and ends in an error if there are more.
+    """A stream with a limit: reading more bytes raises an error.
 
     Args:
-        stream: what is read, by its ``read(n)``.
-        most: bytes.
-        path: of the file, for the message.
+        stream: the stream to read, by its ``read(n)``.
+        most: the limit in bytes.
+        path: the path of the file, for the message.
     """
 
     def __init__(self, stream: Any, most: int, path: Path) -> None:
@@ -136,17 +135,17 @@ class Limited(io.RawIOBase):
         self._left -= len(piece)
         if self._left < 0:
             raise ConfigurationError(
-                f"{self._path} grows to more than {self._most:,} bytes when it is unpacked; if the file is yours, set "
-                f"the environment variable {BYTES} to what it needs"
+                f"{self._path} has more than {self._most:,} bytes after unpacking; if the file is yours, set the "
+                f"environment variable {BYTES} to its unpacked size or more"
             )
         view[: len(piece)] = piece
         return len(piece)
 
 
 def _whole(name: str, usual: int) -> int:
-    """The value of an environment variable."""
+    """The value of an environment variable, which must be a whole number."""
     text = os.environ.get(name, "")
     try:
         return int(text) if text else usual
     except ValueError:
-        raise ConfigurationError(f"{name} is {text!r}; set it to a whole number") from None
+        raise ConfigurationError(f"{name} must be a whole number; got {text!r}") from None

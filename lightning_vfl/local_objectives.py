@@ -1,7 +1,7 @@
-"""What a participant of decoupled training learns by itself, without labels and without anybody's gradients.
+"""Local objectives of decoupled training: a participant trains without labels and without gradients of others.
 
-An objective takes n participants at once, each with an encoder and a partner network of its own, so that equal ones
-run in one batched call. Nothing of theirs is mixed: every participant has the loss and gradients it would have alone.
+An objective takes n participants at once, each with its own encoder and partner network, so that networks of the same
+architecture run in one batched call. The participants stay independent: each has the same loss and gradients as alone.
 """
 
 from abc import ABC, abstractmethod
@@ -22,16 +22,16 @@ Call = Callable[[Tensor], Tensor]
 
 
 class LocalObjective(ABC):
-    """What an encoder is trained for.
+    """The objective by which an encoder is trained.
 
-    Guarantee: n participants at once equal n calls with one each, within rounding; no gradient passes from one
-        participant to another; rows of weight 0 teach nothing, and without a row that counts the loss is 0, and so is
-        every gradient.
-    Not guaranteed: anything about rows of weight 0 that are no finite numbers; pad with zeros.
+    Guarantee: n participants at once equal n calls with one participant each, within rounding. There is no gradient
+        between participants. Rows of weight 0 have no effect; if all rows have weight 0, the loss and every gradient
+        are 0.
+    Not guaranteed: correct results if rows of weight 0 have infinite or NaN numbers; pad with zeros.
     """
 
     passes: ClassVar[int] = 1
-    """How often a record goes through encoder and partner in a step: what it costs."""
+    """The number of passes of a record through encoder and partner in a step, for the costs."""
 
     @abstractmethod
     def partner(self, encoder: nn.Module, shape: tuple[int, ...], width: int) -> nn.Module:
@@ -52,31 +52,31 @@ class LocalObjective(ABC):
             encode: the encoders, (n, B', *S) to (n, B', D), for any number of rows.
             partner: the partners, (n, B', D) to (n, B', D').
             x: the participants' records, (n, B, *S).
-            weight: (n, B) float, what every row counts in its participant's mean, 0: not at all; None: all the same.
-            generator: makes a generator on x's device in the state that belongs to this round.
+            weight: (n, B) float, the weight of every row in its participant's mean, 0: ignored; None: equal weights.
+            generator: makes a generator on x's device, seeded for this round.
         """
 
     def __repr__(self) -> str:
-        # what makes networks is left out: their printed form says it
+        # factories of networks are left out, because the printed form of the networks has their settings
         settings = (f"{k}={v!r}" for k, v in vars(self).items() if not (v is None or callable(v)))
         return f"{type(self).__name__}({', '.join(settings)})"
 
 
 class Reconstruction(LocalObjective):
-    r"""An autoencoder: what is left of a record in its embedding should be enough to draw it again.
+    r"""An autoencoder: a decoder reconstructs the record from its embedding.
 
     .. math:: \frac{1}{B d} \sum_{b} \lVert x_b - \mathrm{decode}(\mathrm{encode}(x_b)) \rVert^2
 
-    The mean is over the d = ∏ S numbers of a record and over the rows that count. Nothing is drawn.
+    The mean is over the d = ∏ S numbers of a record and over the rows with a weight above 0. The loss is deterministic.
 
     Args:
-        output_activation: makes the decoder's last activation, e.g. ``torch.nn.Sigmoid`` for pixels in [0, 1]; None:
-            none. With a decoder of your own it goes unused, and is refused.
-        decoder: makes the decoder from (width D, per-record shape S), its output (B, *S) or (B, ∏ S); None: the mirror
-            of the encoder, which must be an ``MLP``.
+        output_activation: makes the decoder's last activation, for example ``torch.nn.Sigmoid`` for pixels in [0, 1];
+            None: no activation. It is refused if a decoder is given.
+        decoder: makes the decoder from (width D, per-record shape S), with output (B, *S) or (B, ∏ S); None: the mirror
+            image of the encoder, which must be an ``MLP``.
 
     Raises:
-        ConfigurationError: for an encoder that has no mirror, or a decoder that returns another number of numbers.
+        ConfigurationError: for an encoder without a mirror image, or a decoder with a wrong number of outputs.
 
     Examples:
         >>> encoder = MLP((4,), 2, hidden=(3,))
@@ -94,8 +94,8 @@ class Reconstruction(LocalObjective):
     ) -> None:
         if output_activation is not None and decoder is not None:
             raise ConfigurationError(
-                "output_activation ends the mirrored decoder, but a decoder is given; let that one end with it, and "
-                "leave output_activation out"
+                "output_activation belongs to the mirrored decoder, but a decoder is given; put the activation into "
+                "this decoder, and leave output_activation out"
             )
         self.output_activation = output_activation
         self.decoder = decoder
@@ -114,36 +114,37 @@ class Reconstruction(LocalObjective):
     ) -> tuple[Tensor, Tensor]:
         h = encode(x)
         target, drawn = x.flatten(2), partner(h).flatten(2)
-        if drawn.shape != target.shape:  # one number would be broadcast
+        if drawn.shape != target.shape:  # a single number would be broadcast
             raise ConfigurationError(
                 f"the decoder returns {drawn.shape[2]} numbers for records of shape {tuple(x.shape[2:])}; "
-                f"let it return {prod(x.shape[2:])}"
+                f"make it return {prod(x.shape[2:])}"
             )
         errors = nn.functional.mse_loss(drawn, target, reduction="none").mean(2)
         return (_shares(x, weight) * errors).sum(1), h.detach()
 
 
 class BarlowTwins(LocalObjective):
-    r"""Redundancy reduction: two corrupted views of a record agree in every number of a projection, and no two numbers
-    of it say the same.
+    r"""Redundancy reduction: two corrupted views of a record agree in every number of a projection, and different
+    numbers of the projection are uncorrelated.
 
     .. math:: \sum_i (1 - C_{ii})^2 + λ \sum_i \sum_{j \ne i} C_{ij}^2
 
-    C (D', D') is the cross-correlation of the two views' projections over the rows that count, every number first
-    brought to mean 0 and variance 1 over those rows. A view is the record with each of its numbers set to zero with
-    probability ``corruption``. That is defined for columns of a table, where zero is the mean of a standardised one,
-    and for strips of images, where crops and colours are not. The embeddings are those of the whole records.
+    C (D', D') is the cross-correlation of the two views' projections over the rows with a weight above 0. Every number
+    is first scaled to mean 0 and variance 1 over these rows. A view is the record with each of its numbers set to zero
+    with probability ``corruption``. This works for columns of a table, where zero is the mean of a standardised column,
+    and for strips of images, for which crops and colour changes are not defined. The embeddings are those of the
+    uncorrupted records.
 
-    All participants use the same two masks a row, so what one of them draws depends neither on how many there are nor
-    on their order.
+    All participants use the same two masks for a row, so a participant's masks do not depend on the number or the order
+    of the participants.
 
     Shapes: a projection is (n, B, D'), D' the last width of ``projector``.
-    Not guaranteed: anything learnt from a batch of one row; a single row has no correlation, and its gradient is 0.
+    Not guaranteed: learning from a batch of one row: a single row has no correlation, and its gradient is 0.
 
     Args:
-        projector: widths of the projector, its output the last. It has no batch normalisation inside, unlike the
-            paper's: what is kept between calls cannot be batched over participants. The loss normalises its output.
-        off_diagonal: λ, the weight of redundancy against agreement.
+        projector: widths of the projector's layers, the output last. Unlike in the paper it has no batch normalisation,
+            because running statistics cannot be batched over participants. The loss normalises the output.
+        off_diagonal: λ, the weight of the redundancy term.
         corruption: the probability that a number is masked, between 0 and 1.
 
     Raises:
@@ -158,19 +159,19 @@ class BarlowTwins(LocalObjective):
         equations (1) and (2).
     """
 
-    passes = 2  # and once more through the encoder, forward only
+    passes = 2  # and one more forward pass through the encoder
 
     def __init__(
         self, projector: Sequence[int] = (256, 256), off_diagonal: float = 5e-3, corruption: float = 0.3
     ) -> None:
         if not projector or min(projector) < 1:
-            raise ConfigurationError(f"projector {tuple(projector)} has no output; give widths >= 1, e.g. [256, 256]")
-        if not 0 < corruption < 1:
             raise ConfigurationError(
-                f"corruption {corruption} gives two equal views or two empty ones; choose it between 0 and 1, e.g. 0.3"
+                f"projector must have one or more widths >= 1; got {tuple(projector)}; use for example [256, 256]"
             )
+        if not 0 < corruption < 1:
+            raise ConfigurationError(f"corruption must be above 0 and below 1; got {corruption}; use for example 0.3")
         if not off_diagonal >= 0:
-            raise ConfigurationError(f"off_diagonal {off_diagonal} rewards redundancy; choose it >= 0, e.g. 0.005")
+            raise ConfigurationError(f"off_diagonal must be >= 0; got {off_diagonal}; use for example 0.005")
         self.projector = tuple(projector)
         self.off_diagonal = off_diagonal
         self.corruption = corruption
@@ -206,7 +207,7 @@ class BarlowTwins(LocalObjective):
 
 
 def _shares(x: Tensor, weight: Tensor | None) -> Tensor:
-    """(n, B), every row's share in its participant's mean; all 0 where no row counts."""
+    """(n, B), every row's share in its participant's mean; all 0 if no row has a weight above 0."""
     if weight is None:
         return x.new_full(x.shape[:2], 1 / max(x.shape[1], 1))
     total = weight.sum(1, keepdim=True)
@@ -214,6 +215,6 @@ def _shares(x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _standardised(z: Tensor, shares: Tensor) -> Tensor:
-    """(n, B, D') with mean 0 and variance 1 over the rows that count; a constant number becomes 0."""
+    """(n, B, D') with mean 0 and variance 1 over the rows with a weight above 0; a constant number becomes 0."""
     z = z - (shares * z).sum(1, keepdim=True)
     return z * ((shares * z.square()).sum(1, keepdim=True) + 1e-5).rsqrt()  # torch.nn.BatchNorm1d's ε

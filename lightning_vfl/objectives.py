@@ -1,4 +1,4 @@
-"""What is learnt: how many outputs the top model has, its loss, its predictions and its default metrics."""
+"""Learning tasks: the top's number of outputs, the loss, the predictions and the default metrics."""
 
 from abc import ABC, abstractmethod
 
@@ -11,7 +11,7 @@ __all__ = ["Binary", "MultiClass", "Objective", "Regression", "objective_for"]
 
 
 class Objective(nn.Module, ABC):
-    """A learning task. ``num_classes`` is what the datamodule reports; None means real-valued labels."""
+    """A learning task. ``num_classes`` comes from the datamodule; None means real-valued labels."""
 
     @abstractmethod
     def outputs(self, num_classes: int | None) -> int:
@@ -23,7 +23,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, output: Tensor) -> Tensor:
-        """What is predicted: probabilities (B, C) or (B,), or values (B,)."""
+        """The predictions: probabilities (B, C) or (B,), or values (B,)."""
 
     @abstractmethod
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
@@ -31,7 +31,7 @@ class Objective(nn.Module, ABC):
 
 
 class MultiClass(Objective):
-    """One of C classes: cross-entropy, accuracy.
+    """Classification into C classes: cross-entropy, accuracy.
 
     Args:
         loss: takes logits (B, C) and labels (B,) int64; default ``torch.nn.CrossEntropyLoss()``.
@@ -61,7 +61,7 @@ class MultiClass(Objective):
 
 
 class Binary(Objective):
-    """Yes or no: one logit, binary cross-entropy, accuracy, AUROC and average precision (AUPRC).
+    """Classification into two classes: one logit, binary cross-entropy, accuracy, AUROC and average precision (AUPRC).
 
     Args:
         loss: takes logits (B,) and float labels (B,); default ``torch.nn.BCEWithLogitsLoss()``.
@@ -94,7 +94,7 @@ class Binary(Objective):
 
 
 class Regression(Objective):
-    """A real value: mean squared error, and R².
+    """Regression of a real value: mean squared error, R².
 
     Args:
         loss: takes values (B,) and labels (B,); default ``torch.nn.MSELoss()``.
@@ -123,7 +123,7 @@ class Regression(Objective):
 
 
 def objective_for(num_classes: int | None) -> Objective:
-    """The objective that fits what the data report: none, two or more classes."""
+    """The default objective for the data's number of classes: None, two or more."""
     if num_classes is None:
         return Regression()
     return Binary() if num_classes == 2 else MultiClass()

@@ -1,11 +1,11 @@
-"""Randomness by name, never by call order.
+"""Random streams with names; the order of calls does not matter.
 
-Every random draw of the toolkit that is no secret is a function of *what it is for*: ``stream(seed, "order", "fit",
-epoch)``. Two programs that ask for the same names get the same bits, whatever they drew before, so a resumed run equals
-an uninterrupted one without any generator state in a checkpoint.
+Every random draw of the toolkit that is not secret is a function of its purpose: ``stream(seed, "order", "fit",
+epoch)``. Two programs that use the same names get the same bits, whatever they have drawn before. A resumed run
+therefore equals an uninterrupted run, without generator states in a checkpoint.
 
-Only raw bits are taken from numpy: bit generators are covered by its compatibility promise (NEP 19), the
-distributions built on them are not.
+Only raw bits are taken from numpy: numpy's compatibility promise (NEP 19) covers bit generators, but not the
+distributions built on them.
 """
 
 from hashlib import blake2b
@@ -26,16 +26,17 @@ def _digest(seed: int, names: tuple[Name, ...], size: int) -> bytes:
 
 
 def stream(seed: int, *names: Name) -> np.random.Philox:
-    """A counter-based bit generator that depends on its name alone.
+    """A counter-based bit generator that depends only on seed and names.
 
     Args:
         seed: the seed of the run.
-        names: what the draw is for, most general first, e.g. ``"order", "fit", epoch``.
+        names: the purpose of the draw, most general name first, for example ``"order", "fit", epoch``.
 
     Guarantee: equal names give equal bits in every process and version of numpy; different names give independent
         128-bit Philox keys (a collision has probability below 1e-19 for a thousand million names).
-    Not guaranteed: secrecy. Anyone who knows the seed knows the bits, and Philox is no cryptographic generator; keys,
-        masks and noise that a privacy figure rests on never come from here, unless a setting asks for it by name.
+    Not guaranteed: secrecy. Anyone who knows the seed can compute the bits, and Philox is not a cryptographic
+        generator. Keys, masks and the noise behind a privacy figure never use these streams, unless a setting requests
+        it.
 
     Examples:
         >>> stream(0, "order", "fit", 3).random_raw() == stream(0, "order", "fit", 3).random_raw()
@@ -47,7 +48,7 @@ def stream(seed: int, *names: Name) -> np.random.Philox:
 
 
 def key_of(seed: int, *names: Name) -> bytes:
-    """32 bytes that depend on their name alone: the key to hand to another generator. No secret.
+    """32 bytes that depend only on seed and names, as a key for another generator. Not secret.
 
     Examples:
         >>> len(key_of(0, "rounding")), key_of(0, "rounding") == key_of(1, "rounding")
@@ -69,7 +70,7 @@ def permutation(n: int, seed: int, *names: Name) -> "NDArray[np.int64]":
 
 
 def seed_of(seed: int, *names: Name) -> int:
-    """A 63-bit integer that depends on its name alone: the seed to hand to another library.
+    """A 63-bit integer that depends only on seed and names, as a seed for another library.
 
     Examples:
         >>> 0 <= seed_of(0, "split") < 2**63
@@ -79,10 +80,10 @@ def seed_of(seed: int, *names: Name) -> int:
 
 
 def seed_torch(device: torch.device, seed: int, *names: Name) -> None:
-    """Put torch's global generator of the CPU and of ``device`` into the state that belongs to this name.
+    """Seed torch's global generators of the CPU and of ``device`` from seed and names.
 
-    Called once a training round, so that dropout inside anybody's network is a function of the round and not of what
-    was drawn before: no generator state has to be in a checkpoint.
+    Called once in a training round, so that dropout in all networks depends only on the round and not on earlier draws.
+    A checkpoint then needs no generator state.
     """
     value = seed_of(seed, *names)
     torch.default_generator.manual_seed(value)
@@ -91,7 +92,7 @@ def seed_torch(device: torch.device, seed: int, *names: Name) -> None:
 
 
 def even_shares(n: int, sharers: int, seed: int, *names: Name) -> "NDArray[np.int64]":
-    """(n,) the number of the sharer of each of n things: a random order, cut into even runs, the first the larger.
+    """(n,), assign n items at random to sharers with equal counts (the first sharers get one more).
 
     Examples:
         >>> np.bincount(even_shares(7, 3, 0, "labels")).tolist()

@@ -1,4 +1,4 @@
-"""What a MATLAB file promises to hold, found without keeping any of it: version 5 files, variable by variable."""
+"""The declared size of a MATLAB file (version 5), computed variable by variable without storing the data."""
 
 import struct
 import zlib
@@ -12,15 +12,15 @@ _NUMBERS = range(6, 16)  # classes of full arrays: double, single, int8 to uint6
 
 
 def declared_bytes(path: Path) -> int:
-    """Bytes that the variables of a MATLAB file take in memory: the larger of two counts.
+    """The bytes that the variables of a MATLAB file take in memory: the larger of two counts.
 
-    One is of the bytes after unpacking, which are unpacked in pieces and thrown away. The other is of the numbers that
-    the matrices declare, at 8 bytes each: MATLAB writes small whole numbers in one byte. Files of version 4, which are
-    not compressed, and of version 7.3, which are not read, count as they are.
+    The first count is the number of bytes after unpacking; the function unpacks in pieces and discards them. The second
+    count is 8 bytes for each number that the matrices declare, because MATLAB stores small whole numbers in one byte.
+    Files of version 4, which are not compressed, and of version 7.3, which are not supported, count with their size.
 
-    Guarantee: memory for this is constant. A variable that is cut short counts as far as it goes.
-    Not guaranteed: numbers inside a cell array are counted as bytes after unpacking, so whole numbers below 256 there
-        take up to eight times what is counted.
+    Guarantee: the function needs constant memory. Of a truncated variable, the existing part is counted.
+    Not guaranteed: numbers inside a cell array are counted only as bytes after unpacking, so whole numbers below 256 in
+        a cell array take up to eight times the counted bytes.
 
     References:
         MathWorks, "MAT-File Format", version 5 (tags, page 1-10; compressed elements, page 1-14; arrays, page 1-15).
@@ -47,7 +47,7 @@ def declared_bytes(path: Path) -> int:
 
 
 def _unpacked(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """The content of a compressed element of so many bytes, in pieces."""
+    """The content of a compressed element of ``size`` bytes, in pieces."""
     inflate = zlib.decompressobj()
     while size > 0 and (packed := file.read(min(size, _AT_ONCE))):
         size -= len(packed)
@@ -57,7 +57,7 @@ def _unpacked(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def _numbers(first: bytes, order: str) -> int:
-    """How many numbers a matrix declares, from its first bytes: its tag, flags and dimensions; 0: it is no full one."""
+    """The number of elements that a matrix declares in its tag, flags and dimensions; 0 if it is not a full matrix."""
     if len(first) < 32 or struct.unpack(f"{order}I", first[:4])[0] != _MATRIX:
         return 0
     flags = struct.unpack(f"{order}I", first[16:20])[0]

@@ -1,4 +1,4 @@
-"""Scaling of features: fitted by each party on its own training rows and nothing else, or given beforehand."""
+"""Scaling of features: fitted by each party on its own training rows only, or given in advance."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,37 +16,39 @@ Bounds = tuple[float, float]
 class Normaliser(ABC):
     """An affine map of a party's features, (x - shift) / scale.
 
-    A fitted scale depends on every training record, so the scaled features of one record depend on all others. Figures
-    for the privacy of a single record do not hold then, and a training that accounts for privacy refuses such a
-    normaliser unless its statistics are declared public.
+    A fitted scale depends on every training record, so the scaled features of one record depend on all others. Privacy
+    figures of a single record are then wrong, so a training that accounts for privacy refuses a fitted normaliser,
+    unless its statistics are declared public.
     """
 
     fitted: ClassVar[bool] = True
-    """Whether shift and scale depend on the training rows; a normaliser that ignores their values says False."""
+    """Whether shift and scale depend on the values of the training rows."""
     public: bool = False
-    """Whether shift and scale are declared to be known to everybody already, so that they are not protected."""
+    """Whether shift and scale are declared public knowledge, so that they are not protected."""
 
     @abstractmethod
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and scale, each (F,), from the party's training rows x (N, F)."""
 
     def fit_bytes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Shift and scale, each (F,) float32, of the numbers x / 255 for bytes x (N, F); default: ``fit`` to them."""
+        """Shift and scale, each (F,) float32, for the numbers x / 255 of bytes x (N, F); default: ``fit`` to these."""
         return self.fit(x.float().div_(255))
 
     def within(self, bounds: Bounds | None, data: str) -> Self:
-        """This normaliser for a data set whose features lie between these bounds; default: it does not need them.
+        """This normaliser for a data set with known bounds of the features; default: bounds are ignored.
 
         Args:
-            bounds: the data set's ``known_bounds``; None: there are none.
+            bounds: the data set's ``known_bounds``; None: unknown.
             data: the name of the data set, for errors.
         """
         return self
 
     def of_columns(self, own: Sequence[str], every: Sequence[str]) -> "Normaliser":
-        """This normaliser for a party's own columns, by name, among every party's; both empty: columns have no names.
+        """This normaliser for a party's own columns; default: names are ignored.
 
-        Default: names do not matter.
+        Args:
+            own: the names of the party's columns; empty: columns have no names.
+            every: the names of all parties' columns.
         """
         return self
 
@@ -76,9 +78,9 @@ class Standardise(Normaliser):
 
 
 class StandardiseNumbers(Normaliser):
-    """As ``Standardise``, but columns with nothing but 0 and 1, such as categories, stay as they are.
+    """As ``Standardise``, but columns that have only 0 and 1, such as categories, are not changed.
 
-    One record in 30,000 has a rare category: 0 and 1 would become -0.006 and 173.
+    For a category of one record in 30,000, standardising would map 0 and 1 to -0.006 and 173.
 
     Args:
         public: declare means and deviations public knowledge, see ``Normaliser``.
@@ -99,7 +101,7 @@ class StandardiseNumbers(Normaliser):
 
 
 class StandardiseParty(Normaliser):
-    """Mean 0 and standard deviation 1 over ALL of a party's numbers: keeps the contrast between pixels.
+    """Mean 0 and standard deviation 1 over ALL numbers of a party, which keeps the contrast between pixels.
 
     Args:
         public: declare mean and deviation public knowledge, see ``Normaliser``.
@@ -113,9 +115,9 @@ class StandardiseParty(Normaliser):
         return _one_pair(wide.mean(), wide.std(correction=0), x.dtype, x.shape[1])
 
     def fit_bytes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if type(self).fit is not StandardiseParty.fit:  # a subclass that fits otherwise
+        if type(self).fit is not StandardiseParty.fit:  # a subclass with another fit
             return super().fit_bytes(x)
-        # there are 256 different numbers: how often each comes is all that counts, at a fiftieth of the time
+        # bytes have 256 different values: computing with their counts takes a fiftieth of the time
         values = torch.arange(256).float().div_(255).double()
         counts = torch.bincount(x.flatten(), minlength=256).double()
         mean = counts @ values / x.numel()
@@ -124,13 +126,13 @@ class StandardiseParty(Normaliser):
 
 
 def _one_pair(mean: Tensor, deviation: Tensor, dtype: torch.dtype, columns: int) -> tuple[Tensor, Tensor]:
-    """The same shift and scale for so many columns."""
+    """The same shift and scale for all columns."""
     scale = deviation if deviation > 1e-12 * max(1.0, abs(float(mean))) else torch.ones_like(deviation)
     return mean.to(dtype).expand(columns), scale.to(dtype).expand(columns)
 
 
 class Unchanged(Normaliser):
-    """Features as they are."""
+    """No scaling."""
 
     fitted: ClassVar[bool] = False
 
@@ -139,20 +141,21 @@ class Unchanged(Normaliser):
 
 
 class Given(Normaliser):
-    """Features between two numbers that are known beforehand, mapped to [-1, 1]; no record has a say in the scaling.
+    """Map features from bounds that are known in advance to [-1, 1]; the scaling does not depend on the records.
 
     Shapes: as ``Normaliser``.
-    Guarantee: shift and scale are the same whatever the records are.
-    Not guaranteed: values within [-1, 1]: a value outside the bounds is mapped to one outside, and nothing is cut off.
+    Guarantee: shift and scale are the same for all records.
+    Not guaranteed: values within [-1, 1]: a value outside the bounds is mapped to a value outside [-1, 1], without
+        clipping.
 
     Args:
-        low: the smallest number that a feature can be, in the units of the data (of images of bytes: 0 to 1); or column
-            name -> number, and columns that are not named stay as they are.
-        high: the largest number, in the same form. Both None: the ``known_bounds`` of the data set.
+        low: the smallest possible value of a feature, in the units of the data (images of bytes: 0 to 1); or column
+            name -> number, where columns without a name in it are not changed.
+        high: the largest possible value, in the same form. Both None: the ``known_bounds`` of the data set.
 
     Raises:
-        ConfigurationError: for bounds that are not in order, of different columns, or given alone; where the data set
-            has no known bounds and none are given; for names of columns that no party has.
+        ConfigurationError: for bounds that are not in order, that are of different columns, or of which one is missing;
+            if the data set has no known bounds and none are given; for names of columns that no party has.
 
     Examples:
         >>> shift, scale = Given(0.0, 16.0).fit(torch.tensor([[16.0, 3.0], [0.0, 8.0]]))
@@ -169,7 +172,7 @@ class Given(Normaliser):
             if not (isfinite(pair[0]) and isfinite(pair[1]) and pair[0] < pair[1]):
                 of = f" of column '{name}'" if name else ""
                 raise ConfigurationError(
-                    f"low {pair[0]} and high {pair[1]}{of} are no bounds; give two finite numbers, the smaller as low"
+                    f"low and high{of} must be finite numbers with low < high; got {pair[0]} and {pair[1]}"
                 )
         self.low = low
         self.high = high
@@ -180,7 +183,7 @@ class Given(Normaliser):
         if bounds is None:
             raise ConfigurationError(
                 f"{data} has no known bounds for normaliser: Given; give low and high, or use another normaliser (with "
-                "public: true where privacy is accounted for and its statistics are public knowledge)"
+                "public: true if privacy is accounted for and its statistics are public knowledge)"
             )
         return Given(*bounds)
 
@@ -189,7 +192,7 @@ class Given(Normaliser):
             return self
         if unknown := [name for name in self.low if name not in every]:
             raise ConfigurationError(
-                f"normaliser: Given names column '{unknown[0]}', which nobody has; "
+                f"normaliser: Given names column '{unknown[0]}', which no party has; "
                 + (
                     f"its columns are {', '.join(every[:8])}, ..."
                     if every
@@ -200,11 +203,11 @@ class Given(Normaliser):
         return _GivenColumns([pairs.get(name) for name in own])
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Shift and scale, each (F,); the values of x do not matter."""
+        """Shift and scale, each (F,); they do not depend on the values of x."""
         if self.low is None or isinstance(self.low, Mapping):
             raise ConfigurationError(
-                f"{self!r} does not say the bounds of unnamed columns; give low and high as numbers, or hand it to a "
-                "datamodule that knows them"
+                f"{self!r} has no bounds for columns without names; give low and high as numbers, or use a datamodule "
+                "that has known bounds"
             )
         return _GivenColumns([*_pairs(self.low, self.high).values()] * x.shape[1]).fit(x)
 
@@ -216,7 +219,7 @@ class Given(Normaliser):
 
 
 class _GivenColumns(Normaliser):
-    """One pair of bounds a column; None: the column stays as it is."""
+    """One pair of bounds for each column; None: the column is not changed."""
 
     fitted: ClassVar[bool] = False
 
@@ -229,10 +232,10 @@ class _GivenColumns(Normaliser):
 
 
 def _pairs(low: float | Mapping[str, float] | None, high: float | Mapping[str, float] | None) -> dict[str, Bounds]:
-    """Column name -> its bounds; under the name "" those of all columns; nothing where none are given.
+    """Column name -> bounds of the column; the name "" stands for all columns; empty if no bounds are given.
 
     Raises:
-        ConfigurationError: for a low without a high, and bounds of different columns.
+        ConfigurationError: if one of low and high is missing, or they are of different columns.
     """
     if isinstance(low, Mapping) and isinstance(high, Mapping) and low.keys() == high.keys():
         return {name: (float(low[name]), float(high[name])) for name in low}
@@ -240,7 +243,6 @@ def _pairs(low: float | Mapping[str, float] | None, high: float | Mapping[str, f
         return {}
     if low is None or high is None or isinstance(low, Mapping) or isinstance(high, Mapping):
         raise ConfigurationError(
-            f"low {low!r} and high {high!r} are not bounds of the same columns; give two numbers, or two numbers for "
-            "each of the same names"
+            f"low and high must be two numbers, or numbers for the same column names; got {low!r} and {high!r}"
         )
     return {"": (float(low), float(high))}

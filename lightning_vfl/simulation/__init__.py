@@ -1,4 +1,4 @@
-"""Models of faults, delays, traffic and virtual time. No Lightning."""
+"""Models of faults, delays, traffic and virtual time; independent of Lightning."""
 
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.crashes import Crashes

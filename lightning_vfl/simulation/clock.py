@@ -1,4 +1,4 @@
-"""Virtual time: how long things would have taken, from bytes, FLOPs and delays. Nothing sleeps."""
+"""Virtual time: seconds computed from bytes, FLOPs and delays. The program itself does not wait."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -12,23 +12,23 @@ from lightning_vfl.wire import Gate, Leg
 
 
 class VirtualClock:
-    """Counts the seconds that a deployment of this speed would have needed.
+    """Counts the seconds that a deployment with these speeds would need.
 
-    Every party has a link of its own to the server (and to each peer) and a processor of its own. A party's message
-    arrives after computing, its injected delay, the latency, and its bytes over the bandwidth.
+    Every party has its own link to the server (and to each peer) and its own processor. The time until a party's
+    message arrives is the sum of computing, the injected delay, the latency, and its bytes divided by the bandwidth.
 
     Units: seconds, float64; bits a second; floating-point operations a second.
     Guarantee: a function of the settings, of planned traffic and work, and of the faults' outcomes. The same recipe and
         seed give the same seconds on any machine.
-    Not guaranteed: contention (uploads do not share the server's link), and element-wise work: FLOPs are those of
-        matrix products and convolutions, as torch's flop counter counts them.
+    Not guaranteed: contention is not modelled (uploads do not share the server's link). Element-wise work is not
+        counted: FLOPs are those of matrix products and convolutions, as torch's flop counter counts them.
 
     Args:
         bandwidth: bits a second of every link; 300 Mbit/s is FedVS section 6.2 (measured between AWS EC2 machines).
-        latency: seconds that every message takes besides.
+        latency: additional seconds of every message.
         speed: floating-point operations a second of a party.
-        server_speed: those of the server.
-        speed_of: party number -> its speed, where it differs.
+        server_speed: floating-point operations a second of the server.
+        speed_of: party number -> speed, for parties with another speed.
 
     Raises:
         ConfigurationError: for settings that are not positive.
@@ -55,9 +55,9 @@ class VirtualClock:
         speeds = {f"speed_of[{party}]": value for party, value in (speed_of or {}).items()}
         for name, value in {"bandwidth": bandwidth, "speed": speed, "server_speed": server_speed, **speeds}.items():
             if not value > 0:
-                raise ConfigurationError(f"{name} {value} of the clock is not positive; leave it out or give one > 0")
+                raise ConfigurationError(f"{name} of the clock must be > 0, or left out; got {value}")
         if not (latency >= 0 and isfinite(latency)):
-            raise ConfigurationError(f"latency {latency} of the clock is no number of seconds; use 0 or more")
+            raise ConfigurationError(f"latency of the clock must be 0 or more seconds; got {latency}")
         self.bandwidth = bandwidth
         self.latency = latency
         self.speed = speed
@@ -66,11 +66,11 @@ class VirtualClock:
         self.seconds = 0.0
 
     def advance(self, seconds: float) -> None:
-        """Let this much time pass."""
+        """Advance the clock by ``seconds``."""
         self.seconds += seconds
 
     def advance_to(self, moment: float) -> None:
-        """Let time pass until this moment, unless it has passed already."""
+        """Advance the clock to ``moment``, unless it is already later."""
         self.seconds = max(self.seconds, moment)
 
     def speeds(self, parties: int) -> Tensor:
@@ -82,25 +82,25 @@ class VirtualClock:
         strangers = [party for party in self.speed_of if not 0 <= party < parties]
         if strangers:
             raise ConfigurationError(
-                f"speed_of names party {strangers[0]}, but the parties are 0 to {parties - 1}; correct its number"
+                f"speed_of must name parties from 0 to {parties - 1}; got {strangers[0]}; correct the number"
             )
         return torch.tensor([self.speed_of.get(m, self.speed) for m in range(parties)], dtype=torch.float64)
 
     def computing(self, flops: Tensor) -> Tensor:
-        """(M,) seconds that each party's own work of (M,) FLOPs takes, nobody slowed down."""
+        """(M,) seconds of each party's work of (M,) FLOPs, without slowdowns."""
         return flops.double() / self.speeds(len(flops))
 
     def serving(self, flops: float) -> float:
-        """Seconds that the server's work takes."""
+        """Seconds of the server's work."""
         return flops / self.server_speed
 
     def transfer(self, leg: Leg) -> Tensor:
-        """(M,) seconds that each party's part of a leg is under way; what travels with another leg adds no latency."""
+        """(M,) seconds of transfer of each party's part of a leg; a leg sent with another leg adds no latency."""
         latency = 0.0 if leg.gate == Gate.PREVIOUS else self.latency
         return leg.bytes.double() * 8 / self.bandwidth + latency
 
 
 def injected(leg: Leg, outcome: RoundOutcome) -> Tensor:
-    """(M,) seconds of injected delay that fall on this leg."""
+    """(M,) seconds of injected delay on this leg."""
     delay = outcome.peer_delay if leg.to == "peers" else outcome.delay
     return delay if leg.delay_share == 1.0 else delay * leg.delay_share

@@ -31,9 +31,9 @@ class Crashes(FaultModel):
     the same state from both states, or changes nothing. Above 1, it leads to the same state or exchanges the two. So
     the last draw that leads to one state, and the number of exchanges after it, determine the state.
 
-    Guarantee: the expected number of draws that are looked back at is below 1 / (1 - |1 - down - rejoin|), and the rest
-        of a block of 64, however late the request is. The chain of guest m, of host h and of the link (m, h) is the
-        same whatever other guests and hosts there are.
+    Guarantee: the expected number of earlier draws that are needed is below 1 / (1 - |1 - down - rejoin|), plus the
+        rest of a block of 64, for any request. The states of guest m, of host h and of the link (m, h) do not depend on
+        other guests and hosts.
 
     Args:
         what: ``guests`` (the parties), ``hosts``, or the ``connections`` between them.
@@ -50,8 +50,8 @@ class Crashes(FaultModel):
 
     References:
         Amalanshu, Sirvi, Inouye, "Decoupled Vertical Federated Learning" (DVFL), appendix D.2 (fault simulation;
-        it prints the rate of coming back as the threshold of both moves, read here as one rate for each; in table 1
-        down is 0.3, rejoin 1, 0.5 and 0.1).
+        the paper prints the rate of rejoining as the threshold of both transitions; here each transition has its own
+        rate; in table 1 down is 0.3, rejoin 1, 0.5 and 0.1).
     """
 
     stream_name: ClassVar[str] = "CrashChain"
@@ -76,7 +76,9 @@ class Crashes(FaultModel):
         if self.what == "guests":
             alive = self._alive(request, roster.parties, seed, "guests")
             return replace(nothing, sends=alive, receives=alive)
-        each = 1 if self.what == "hosts" else roster.parties  # one stream a host: the number of hosts changes no stream
+        each = (
+            1 if self.what == "hosts" else roster.parties
+        )  # one stream for each host, independent of the number of hosts
         states = [self._alive(request, each, seed, self.what, host) for host in range(roster.hosts)]
         if self.what == "hosts":
             return replace(nothing, hosts=torch.cat(states))
@@ -109,7 +111,7 @@ def _before(down: float, rejoin: float, seed: int, block: int, entities: int, *n
     """(entities,) bool, the states before the first request of a block, found backwards block by block."""
     state = np.ones(entities, dtype=np.bool_)  # all start alive
     if down + rejoin == 0.0 or (down + rejoin == 2.0 and BLOCK % 2 == 0):
-        return state  # nothing ever changes, or everything at every request: no draw would settle it
+        return state  # all states never change, or always change: no draw determines the state
     exchanged = np.zeros(entities, dtype=np.bool_)
     unknown = np.ones(entities, dtype=np.bool_)
     while block > 0 and unknown.any():
@@ -121,15 +123,16 @@ def _before(down: float, rejoin: float, seed: int, block: int, entities: int, *n
     return state ^ exchanged
 
 
-@lru_cache(maxsize=4096)  # a rare crash is looked for in many blocks, by every later block anew
+@lru_cache(maxsize=4096)  # to find a rare crash, every later block reads many earlier blocks
 def _moves(
     down: float, rejoin: float, seed: int, block: int, entities: int, *names: Name
 ) -> tuple["Flags", "Flags", "Flags"]:
-    """What the draws of a block do to each chain.
+    """The effect of a block's draws on each chain of states.
 
     Returns:
-        whether one of them leads to the same state from both, to which the last of these leads, and whether the number
-        of exchanges after it (of all exchanges, if there is none) is odd; (entities,) each.
+        Three arrays (entities,): whether a draw sets the state (it leads to one state from both states); the state that
+        the last such draw sets; whether the number of exchanges after it (of all exchanges, if there is no such draw)
+        is odd.
     """
     u = uniform_block(seed, block, entities, *names)
     dies, revives = u < down, u >= 1.0 - rejoin

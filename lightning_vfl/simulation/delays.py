@@ -1,4 +1,4 @@
-"""How long a party delays its messages: distributions, as functions of one uniform draw."""
+"""Distributions of message delays, as functions of one uniform draw."""
 
 from abc import ABC, abstractmethod
 from math import isfinite
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     Draws = NDArray[np.float64]
     Ranks = NDArray[np.int64]
 
-_SMALLEST = 2.0**-54  # stands in for a draw of 0, whose normal quantile is -inf
+_SMALLEST = 2.0**-54  # replaces a draw of 0, whose normal quantile is -inf
 
 
 class Delay(ABC):
     """A distribution of delays; slower parties of the same kind have a higher rank.
 
-    Laws, held by ``tests/unit/simulation/test_delays.py`` for every subclass: seconds are finite and 0 or more for all
-    draws in [0, 1) and all ranks; they do not decrease in the draw nor in the rank; slowdowns are 1 or more.
+    ``tests/unit/simulation/test_delays.py`` tests these laws for every subclass. Seconds are finite and 0 or more for
+    all draws in [0, 1) and all ranks. Seconds do not decrease with the draw or with the rank. Slowdowns are 1 or more.
     """
 
     @abstractmethod
@@ -33,7 +33,7 @@ class Delay(ABC):
         """
 
     def slowdown(self, rank: "Ranks") -> "Draws":
-        """The factors (n,) on the time that the parties compute."""
+        """The factors (n,) on the parties' computing time."""
         return np.ones(len(rank))
 
     def __repr__(self) -> str:
@@ -62,11 +62,11 @@ class Exponential(Delay):
 
 
 class Constant(Delay):
-    """The same delay every time.
+    """A constant delay.
 
     Args:
         seconds: the delay.
-        step: added to it for every rank.
+        step: added to the delay for every rank.
 
     Examples:
         >>> Constant(0.5, step=1.0).seconds(np.array([0.1, 0.9]), np.array([0, 2])).tolist()
@@ -82,12 +82,12 @@ class Constant(Delay):
 
 
 class Uniform(Delay):
-    """Delays spread evenly over an interval.
+    """Uniformly distributed delays.
 
     Args:
-        low: seconds.
-        high: seconds, ``low`` or more.
-        step: added to both for every rank.
+        low: the shortest delay in seconds.
+        high: the longest delay in seconds, ``low`` or more.
+        step: added to ``low`` and ``high`` for every rank.
 
     Examples:
         >>> Uniform(1.0, 3.0, step=1.0).seconds(np.array([0.5, 0.5]), np.array([0, 1])).tolist()
@@ -104,7 +104,7 @@ class Uniform(Delay):
 
 
 class LogNormal(Delay):
-    """Delays whose logarithm is normally distributed: mostly short, now and then very long.
+    """Log-normally distributed delays: most are short, a few are very long.
 
     Args:
         median: seconds.
@@ -121,7 +121,7 @@ class LogNormal(Delay):
         self.sigma = _at_least(0.0, "sigma", sigma)
         self.step = _at_least(0.0, "step", step)
         if self.sigma > 50.0:  # e^(8.3 · 50) is 1e180: seconds stay finite, also in sums and products
-            raise ConfigurationError(f"sigma {sigma} of LogNormal makes delays overflow; use 50 or less")
+            raise ConfigurationError(f"sigma of LogNormal must be at most 50, or delays overflow; got {sigma}")
 
     def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
         normal = torch.special.ndtri(torch.from_numpy(np.maximum(u, _SMALLEST))).numpy()
@@ -130,10 +130,10 @@ class LogNormal(Delay):
 
 
 class ComputeBound(Delay):
-    """No delay, but slower computing.
+    """Slower computing, without a delay of messages.
 
     Args:
-        slowdown: factor on the time that a party computes, 1 or more.
+        slowdown: factor on a party's computing time, 1 or more.
         step: added to the factor for every rank.
 
     Examples:
@@ -153,11 +153,11 @@ class ComputeBound(Delay):
 
 
 def _shifted(value: float, step: float, rank: "Ranks") -> "Draws":
-    """A setting at each rank."""
+    """The value of a setting at each rank."""
     return value + step * rank.astype(np.float64)
 
 
 def _at_least(least: float, name: str, value: float) -> float:
     if not (isfinite(value) and value >= least):
-        raise ConfigurationError(f"{name} {value} of a delay is out of range; use a finite number, {least:g} or more")
+        raise ConfigurationError(f"{name} of a delay must be a finite number of at least {least:g}; got {value}")
     return float(value)

@@ -10,7 +10,7 @@ from lightning_vfl.streams import Name, stream
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BLOCK = 64  # requests of one stream: to make a stream costs 9 µs, to draw 28 x 64 words from it as much again
+BLOCK = 64  # requests of one stream: making a stream takes 9 µs, drawing 28 x 64 words from it another 9 µs
 
 
 def uniforms(seed: int, request: int, entities: int, *names: Name) -> "NDArray[np.float64]":
@@ -19,13 +19,13 @@ def uniforms(seed: int, request: int, entities: int, *names: Name) -> "NDArray[n
     Args:
         seed: the seed of the fault model.
         request: 0 or more.
-        entities: how many draws.
-        names: what they are for.
+        entities: the number of draws.
+        names: the purpose of the draws.
 
     Shapes: (entities,), read-only.
     Units: in [0, 1), multiples of 2⁻⁵³.
-    Guarantee: entity m's draw is a function of (seed, names, request, m): of no other call, and not of how many
-        entities there are.
+    Guarantee: entity m's draw depends only on (seed, names, request, m), not on other calls or on the number of
+        entities.
 
     Examples:
         >>> bool((uniforms(0, 7, 3, "delay") == uniforms(0, 7, 5, "delay")[:3]).all())
@@ -35,10 +35,10 @@ def uniforms(seed: int, request: int, entities: int, *names: Name) -> "NDArray[n
     return row
 
 
-@lru_cache(maxsize=256)  # asynchronous parties are at different requests: a few blocks for each of them
+@lru_cache(maxsize=256)  # asynchronous parties are at different requests, and each needs a few blocks
 def uniform_block(seed: int, block: int, entities: int, *names: Name) -> "NDArray[np.float64]":
     """The draws of requests [64 block, 64 block + 64), (64, entities), read-only."""
     words = stream(seed, *names, block).random_raw(entities * BLOCK)
     drawn = np.ascontiguousarray((words >> np.uint64(11)).astype(np.float64).reshape(entities, BLOCK).T) * 2.0**-53
-    drawn.flags.writeable = False  # it is remembered
+    drawn.flags.writeable = False  # the array is cached
     return drawn

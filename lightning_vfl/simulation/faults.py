@@ -24,19 +24,19 @@ from lightning_vfl.types import Roster
 _REMEMBERED = 4096  # cached outcomes: asynchronous parties ask for the same request at different times
 
 
-@dataclass(frozen=True, eq=False)  # tensors have no one truth to compare by
+@dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
 class RoundOutcome:
     """The outcome of one request for all parties, hosts and links; ``a & b`` is the outcome if both faults happen.
 
     Shapes: (M,) for parties, (H,) for hosts, (M, H) for links; on the CPU.
     Units: ``delay`` and ``peer_delay`` float64 seconds, 0 or more; ``slowdown`` float64, 1 or more; the others bool.
-    Guarantee: ``&`` is commutative, associative but for the rounding of seconds, and ``RoundOutcome.nothing(roster)``
-        is its neutral element.
+    Guarantee: ``&`` is commutative and, except for the rounding of seconds, associative.
+        ``RoundOutcome.nothing(roster)`` is its neutral element.
 
     Args:
         delay: seconds that pass before a party sends to the server.
         peer_delay: seconds that pass before a party sends to its peers; a leg says which part of it applies.
-        slowdown: factor on the time that a party computes.
+        slowdown: factor on a party's computing time.
         announced: False for a party that is known to be absent before the round. The server does not call it.
         sends: False for a party that is called and sends nothing.
         receives: False for a party that the server's answer does not reach.
@@ -56,7 +56,7 @@ class RoundOutcome:
     @classmethod
     @cache
     def nothing(cls, roster: Roster) -> "RoundOutcome":
-        """The faultless request."""
+        """The outcome of a request without faults."""
         m, h = roster.parties, roster.hosts
         zero, one = torch.zeros(m, dtype=torch.float64), torch.ones(m, dtype=torch.float64)
         yes = torch.ones(m, dtype=torch.bool)
@@ -93,19 +93,19 @@ def together(nothing: RoundOutcome, outcomes: Sequence[RoundOutcome]) -> RoundOu
 
 
 class FaultModel(ABC):
-    """A model of one kind of fault; subclass it for a kind of your own.
+    """A model of one kind of fault; subclass it for your own kind.
 
     Class data:
         stream_name: the random streams of the model begin with this name; default: the name of the class. A class that
             is renamed keeps the old name here, so that seeds give the same faults.
 
-    Laws, held by ``tests/unit/simulation/test_fault_contract.py`` for every subclass:
+    ``tests/unit/simulation/test_fault_contract.py`` tests these laws for every subclass:
 
     1. ``sample`` is pure: the same (request, roster, seed) gives the same bits, in any order of calls.
     2. outcomes have the shapes, units and ranges of ``RoundOutcome``.
     3. the seed matters, unless the model draws nothing.
-    4. ``silent`` is False if ``sends``, ``links`` and ``receives`` are always True, ``tells_hosts_apart`` if ``hosts``
-       and ``links`` are.
+    4. ``silent`` is False if ``sends``, ``links`` and ``receives`` are always True; ``tells_hosts_apart`` is False if
+       ``hosts`` and ``links`` are always True.
     """
 
     stream_name: ClassVar[str] = ""
@@ -120,12 +120,12 @@ class FaultModel(ABC):
         """The outcome of this request for all parties, hosts and links."""
 
     def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
-        """(H,) bool, the hosts' part of ``sample``, for protocols in which hosts have requests of their own."""
+        """(H,) bool, the hosts' part of ``sample``, for protocols in which hosts have their own requests."""
         return self.sample(request, roster, seed).hosts
 
     @property
     def silent(self) -> bool:
-        """Whether messages may be lost without notice; a server that waits for them needs a timeout."""
+        """Whether messages may be lost without notice; a server that waits for such messages needs a timeout."""
         return False
 
     @property
@@ -146,8 +146,8 @@ class Faults:
     """All fault models of a run and their joint outcome.
 
     Args:
-        seed: of the run. Each model draws from streams of its own: their names are its ``stream_name`` and its number
-            among the models of that name.
+        seed: the seed of the run. Each model has its own random streams, named by its ``stream_name`` and its number
+            among the models with this name.
 
     Examples:
         >>> faults = Faults(seed=0)
@@ -189,14 +189,14 @@ class Faults:
         return outcome
 
     def hosts_at(self, request: int, roster: Roster) -> Tensor:
-        """(H,) bool, which hosts are up at this request of theirs."""
+        """(H,) bool, the hosts that are up at this request to hosts."""
         up = RoundOutcome.nothing(roster).hosts
         for model, seed in self._seeded:
             up = up & model.hosts(request, roster, seed)
         return up
 
     def stragglers(self, roster: Roster) -> Tensor:
-        """(M,) bool, the parties that are known to be slow for the whole run."""
+        """(M,) bool, the known stragglers of the whole run."""
         if roster not in self._slow:
             slow = torch.zeros(roster.parties, dtype=torch.bool)
             for model, seed in self._seeded:
@@ -231,7 +231,7 @@ def probability(name: str, value: float) -> float:
     """The value of a setting that must be a probability.
 
     Raises:
-        ConfigurationError: if it is none.
+        ConfigurationError: if it is not a probability.
     """
     if not 0.0 <= value <= 1.0:
         raise ConfigurationError(f"{name} must be a probability from 0 to 1; got {value}")

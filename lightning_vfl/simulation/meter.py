@@ -1,4 +1,4 @@
-"""Bytes as they would be on the wire, by kind, direction and party."""
+"""The bytes that a deployment would send, by kind, direction and party."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _DIRECTION = {"server": "up", "peers": "peer", "parties": "down"}
 
 
 class CommunicationMeter:
-    """Counts the bytes of planned legs; the legs are held to the real messages by the contract test.
+    """Counts the bytes of planned legs; the contract test compares legs with the real messages.
 
     Units: whole bytes, (M,) int64 by (kind, direction): ``up`` to the server, ``down`` from it, ``peer`` to parties.
     Guarantee: exact integers; the state in a checkpoint continues a count without a gap.
@@ -29,26 +29,26 @@ class CommunicationMeter:
         self._bytes: dict[tuple[str, str], Tensor] = {}
 
     def add(self, leg: Leg, senders: Tensor | None = None) -> None:
-        """Count a leg; ``senders`` (M,) bool says whose part really went out, None: everybody's."""
+        """Count a leg; ``senders`` (M,) bool are the parties whose part is sent, None: all parties."""
         sent = leg.bytes if senders is None else leg.bytes * senders
         key = (leg.kind, _DIRECTION[leg.to])
         self._bytes[key] = self._bytes[key] + sent if key in self._bytes else sent.clone()
 
     def total(self, direction: str, kind: str | None = None) -> Tensor:
-        """(M,) int64 bytes a party in one direction, of one kind or of all."""
+        """(M,) int64, each party's bytes in one direction, of one kind or of all kinds."""
         counts = [b for (k, d), b in self._bytes.items() if d == direction and kind in (None, k)]
         return torch.stack(counts).sum(0) if counts else torch.zeros(self.parties, dtype=torch.int64)
 
     def kinds(self, direction: str) -> tuple[str, ...]:
-        """What has been sent in one direction so far."""
+        """The kinds that have been sent in one direction so far."""
         return tuple(sorted(k for k, d in self._bytes if d == direction))
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and strings only, as the safe loader wants it."""
+        """The state for a checkpoint: tensors and strings only, as the safe loader requires."""
         return {f"{direction}/{kind}": count for (kind, direction), count in self._bytes.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the count of ``state_dict``."""
+        """Restore the counts of ``state_dict``."""
         self._bytes = {}
         for name, count in state.items():
             direction, kind = name.split("/", 1)

@@ -15,7 +15,7 @@ from lightning_vfl.types import Roster
 
 
 class PartyDropout(FaultModel):
-    """With some probability a proportion of the passive parties, at least one, is absent from a round.
+    """With a given probability, a proportion of the passive parties (at least one) is absent from a round.
 
     Requests 2t and 2t + 1 belong to the same round t, and the same parties are absent from both. ``receives`` stays
     True for an absent party: the server sends it nothing, so no message to it is lost.

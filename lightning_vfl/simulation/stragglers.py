@@ -28,9 +28,9 @@ class Stragglers(FaultModel):
     mean_i = 0.1 + i · step seconds for i = 1 .. ⌊M / 2⌋, with step = 0.1.
 
     Units: seconds.
-    Guarantee: the set of slow parties depends on the seed and the number of parties alone; a larger share adds parties
+    Guarantee: the set of slow parties depends only on the seed and the number of parties; a larger share adds parties
         to the set and removes none. Messages to the server and to peers are delayed by independent draws of the same
-        distribution. A leg states which share of a delay applies to it.
+        distribution. A leg states which share of a delay applies to the leg.
 
     Args:
         share: the share of the parties that are slow; ⌊share · M⌋ parties are.
@@ -71,7 +71,9 @@ class Stragglers(FaultModel):
         self.slow = slow or Exponential(0.1, step=0.1)
         self.parties = parties
         self.delay_of = dict(delay_of or {})
-        self._blocks: dict[tuple[int, int, int], tuple[Tensor, Tensor, Tensor]] = {}  # of a pure function
+        self._blocks: dict[
+            tuple[int, int, int], tuple[Tensor, Tensor, Tensor]
+        ] = {}  # cached results of a pure function
 
     @property
     def tells_hosts_apart(self) -> bool:
@@ -121,15 +123,14 @@ class Stragglers(FaultModel):
         for party in (*(self.parties or ()), *self.delay_of):
             if not 0 <= party < m:
                 raise ConfigurationError(
-                    f"the settings of slow parties name party {party}, but the parties are 0 to {m - 1}; "
-                    "correct its number"
+                    f"the settings of slow parties must name parties from 0 to {m - 1}; got {party}; correct the number"
                 )
         if self.parties is not None:
             return tuple(self.parties)
         return _order(m, seed)[: int(self.share * m + 1e-9)]  # 0.29 · 100 is a little less than 29 in floating point
 
 
-_REMEMBERED = 256  # blocks: asynchronous parties are at different requests
+_REMEMBERED = 256  # cached blocks: asynchronous parties are at different requests
 
 
 @lru_cache(maxsize=64)

@@ -1,9 +1,9 @@
-"""Recorded traces: what happened to whom at which request, in a table that can be written, edited and replayed.
+"""Recorded traces: the faults of every party and request, in a table that can be written, edited and replayed.
 
-One row a party and request. Columns ``party``, ``delay``, ``up`` (it sends), ``down`` (it receives) and ``request``, or
-``round`` alone, when a row says both requests 2 · round and 2 · round + 1. Optional: ``peer_delay``, ``slowdown``,
-``announced``, ``link_h`` (its connection to host h is up) and ``host_h`` (host h is up, repeated in every row of a
-request). What is not there does not go wrong.
+The table has one row for each party and request. Columns: ``party``, ``delay``, ``up`` (the party sends), ``down`` (the
+party receives) and ``request``; or ``round`` instead of ``request``, if a row holds for both requests 2 · round and
+2 · round + 1. Optional: ``peer_delay``, ``slowdown``, ``announced``, ``link_h`` (the connection to host h is up) and
+``host_h`` (host h is up, repeated in every row of a request). A column that is not in the table means no such fault.
 """
 
 import re
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-# column -> the field of RoundOutcome that it says
+# column -> the field of RoundOutcome
 _SECONDS = {"delay": "delay", "peer_delay": "peer_delay"}
 _FACTORS = {"slowdown": "slowdown"}
 _FLAGS = {"up": "sends", "down": "receives", "announced": "announced"}
@@ -42,16 +42,16 @@ class TraceReplay(FaultModel):
     """Replays a trace from a file.
 
     Units: seconds.
-    Guarantee: a trace written by ``write`` gives the outcomes it was recorded from, bit for bit. A table with a hole, a
-        number twice or a value out of range is refused, and so is a request past its end.
-    Not guaranteed: known stragglers. The trace says who was late, not who is slow for the whole run.
+    Guarantee: a trace written by ``write`` gives the recorded outcomes, bit for bit. A table with a missing row, a
+        repeated row or a value out of range is refused, and so is a request past the end.
+    Not guaranteed: known stragglers. A trace has late messages, but does not name stragglers of the whole run.
 
     Args:
         path: a ``.csv`` or ``.parquet`` file. It is read once, when first needed.
 
     Raises:
-        ConfigurationError: for another ending; later, for what the file does not say or cannot mean, for a roster with
-            other parties or more hosts than a trace that tells of hosts, and past the end.
+        ConfigurationError: for another ending; later, for missing or invalid values in the file, for a roster with
+            another number of parties, for a roster with more hosts than the trace (if it has hosts), and past the end.
 
     Examples:
         >>> TraceReplay("trace.csv")
@@ -79,13 +79,14 @@ class TraceReplay(FaultModel):
         steps, parties = trace.parties["delay"].shape
         if parties != roster.parties:
             raise ConfigurationError(
-                f"{name} is a trace of {parties} parties, but {roster.parties} take part; use the trace of such a run"
+                f"{name} is a trace of {parties} parties, but this run has {roster.parties}; use a trace of "
+                f"{roster.parties} parties"
             )
         step = request // trace.requests_a_step
         if step >= steps:
             raise ConfigurationError(
-                f"request {request} of party 0, as of every party, lies past the end of {name}, which has requests "
-                f"0 to {steps * trace.requests_a_step - 1}; record a longer one or train fewer rounds"
+                f"request {request} is past the end of {name}, which has requests 0 to "
+                f"{steps * trace.requests_a_step - 1} of every party; record a longer trace or train fewer rounds"
             )
         nothing = RoundOutcome.nothing(roster)
         return RoundOutcome(
@@ -95,20 +96,20 @@ class TraceReplay(FaultModel):
         )
 
     def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
-        """Without a host that is ever down, there is nothing to run out of."""
+        """The hosts' states; a trace without hosts that are down has no end for hosts."""
         if self._trace.hosts is None or bool(self._trace.hosts.all()):
             return RoundOutcome.nothing(roster).hosts
         return self.sample(request, roster, seed).hosts
 
     def _of_hosts(self, values: Tensor | None, step: int, nothing: Tensor) -> Tensor:
-        """States of the first H hosts, or of the links to them: their traces are the same whatever hosts follow."""
+        """States of the first H hosts, or of the links to these hosts; further hosts in the trace are ignored."""
         if values is None:
             return nothing
         hosts = nothing.shape[-1]
         if values.shape[-1] < hosts:
             raise ConfigurationError(
-                f"{Path(self.path).name} tells of {values.shape[-1]} hosts, but {hosts} take part; "
-                "use the trace of a run with as many"
+                f"{Path(self.path).name} has {values.shape[-1]} hosts, but this run has {hosts}; "
+                f"use a trace of at least {hosts} hosts"
             )
         return values[step, ..., :hosts]
 
@@ -117,11 +118,11 @@ def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataF
     """The trace of requests 0 to ``requests`` - 1 as a table that ``TraceReplay`` reads.
 
     Args:
-        faults_at: request -> its outcome.
-        requests: how many.
+        faults_at: request -> outcome.
+        requests: the number of requests.
 
     Raises:
-        ConfigurationError: if that is none.
+        ConfigurationError: if ``requests`` is below 1.
 
     Examples:
         >>> table = record(lambda request: RoundOutcome.nothing(Roster.singles(2)), requests=3)
@@ -131,7 +132,7 @@ def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataF
     import pandas as pd  # 0.5 s, where it is used
 
     if requests < 1:
-        raise ConfigurationError(f"a trace of {requests} requests says nothing; record 1 or more")
+        raise ConfigurationError(f"a trace must have at least 1 request; got {requests}")
     outcomes = [faults_at(request) for request in range(requests)]
     parties = len(outcomes[0].delay)
     request = np.arange(requests).repeat(parties)
@@ -145,7 +146,7 @@ def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataF
 
 
 def write(table: "pd.DataFrame", path: str) -> None:
-    """Write a trace to a ``.csv`` or ``.parquet`` file, which appears whole or not at all.
+    """Write a trace to a ``.csv`` or ``.parquet`` file, which appears complete or not at all.
 
     Raises:
         ConfigurationError: for another ending.
@@ -164,16 +165,16 @@ def file_of(path: str) -> Path:
     """The file of a trace.
 
     Raises:
-        ConfigurationError: for an ending that stands for no format.
+        ConfigurationError: for an ending without a format.
     """
     if Path(path).suffix not in (".csv", ".parquet"):
-        raise ConfigurationError(f"a trace is a .csv or a .parquet file, not '{path}'; change the ending")
+        raise ConfigurationError(f"a trace must be a .csv or .parquet file; got '{path}'; change the ending")
     return Path(path)
 
 
 @dataclass(frozen=True, eq=False)
 class _Trace:
-    """Fields of RoundOutcome by step, a step being a request or a round: (R, M); hosts (R, H); links (R, M, H)."""
+    """Fields of RoundOutcome by step (a request or a round): (R, M); hosts (R, H); links (R, M, H)."""
 
     requests_a_step: int
     parties: dict[str, Tensor]
@@ -185,7 +186,7 @@ def _read(path: Path) -> "pd.DataFrame":
     import pandas as pd  # 0.5 s, where it is used
 
     if not path.is_file():
-        raise ConfigurationError(f"there is no trace {path}; correct the path, or record one with TraceRecorder")
+        raise ConfigurationError(f"the trace {path} does not exist; correct the path, or record it with TraceRecorder")
     try:
         if path.suffix == ".csv":
             return pd.read_csv(path, converters=dict.fromkeys((*_SECONDS, *_FACTORS), _number))
@@ -195,16 +196,16 @@ def _read(path: Path) -> "pd.DataFrame":
         raise
     except (ValueError, OSError) as error:
         said = " ".join(str(error).split())
-        raise ConfigurationError(f"{path.name} cannot be read ({said}); correct it, or record a new one") from error
+        raise ConfigurationError(f"{path.name} cannot be read ({said}); correct it, or record a new trace") from error
 
 
 def _number(text: str) -> float:
-    """Python's reading, which is exact: that of pandas may be off by a bit."""
+    """Read a number with Python, which is exact; pandas may have an error in the last bit."""
     return float(text or "nan")
 
 
 class _Reader:
-    """A file on its way to tensors; every complaint names it."""
+    """Converts the table of a file into tensors; every error names the file."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -216,7 +217,7 @@ class _Reader:
         self._check_rectangle()
 
     def trace(self) -> _Trace:
-        """The whole of it."""
+        """The whole trace."""
         fields = {field: self._field(column) for column, field in _FIELDS.items()}
         links, hosts = self._of_hosts("link"), self._of_hosts("host")
         return _Trace(1 if self.step == "request" else 2, fields, None if hosts is None else hosts[:, 0], links)
@@ -230,33 +231,33 @@ class _Reader:
         known = {*_FIELDS, "party", "round", "request"}
         strange = [column for column in table if column not in known and not _OF_HOST.fullmatch(str(column))]
         if strange:
-            raise ConfigurationError(f"{self.name} has a column '{strange[0]}' that means nothing; remove or rename it")
+            raise ConfigurationError(f"{self.name} has an unknown column '{strange[0]}'; remove or rename it")
 
     def _count(self, table: "pd.DataFrame", column: str) -> int:
-        """How many there are of what is numbered from 0."""
+        """The number of different values in a column that is numbered from 0."""
         if not len(table):
             raise ConfigurationError(f"{self.name} has no rows; record a trace of one request or more")
         numbers = table[column].to_numpy()
         if numbers.dtype.kind not in "iu" or numbers.min() < 0:
-            raise ConfigurationError(f"column '{column}' of {self.name} has to number from 0; write whole numbers")
+            raise ConfigurationError(f"column '{column}' of {self.name} must have the whole numbers from 0")
         return int(numbers.max()) + 1
 
     def _check_rectangle(self) -> None:
-        """Every party at every step, once."""
+        """Check that the table has every party at every step exactly once."""
         rows = list(zip(self.table[self.step].tolist(), self.table["party"].tolist(), strict=True))
         wanted = ((step, party) for step in range(self.steps) for party in range(self.parties))
-        for row, expected in zip(rows, wanted, strict=False):  # both are in order: the first difference says it
+        for row, expected in zip(rows, wanted, strict=False):  # both are sorted: the first difference is the error
             if row != expected:
                 twice = row < expected
                 step, party = row if twice else expected
                 problem, fix = ("twice", "remove one") if twice else ("not at all", "add its row")
                 raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} {problem}; {fix}")
-        if len(rows) != self.steps * self.parties:  # the last row twice: a hole would have been met
+        if len(rows) != self.steps * self.parties:  # the last row twice: a missing row would have been found above
             step, party = rows[-1]
             raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} twice; remove one")
 
     def _field(self, column: str) -> Tensor:
-        """A column as (R, M), or no fault if there is none."""
+        """A column as (R, M); without the column, no fault."""
         if column in self.table:
             return self._values(column)
         shape = (self.steps, self.parties)
@@ -265,12 +266,12 @@ class _Reader:
         return torch.full(shape, 0.0 if column in _SECONDS else 1.0, dtype=torch.float64)
 
     def _values(self, column: str) -> Tensor:
-        """A column as (R, M), float64 or bool, every value in range."""
+        """A column as (R, M), float64 or bool, after a check of the range."""
         try:
             values = self.table[column].to_numpy(dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"column '{column}' of {self.name} holds what is no number; write numbers, or True and False"
+                f"column '{column}' of {self.name} has a value that is not a number; write numbers, or True and False"
             ) from error
         if column in _SECONDS or column in _FACTORS:
             least = 0 if column in _SECONDS else 1
@@ -299,6 +300,6 @@ class _Reader:
         if kind == "host" and not bool((values == values[:, :1]).all()):
             step, _, host = (values != values[:, :1]).nonzero()[0].tolist()
             raise ConfigurationError(
-                f"the parties' rows of {self.step} {step} in {self.name} differ in host_{host}; give all the same"
+                f"the parties' rows of {self.step} {step} in {self.name} differ in host_{host}; give all the same value"
             )
         return values

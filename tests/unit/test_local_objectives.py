@@ -227,11 +227,11 @@ def test_a_decoder_of_ones_own_may_draw_records_of_any_shape(x):
     [
         (lambda: Reconstruction(nn.Sigmoid, lambda width, shape: nn.Linear(width, 6)), "leave output_activation out"),
         (lambda: Reconstruction().partner(Linear(S, D), S, D), "give the objective a decoder"),
-        (lambda: BarlowTwins(projector=()), "give widths"),
-        (lambda: BarlowTwins(projector=(8, 0)), "give widths"),
-        (lambda: BarlowTwins(corruption=1.0), "between 0 and 1"),
-        (lambda: BarlowTwins(corruption=float("nan")), "between 0 and 1"),
-        (lambda: BarlowTwins(off_diagonal=-1.0), "choose it >= 0"),
+        (lambda: BarlowTwins(projector=()), "projector must have one or more widths >= 1"),
+        (lambda: BarlowTwins(projector=(8, 0)), "projector must have one or more widths >= 1"),
+        (lambda: BarlowTwins(corruption=1.0), "must be above 0 and below 1"),
+        (lambda: BarlowTwins(corruption=float("nan")), "must be above 0 and below 1"),
+        (lambda: BarlowTwins(off_diagonal=-1.0), "must be >= 0; got -1.0"),
     ],
 )
 def test_what_cannot_be_done_is_refused(build, fix):
@@ -241,7 +241,7 @@ def test_what_cannot_be_done_is_refused(build, fix):
 
 def test_a_decoder_of_the_wrong_size_is_refused(x):
     encoder, partner = Linear(S, D), Linear(D, 1)  # one number would be broadcast
-    with pytest.raises(ConfigurationError, match=r"returns 1 numbers .* let it return 6"):
+    with pytest.raises(ConfigurationError, match=r"returns 1 numbers .* make it return 6"):
         Reconstruction().losses(alone(encoder), alone(partner), x[:1].float(), None, drawing)
 
 

@@ -154,7 +154,7 @@ def test_a_module_without_the_phase_is_refused_before_training(tmp_path, phase, 
 
 
 def test_what_no_phase_would_reach_is_refused():
-    with pytest.raises(ConfigurationError, match="FaultInjector acts once a run"):
+    with pytest.raises(ConfigurationError, match="FaultInjector runs once in a run"):
         DuringPhase("owner", FaultInjector(Stragglers()))
     DuringPhase("owner", LearningRateMonitor())
 

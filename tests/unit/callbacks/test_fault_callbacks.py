@@ -70,7 +70,9 @@ def test_the_model_is_there_during_the_training_and_gone_afterwards(name, folder
 
 @every_injector
 def test_a_module_of_another_kind_is_refused(name, folder):
-    with pytest.raises(ConfigurationError, match=f"{name} cannot act on BoringModel, .* leave the callback out"):
+    with pytest.raises(
+        ConfigurationError, match=f"{name} works only with a VFLModule; got BoringModel; .* leave the callback out"
+    ):
         trainer(folder, callbacks=[FACTORIES[name](folder)]).fit(BoringModel())
 
 
@@ -129,7 +131,7 @@ def test_a_training_without_rounds_leaves_no_trace(folder):
 def test_recorders_refuse_what_they_cannot_write(folder):
     with pytest.raises(ConfigurationError, match="change the ending"):
         TraceRecorder("trace.txt")
-    with pytest.raises(ConfigurationError, match="TraceRecorder cannot act on BoringModel"):
+    with pytest.raises(ConfigurationError, match="TraceRecorder works only with a VFLModule; got BoringModel"):
         trainer(folder, callbacks=[TraceRecorder()]).fit(BoringModel())
 
 
@@ -213,5 +215,5 @@ def test_a_time_limit_that_has_passed_trains_nothing_more(folder):
         assert module.clock.seconds >= 0.5
     assert rounds < 5 * 6
     assert module.books.rounds["fit"] == rounds
-    with pytest.raises(ConfigurationError, match="VirtualTimeLimit cannot act on BoringModel"):
+    with pytest.raises(ConfigurationError, match="VirtualTimeLimit works only with a VFLModule; got BoringModel"):
         trainer(folder, callbacks=[VirtualTimeLimit(1.0)]).fit(BoringModel())

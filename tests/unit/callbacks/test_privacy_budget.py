@@ -81,7 +81,7 @@ def test_training_records_are_not_evaluated_through_the_protocol(tmp_path):
     fit.validate(module, datamodule=data, verbose=False)
     assert module.privacy.epsilon() == spent
     with pytest.raises(
-        ConfigurationError, match="privacy that is not counted here; evaluate a VerticalDataModule, or use"
+        ConfigurationError, match="which evaluation does not charge; evaluate a VerticalDataModule, or use"
     ):
         trainer(tmp_path).validate(module, dataloaders=data.train_dataloader(), verbose=False)
 
@@ -165,8 +165,8 @@ def test_segments_cost_what_all_their_coordinates_do(tmp_path):
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_what_cannot_be_is_refused_before_training(tmp_path):
     for settings, words in (
-        ({"target_epsilon": 0}, "target_epsilon 0"),
-        ({"target_epsilon": 1.0, "delta": 1.0}, "delta 1.0"),
+        ({"target_epsilon": 0}, "target_epsilon must be above 0; got 0"),
+        ({"target_epsilon": 1.0, "delta": 1.0}, "delta must be above 0 and below 1; got 1.0"),
         ({"target_epsilon": 1.0, "unit": "person"}, "unit 'person'"),
     ):
         with pytest.raises(ConfigurationError, match=words):

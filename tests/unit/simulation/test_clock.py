@@ -51,11 +51,11 @@ def test_a_leg_states_its_share_of_the_injected_delay():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bandwidth": 0}, "bandwidth 0 of the clock is not positive"),
-        ({"speed": -1}, "speed -1"),
-        ({"speed_of": {2: 0.0}}, r"speed_of\[2\] 0.0"),
-        ({"latency": -0.1}, "use 0 or more"),
-        ({"latency": float("nan")}, "use 0 or more"),
+        ({"bandwidth": 0}, "bandwidth of the clock must be > 0, .*; got 0"),
+        ({"speed": -1}, "speed of the clock must be > 0, .*; got -1"),
+        ({"speed_of": {2: 0.0}}, r"speed_of\[2\] of the clock must be > 0, .*; got 0.0"),
+        ({"latency": -0.1}, "latency of the clock must be 0 or more seconds; got -0.1"),
+        ({"latency": float("nan")}, "latency of the clock must be 0 or more seconds; got nan"),
     ],
 )
 def test_bad_settings_name_the_fix(settings, message):
@@ -64,5 +64,5 @@ def test_bad_settings_name_the_fix(settings, message):
 
 
 def test_the_speed_of_a_stranger_is_refused():
-    with pytest.raises(ConfigurationError, match="parties are 0 to 1; correct its number"):
+    with pytest.raises(ConfigurationError, match="must name parties from 0 to 1; got 2; correct the number"):
         VirtualClock(speed_of={2: 1e9}).speeds(2)

@@ -82,15 +82,15 @@ def test_what_is_not_random():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Exponential(-0.1), "mean -0.1"),
-        (lambda: Exponential(float("nan")), "mean nan"),
-        (lambda: Exponential(0.1, step=-1.0), "step -1.0"),
-        (lambda: Constant(float("inf")), "seconds inf"),
-        (lambda: Uniform(2.0, 1.0), "high 1.0 .* 2 or more"),
-        (lambda: LogNormal(-1.0, 1.0), "median -1.0"),
-        (lambda: LogNormal(1.0, -1.0), "sigma -1.0"),
-        (lambda: LogNormal(1.0, 51.0), "use 50 or less"),
-        (lambda: ComputeBound(0.5), "slowdown 0.5 .* 1 or more"),
+        (lambda: Exponential(-0.1), "mean of a delay must be .*; got -0.1"),
+        (lambda: Exponential(float("nan")), "mean of a delay must be .*; got nan"),
+        (lambda: Exponential(0.1, step=-1.0), "step of a delay must be .*; got -1.0"),
+        (lambda: Constant(float("inf")), "seconds of a delay must be .*; got inf"),
+        (lambda: Uniform(2.0, 1.0), "high of a delay must be .* at least 2; got 1.0"),
+        (lambda: LogNormal(-1.0, 1.0), "median of a delay must be .*; got -1.0"),
+        (lambda: LogNormal(1.0, -1.0), "sigma of a delay must be .*; got -1.0"),
+        (lambda: LogNormal(1.0, 51.0), "at most 50, .*; got 51.0"),
+        (lambda: ComputeBound(0.5), "slowdown of a delay must be .* at least 1; got 0.5"),
     ],
 )
 def test_bad_settings_are_refused(make, words):

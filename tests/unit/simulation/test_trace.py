@@ -99,7 +99,7 @@ def test_a_row_of_a_round_says_both_its_requests(tmp_path):
     model = replay(tmp_path, rows(2, 2, step="round", delay=[0.1, 0.2, 0.3, 0.4]))
     delays = [model.sample(request, roster_of(2), 0).delay.tolist() for request in range(4)]
     assert delays == [[0.1, 0.2], [0.1, 0.2], [0.3, 0.4], [0.3, 0.4]]
-    with pytest.raises(ConfigurationError, match=r"request 4 of party 0.*requests 0 to 3"):
+    with pytest.raises(ConfigurationError, match=r"request 4 is past the end .*requests 0 to 3"):
         model.sample(4, roster_of(2), 0)
 
 
@@ -122,7 +122,7 @@ def test_the_first_hosts_of_a_trace_with_more(tmp_path):
     model = replay(tmp_path, rows(1, 2, link_0=[1, 0], link_1=[0, 1], host_0=[0, 0], host_1=[1, 1]))
     outcome = model.sample(0, roster_of(2, hosts=1), 0)
     assert (outcome.links.tolist(), outcome.hosts.tolist()) == ([[True], [False]], [False])
-    with pytest.raises(ConfigurationError, match="tells of 2 hosts, but 3 take part"):
+    with pytest.raises(ConfigurationError, match="has 2 hosts, but this run has 3"):
         model.sample(0, roster_of(2, hosts=3), 0)
 
 
@@ -131,7 +131,7 @@ def test_the_end_and_other_parties_are_refused(tmp_path):
     model.sample(39, roster_of(4), 0)
     with pytest.raises(
         ConfigurationError,
-        match=r"request 40 of party 0, .* past the end of trace.csv, which has requests 0 to 39; record a longer",
+        match=r"request 40 is past the end of trace.csv, which has requests 0 to 39 .*; record a longer",
     ):
         model.sample(40, roster_of(4), 0)
     with pytest.raises(ConfigurationError, match="a trace of 4 parties, but 3 take part"):
@@ -144,21 +144,21 @@ def test_the_end_and_other_parties_are_refused(tmp_path):
     [
         (rows().drop(columns="up"), "no column 'up'"),
         (rows().drop(columns="request"), "no column 'round'"),
-        (rows(peer_dealy=0.0), "'peer_dealy' that means nothing"),
+        (rows(peer_dealy=0.0), "unknown column 'peer_dealy'"),
         (rows(0), "no rows"),
         (rows().drop(index=3), "request 1 of party 1 not at all"),
         (rows().drop(index=[0, 1]), "request 0 of party 0 not at all"),
         (rows().iloc[[0, 1, 2, 2, 3, 4, 5]], "request 1 of party 0 twice"),
         (rows().iloc[[0, 1, 2, 3, 4, 5, 5]], "request 2 of party 1 twice"),
         (rows().iloc[[0, 1, 2, 2, 4, 5]], "request 1 of party 0 twice"),
-        (rows(party=[0.0, 1.0, 0.0, 1.5, 0.0, 1.0]), "column 'party' .* number from 0"),
-        (rows(party=[-1, 1] * 3), "column 'party' .* number from 0"),
+        (rows(party=[0.0, 1.0, 0.0, 1.5, 0.0, 1.0]), "column 'party' .* must have the whole numbers from 0"),
+        (rows(party=[-1, 1] * 3), "column 'party' .* must have the whole numbers from 0"),
         (rows(delay=[0.0, 0.0, 0.0, -1.0, 0.0, 0.0]), "delay -1.0 of party 1 at request 1 .* 0 or more"),
         (rows(delay=[0.0, 0.0, np.nan, 0.0, 0.0, 0.0]), "delay nan of party 0 at request 1"),
         (rows(peer_delay=[np.inf] * 6), "peer_delay inf of party 0 at request 0"),
         (rows(slowdown=[1.0, 0.5] * 3), "slowdown 0.5 of party 1 at request 0 .* 1 or more"),
         (rows(up=[1, 1, 2, 1, 1, 1]), "up 2.0 of party 0 at request 1 .* True or False"),
-        (rows(up=["yes"] * 6), "'up' .* no number"),
+        (rows(up=["yes"] * 6), "'up' .* not a number"),
         (rows(link_1=True), "no column 'link_0'"),
         (rows(host_0=[True, True, False, True, True, True]), "rows of request 1 .* differ in host_0"),
     ],
@@ -170,7 +170,7 @@ def test_bad_tables_are_refused(table, words, file, tmp_path):
 
 
 def test_files_that_cannot_be(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"no trace .*missing.csv; correct the path"):
+    with pytest.raises(ConfigurationError, match=r"the trace .*missing.csv does not exist; correct the path"):
         TraceReplay(str(tmp_path / "missing.csv")).sample(0, roster_of(2), 0)
     for attempt in (lambda: TraceReplay("trace.json"), lambda: write(rows(), "trace.json")):
         with pytest.raises(ConfigurationError, match="change the ending"):

@@ -150,14 +150,14 @@ def test_bounds_by_column_leave_the_others_as_they_are(columns):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Given(1.0, 1.0), "low 1.0 and high 1.0 are no bounds"),
-        (lambda: Given(0.0, float("inf")), "give two finite numbers"),
-        (lambda: Given({"a": 2.0}, {"a": 1.0}), "of column 'a' are no bounds"),
-        (lambda: Given(0.0), "are not bounds of the same columns"),
-        (lambda: Given({"a": 0.0}, {"b": 1.0}), "are not bounds of the same columns"),
-        (lambda: Given({"a": 0.0}, 1.0), "are not bounds of the same columns"),
+        (lambda: Given(1.0, 1.0), "finite numbers with low < high; got 1.0 and 1.0"),
+        (lambda: Given(0.0, float("inf")), "must be finite numbers"),
+        (lambda: Given({"a": 2.0}, {"a": 1.0}), "low and high of column 'a' must be"),
+        (lambda: Given(0.0), "numbers for the same column names"),
+        (lambda: Given({"a": 0.0}, {"b": 1.0}), "numbers for the same column names"),
+        (lambda: Given({"a": 0.0}, 1.0), "numbers for the same column names"),
         (lambda: InMemory({"train": table(12, 4)}, normaliser=Given()), "InMemory has no known bounds"),
-        (lambda: Given().fit(torch.zeros(2, 2)), "does not say the bounds"),
+        (lambda: Given().fit(torch.zeros(2, 2)), "has no bounds for columns without names"),
     ],
 )
 def test_what_is_no_pair_of_bounds_is_refused(make, said):
