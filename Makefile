@@ -48,17 +48,17 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# files in their own order: the long ones, those of tests/integration, come first, and no core is idle at the end
-# compiled files are kept, also where PYTHONDONTWRITEBYTECODE is set: every process would compile all tests again
-test: $(INSTALLED)  ## the test suite, about 4.5 minutes on two cores
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
+# worksteal: a worker that has finished takes tests of the other one; loadfile takes a fifth longer
+# compiled files are kept even if PYTHONDONTWRITEBYTECODE is set: otherwise every process compiles all tests again
+test: $(INSTALLED)  ## the test suite, about two and a half minutes on two quiet cores
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist worksteal
 
-test-slow: $(INSTALLED)  ## the tests of minutes: wheel in a clean environment, planted violations and bugs, fuzz
+test-slow: $(INSTALLED)  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) fuzz
 	$(BIN)/python -m tests.planted_bugs
 
-fuzz: $(INSTALLED)  ## the property tests with ten times the examples, at random; SEED=n repeats a run
+fuzz: $(INSTALLED)  ## the property tests with twenty times the examples, at random; SEED=n repeats a run
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "hypothesis and not slow" \
 		--hypothesis-profile=fuzz $(if $(SEED),--hypothesis-seed=$(SEED))
 

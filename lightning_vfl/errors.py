@@ -10,10 +10,10 @@ class ConfigurationError(ValueError):
     The command line prints it on one line and exits with status 1; from Python it is an ordinary ``ValueError``.
 
     Examples:
-        >>> raise ConfigurationError("batch_size 64 exceeds the 20 training records; lower batch_size to at most 20")
+        >>> raise ConfigurationError("batch_size must be at most 20; got 64; lower batch_size")
         Traceback (most recent call last):
         ...
-        lightning_vfl.errors.ConfigurationError: batch_size 64 exceeds the 20 training records; ...
+        lightning_vfl.errors.ConfigurationError: batch_size must be at most 20; ...
     """
 
 

@@ -1,4 +1,4 @@
-"""What happens about the embeddings that are missing when the server goes on."""
+"""Policies for embeddings that are missing when the server stops waiting."""
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -14,35 +14,35 @@ __all__ = ["Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
 
 
 class StandIn(ABC):
-    """What the server puts in the place of missing uploads; it has to see the upload of a single party for that."""
+    """Replaces missing uploads at the server; works only if the server sees the uploads of single parties."""
 
     @abstractmethod
     def fill(self, message: Message, view: ServerView) -> Message:
-        """The message that is decoded instead of the one that has arrived; ``view.roll.filled`` are the missing."""
+        """The message to decode instead of the arrived message; ``view.roll.filled`` are the replaced parties."""
 
 
 class Padding(ABC):
-    """How absent columns of the joint embedding are treated behind a norm over it."""
+    """Treats absent columns of the joint embedding after the norm over it."""
 
     @abstractmethod
     def pad(self, z: Tensor, columns: Tensor) -> Tensor:
-        """What the top is given.
+        """The top's input.
 
         Args:
-            z: (B, D_out), behind the norm.
+            z: (B, D_out), the output of the norm.
             columns: (D_out,) bool, False: absent; on any device.
         """
 
 
 class MissingPolicy(ABC):
-    """What the server does about parties that should have sent and have not.
+    """The server's policy for parties whose embeddings are missing in a round.
 
-    A missing party's parameters and optimiser state do not change in the round, whatever stands in for it.
+    A missing party's parameters and optimiser state do not change in the round, whatever replaces its embedding.
 
     Attributes:
-        stand_in: what is put in the place of missing uploads; None: nothing.
-        memory: the latest embeddings, where the policy keeps them from round to round; None: it keeps nothing.
-        padding: what is done behind a norm over the joint embedding; None: nothing.
+        stand_in: replaces missing uploads; None: missing uploads are not replaced.
+        memory: the latest embeddings, if the policy stores them between rounds; None: the policy has no memory.
+        padding: treats absent columns after a norm over the joint embedding; None: no treatment.
     """
 
     stand_in: StandIn | None = None
@@ -51,14 +51,14 @@ class MissingPolicy(ABC):
 
     @abstractmethod
     def plan(self, held: Tensor, included: Tensor) -> Tensor | None:
-        """The missing parties that count in the aggregate all the same: in its divisor, as candidates of its maximum.
+        """The missing parties that still count in the aggregate: in the divisor of a mean, as candidates of a maximum.
 
         Args:
             held: (M,) bool, the parties that hold at least one record of the batch.
-            included: (M,) bool, those whose uploads are in.
+            included: (M,) bool, the parties whose uploads are in the aggregate.
 
         Returns:
-            (M,) bool; None: the round is given up. Nobody learns from it, its time and bytes are spent.
+            (M,) bool; None: the round is given up. No network learns, but its time and bytes are counted.
         """
 
     def __repr__(self) -> str:
@@ -68,9 +68,9 @@ class MissingPolicy(ABC):
 
 
 class Exclude(MissingPolicy):
-    """The aggregate of those who are there; a mean is divided by their number. With Ignore, FedVS section 6.2.
+    """Aggregate only the included parties; a mean is divided by their number. With Ignore: FedVS, section 6.2.
 
-    In a concatenation the segment of a missing party is zero.
+    In a concatenation, the segment of a missing party is zero.
     """
 
     def plan(self, held: Tensor, included: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Exclude(MissingPolicy):
 
 
 class Zeros(MissingPolicy):
-    """Zeros count as the embeddings of the missing: on a sum the same as ``Exclude``, a mean is divided by all.
+    """Use zeros as the embeddings of missing parties. A sum is the same as with ``Exclude``; a mean is divided by all.
 
     DVFL's SplitNN-zeros (section 5.1).
     """
@@ -91,32 +91,32 @@ class Zeros(MissingPolicy):
 
 
 class _Nothing(StandIn):
-    """The message as it has arrived: decoding puts zeros where a party that counts has sent nothing."""
+    """Return the arrived message: decoding puts zeros for a party that counts but has not sent."""
 
     def fill(self, message: Message, view: ServerView) -> Message:
         return message
 
 
 class Skip(MissingPolicy):
-    """A round with a missing party is given up: DVFL's SplitNN-skip (section 5.1), vFedSec's discard (section 5.1)."""
+    """Give up a round with a missing party: DVFL's SplitNN-skip (section 5.1), vFedSec's discard (section 5.1)."""
 
     def plan(self, held: Tensor, included: Tensor) -> Tensor | None:
         return None if bool((held & ~included).any()) else torch.zeros_like(held)
 
 
 class PadAfterNorm(MissingPolicy):
-    """Zeros stand behind the norm over the joint embedding where the segments of absent groups would.
+    """Put zeros into the segments of absent groups after the norm over the joint embedding.
 
-    vFedSec (section 3.3): the server discards what belongs to the segment of an absent group, norms the joint embedding
-    and puts zeros where nothing is. A zero before the norm, as ``Zeros`` and ``Exclude`` leave it, is a value like any
-    other: it is shifted by the norm and moves the running statistics.
+    vFedSec (section 3.3): the server discards the segment of an absent group, normalises the joint embedding, and puts
+    zeros into the absent segments. A zero before the norm, as with ``Zeros`` and ``Exclude``, is treated as a value:
+    the norm shifts it, and it changes the running statistics.
 
     Shapes: z (B, D_out); columns (D_out,) bool, on any device, False: absent.
-    Guarantee: absent columns are exactly zero, whatever stood there (NaN included), and so is the gradient of z there;
-        present columns keep their bits, and z itself is returned if all are present.
-    Not guaranteed: that the norm has left absent columns out; ``lightning_vfl.networks.joint_norm.JointNorm`` does that
-        when it is given the same columns. Without a norm, and of an aggregate in which all parties share the columns,
-        this is ``Exclude``.
+    Guarantee: absent columns are exactly zero for any input (also NaN), and so is the gradient of z there. Present
+        columns keep their bits, and z itself is returned if all columns are present.
+    Not guaranteed: that the norm leaves out absent columns. ``lightning_vfl.networks.joint_norm.JointNorm`` does this
+        if it gets the same columns. Without a norm, or if all parties share the columns of the aggregate, the policy is
+        the same as ``Exclude``.
     """
 
     def __init__(self) -> None:
@@ -134,13 +134,13 @@ class _ZerosBehind(Padding):
 
 
 class Stale(MissingPolicy):
-    """The latest embedding of the same record stands in; zeros, if none has ever arrived.
+    """Replace a missing embedding by the latest embedding of the same record, or by zeros if there is none.
 
-    DVFL's SplitNN-buffer (section 5.1). The table of embeddings is part of checkpoints that can be resumed.
+    DVFL's SplitNN-buffer (section 5.1). The table of embeddings is part of checkpoints for resuming.
 
     Args:
         table_dtype: ``float16`` halves the memory of the table.
-        limit_bytes: the largest table that is built.
+        limit_bytes: the largest allowed table.
 
     Raises:
         ConfigurationError: before training, if the table would be larger.
@@ -163,7 +163,7 @@ class _Latest(StandIn):
         self.memory = memory
 
     def fill(self, message: Message, view: ServerView) -> Message:
-        """Keep what has arrived, and read what is missing."""
+        """Store the arrived embeddings, and read the missing ones from the table."""
         ids, table = view.rows.ids, self.memory.table
         missing = view.roll.filled.nonzero().flatten().tolist()
         if len(message.senders) == len(view.widths):

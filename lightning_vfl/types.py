@@ -1,10 +1,10 @@
-"""What every part of the toolkit speaks of: batches, records, rosters, rolls and the names of rounds. Data only.
+"""Data types of the whole toolkit: batches, records, rosters, rolls and the names of rounds. No behaviour.
 
-Letters, the same everywhere: M parties, P parties hosted in this process, N records, B rows of a batch, D embedding
-width, S_m the per-record shape of party m's features.
+Letters with the same meaning everywhere: M parties, P parties hosted in this process, N records, B rows of a batch,
+D embedding width, S_m the per-record shape of party m's features.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stage(StrEnum):
-    """What a round is part of. A stage equals its word, and streams, logs and printed texts have the word itself."""
+    """The stage to which a round belongs. A stage equals its string; streams, logs and texts use this string."""
 
     FIT = "fit"
     SANITY_CHECK = "sanity check"
@@ -27,11 +27,11 @@ class Stage(StrEnum):
     PREDICT = "predict"
 
     def __repr__(self) -> str:
-        return repr(self.value)  # streams of random numbers are named by the printed form
+        return repr(self.value)  # the printed form is part of the names of random streams
 
 
 class Event(NamedTuple):
-    """What a schedule says about one asynchronous event; plain numbers only (seconds are virtual)."""
+    """One asynchronous event of a schedule; plain numbers only (seconds are virtual)."""
 
     number: int
     party: int
@@ -42,10 +42,10 @@ class Event(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Where a rank's rows stand in the batch that all ranks share: rows [start, start + B) of ``total``.
+    """The position of a rank's rows in the joint batch of all ranks: rows [start, start + B) of ``total``.
 
     ``held`` are the parties that hold at least one row of the joint batch; None: all parties do. ``ids`` (total,) are
-    the joint batch's record positions, where several ranks share it.
+    the record positions of the joint batch, if there are several ranks.
     """
 
     start: int
@@ -55,11 +55,11 @@ class Joint(NamedTuple):
 
 
 class VerticalBatch(NamedTuple):
-    """One mini-batch of records, cut by columns. A NamedTuple, because Lightning refuses frozen dataclasses.
+    """One mini-batch of records, split by columns. A NamedTuple, because Lightning refuses frozen dataclasses.
 
-    Shapes: features[m] (B, *S_m); labels (B,) or (B, C); record_ids (B,) int64; present (B, M) bool. Where every
-    participant has records of its own, record_ids (B, M + 1): column m those of party m, the last those of whoever
-    joins embeddings; labels and present are None.
+    Shapes: features[m] (B, *S_m); labels (B,) or (B, C); record_ids (B,) int64; present (B, M) bool, which party holds
+    which record. If every participant has its own records, record_ids is (B, M + 1): column m has the records of party
+    m, the last column has those of the participants that join embeddings; labels and present are then None.
     Record ids are POSITIONS in the stage's records; the user's own ids stay in the datamodule.
     """
 
@@ -72,38 +72,38 @@ class VerticalBatch(NamedTuple):
 
 
 class RecordSource(Protocol):
-    """What a protocol may ask about the records of a stage; the datamodule's records satisfy it."""
+    """The interface of a stage's records for protocols; the datamodule's records implement it."""
 
     present: Tensor | None
-    label_holders: Tensor | None  # (N,) int64, the party that holds a record's label, -1: nobody; None: it is not said
+    label_holders: Tensor | None  # (N,) int64, the party that holds a record's label, -1: no party; None: unknown
 
     def __len__(self) -> int:
         """N, the number of records."""
         ...
 
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """The features of these positions, (B, *S_m) a party."""
+        """The features of the records at positions ``ids``: for each party (B, *S_m)."""
         ...
 
     def features_of(self, party: int, ids: Tensor) -> Tensor:
-        """One party's features of these positions, (B, *S_m)."""
+        """One party's features of the records at positions ``ids``, (B, *S_m)."""
         ...
 
 
 class PartyRecords(Protocol):
-    """The records of a stage, as the hosted parties expand them for ``LinearForms``: what set-up shares out."""
+    """The records of a stage, expanded by the hosted parties for ``LinearForms``; the set-up shares these."""
 
     def __len__(self) -> int:
         """N, the number of records."""
         ...
 
     def basis(self, party: int, ids: Tensor) -> Tensor:
-        """(B, W_m), a hosted party's expanded features of these positions."""
+        """(B, W_m), a hosted party's expanded features of the records at positions ``ids``."""
         ...
 
 
 class RoundNames(NamedTuple):
-    """The names under which a round draws its randomness; never a rank."""
+    """The names of a round's random streams; a rank is never part of them."""
 
     seed: int
     stage: Stage
@@ -115,9 +115,9 @@ class Roster:
     """The M parties and their roles.
 
     Args:
-        groups: party numbers; the parties of one group hold the same columns for different records.
-        active: the party that holds the labels, None if the labels are held by a server without features.
-        hosts: H, how many joiners of embeddings there are; only decoupled training has several.
+        groups: the party numbers of each group; the parties of one group hold the same columns for different records.
+        active: the party that holds the labels; None if a server without features holds the labels.
+        hosts: H, the number of participants that join embeddings; only decoupled training has several.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -126,12 +126,12 @@ class Roster:
 
     @classmethod
     def singles(cls, parties: int, active: int | None = None) -> "Roster":
-        """Every party is a group of its own: conventional VFL."""
+        """A roster in which every party is a group of its own: conventional VFL."""
         return cls(tuple((m,) for m in range(parties)), active)
 
     @cached_property
     def parties(self) -> int:
-        """M."""
+        """M, the number of parties."""
         return sum(len(group) for group in self.groups)
 
     @cached_property
@@ -141,11 +141,18 @@ class Roster:
 
     @cached_property
     def passive(self) -> tuple[tuple[int, ...], ...]:
-        """The groups without the active party's: C_0 stands apart (vFedSec, section 3.1)."""
+        """The groups without the group of the active party, C_0 (vFedSec, section 3.1)."""
         return tuple(group for group in self.groups if self.active not in group)
 
+    def joined_by(self, joiner: int | None) -> "Roster":
+        """The roster of a round in which this party joins the embeddings; None: a server joins them.
+
+        In cascade training the joiner is the active party of the event: it holds the labels of the event's batch.
+        """
+        return self if joiner is None else replace(self, active=joiner)
+
     def whole(self, parties: Tensor) -> Tensor:
-        """(M,) bool: of these parties, those whose whole group is among them."""
+        """(M,) bool, the parties whose whole group is in ``parties``."""
         if not self.shared:
             return parties
         complete = parties.clone()
@@ -164,7 +171,7 @@ class Rows:
 
 
 def joint_rows(batch: VerticalBatch) -> Rows:
-    """Where this process's rows stand in the joint batch."""
+    """This process's rows of the joint batch."""
     if batch.joint is None:
         return Rows(batch.record_ids, 0, len(batch.record_ids))
     return Rows(batch.record_ids, batch.joint.start, batch.joint.total)
@@ -172,13 +179,13 @@ def joint_rows(batch: VerticalBatch) -> Rows:
 
 @dataclass(frozen=True)
 class Roll:
-    """Who is what in a round: four (M,) bool masks on the CPU; filled and included are disjoint.
+    """The role of each party in a round: four (M,) bool masks on the CPU; filled and included are disjoint.
 
     Args:
-        called: known before the round; masks run over these.
-        included: a fresh contribution is in the aggregate.
-        responders: answered the last leg.
-        filled: a stand-in (zeros, a stale embedding) counts in the divisor.
+        called: the party is called; known before the round. Masks are made between the called parties.
+        included: the party's new contribution is in the aggregate.
+        responders: the party has answered the last leg.
+        filled: a replacement (zeros, a stale embedding) counts in the divisor.
     """
 
     called: Tensor
@@ -188,18 +195,18 @@ class Roll:
 
     @classmethod
     def of(cls, taking_part: Tensor) -> "Roll":
-        """These parties, (M,) bool, are called and answer everything; the others are away and nobody stands in."""
+        """``taking_part`` (M,) bool are called and answer every leg; the others are absent and not replaced."""
         return cls(taking_part, taking_part, taking_part, torch.zeros_like(taking_part))
 
     @classmethod
     @cache
     def everyone(cls, parties: int) -> "Roll":
-        """The faultless round."""
+        """The roll of a round without faults."""
         return cls.of(torch.ones(parties, dtype=torch.bool))
 
     @cached_property
     def complete(self) -> bool:
-        """Whether every party's fresh contribution is in the aggregate."""
+        """Whether every party's new contribution is in the aggregate."""
         return bool(self.included.all())
 
     @cached_property

@@ -1,7 +1,8 @@
-"""When the server stops waiting for the parties' uploads: one rule closes one leg of a round."""
+"""Waiting rules: when the server stops waiting for uploads. A rule closes one leg of a round."""
 
 import warnings
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
@@ -14,32 +15,32 @@ __all__ = ["Deadline", "Fastest", "Ignore", "Threshold", "WaitForAll", "WaitingR
 
 
 class WaitingRule(ABC):
-    """Who still counts in a round, and when the round goes on.
+    """Decides which parties are included in a round, and when the round goes on.
 
-    Laws, held by ``tests/unit/test_waiting.py`` for every subclass: whoever is in arrived by the closing time; the
-    closing time is no earlier than the last arrival of those who are in; adding a delay to somebody never lets another
-    one drop out, except that of equal arrivals the lower party number counts first; ``fewest`` are in when all
-    arrive at once.
+    ``tests/unit/test_waiting.py`` tests these laws for every subclass. An included party has arrived by the closing
+    time. The closing time is not earlier than the last arrival of an included party. A delay of one party never
+    excludes another party, except that of equal arrivals the lower party number counts first. If all parties arrive at
+    once, ``fewest`` parties are included.
 
     Class data:
-        leaves_out: it goes on without some of those who were called as a matter of course, not of an accident.
+        leaves_out: whether the rule leaves out called parties in normal operation, not only after a failure.
     """
 
     leaves_out: ClassVar[bool] = True
-    timeout: float | None = None
 
     @property
+    @abstractmethod
     def patience(self) -> float | None:
-        """Seconds after which the server gives up on a leg that has to wait for everybody; None: it never does."""
-        return self.timeout
+        """Seconds after which the server closes a leg that waits for all parties; None: it waits for ever."""
 
     @abstractmethod
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
-        """Who is in, and when the server goes on.
+        """The included parties, and the time when the server goes on.
 
         Args:
-            arrivals: (M,) float64 seconds since the leg began; inf: never; NaN: was not called, nobody waits for it.
-            needed: the fewest answers that the aggregator can decode.
+            arrivals: (M,) float64 seconds since the leg began; inf: never; NaN: not called, so the server does not wait
+                for this party.
+            needed: the smallest number of answers that the aggregator can decode.
 
         Returns:
             (M,) bool, and seconds since the leg began; inf if the server would wait for ever.
@@ -47,35 +48,31 @@ class WaitingRule(ABC):
 
     @abstractmethod
     def fewest(self, parties: int, needed: int = 1) -> int:
-        """How many are in when all M arrive at once: what can be counted on where nothing goes wrong."""
+        """The number of included parties if all M parties arrive at once, as in a round without faults."""
 
     def calls(self, announced: Tensor, stragglers: Tensor) -> Tensor:
-        """(M,) bool, whom the server calls: default, everybody who is announced present."""
+        """(M,) bool, the parties that the server calls; default: all parties that are announced present."""
         return announced
 
     def check(self, stragglers: Tensor, silent: bool) -> None:
-        """Refuse what could not work.
+        """Refuse faults with which the rule cannot work.
 
         Args:
-            stragglers: (M,) bool, the parties that are known to be slow.
-            silent: messages may be lost without notice.
+            stragglers: (M,) bool, the known stragglers.
+            silent: whether messages may be lost without notice.
 
         Raises:
             ConfigurationError: before training.
         """
-        if silent and self.timeout is None:
+        if silent and self.patience is None:
             raise ConfigurationError(
-                f"{type(self).__name__} would wait for ever for a party that is silently lost; "
-                "give it a timeout in seconds, or use Deadline"
+                f"{type(self).__name__} without a timeout would wait for ever for a message that is lost without "
+                "notice; give a timeout in seconds, or use Deadline"
             )
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items())
-        return f"{type(self).__name__}({settings})"
 
 
 def _first(arrivals: Tensor, n: int) -> tuple[Tensor, float]:
-    """The first n arrivals, of equal ones the lower party number; inf if fewer ever arrive."""
+    """The first n arrivals (of equal ones the lower party number first), and their time; inf if fewer arrive."""
     order = arrivals.nan_to_num(nan=inf, posinf=inf).sort(stable=True)
     when = float(order.values[n - 1])
     who = torch.zeros(len(arrivals), dtype=torch.bool)
@@ -88,28 +85,42 @@ def _called(arrivals: Tensor) -> int:
 
 
 def _by(arrivals: Tensor, when: float) -> Tensor:
-    return arrivals <= when  # NaN and inf compare as absent
+    return arrivals <= when  # NaN and inf compare as not arrived
 
 
 def _cut_off(arrivals: Tensor, closed: tuple[Tensor, float], timeout: float | None) -> tuple[Tensor, float]:
-    """A rule's verdict, unless the timeout comes first."""
+    """The result of a rule, or of the timeout if the timeout is earlier."""
     if timeout is None or closed[1] <= timeout:
         return closed
     return _by(arrivals, timeout), timeout
 
 
-def _timeout(value: float | None) -> float | None:
-    if value is not None and not (value > 0 and isfinite(value)):
-        raise ConfigurationError(f"timeout {value} is no number of seconds; use more than 0, or leave it out")
-    return value
+@dataclass(frozen=True)
+class _WithTimeout(WaitingRule, ABC):
+    """A rule that goes on after a timeout, where there is one."""
+
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_timeout(self.timeout)
+
+    @property
+    def patience(self) -> float | None:
+        return self.timeout
 
 
-class WaitForAll(WaitingRule):
-    """Everybody who was called; a silent absence costs the timeout. The baseline Wait of FedVS section 6.2.
+def _refuse_timeout(timeout: float | None) -> None:
+    if timeout is not None and not (timeout > 0 and isfinite(timeout)):
+        raise ConfigurationError(f"timeout must be a finite number of seconds above 0, or left out; got {timeout}")
+
+
+@dataclass(frozen=True)
+class WaitForAll(_WithTimeout):
+    """Wait for all called parties; a silent absence costs the timeout. The baseline Wait of FedVS, section 6.2.
 
     Args:
-        timeout: seconds after which the server goes on with those who have arrived; None: it would wait for ever, which
-            is refused where messages can be lost silently.
+        timeout: seconds after which the server goes on with the parties that have arrived; None: no timeout, which is
+            refused if messages can be lost silently.
 
     Examples:
         >>> who, when = WaitForAll().close(torch.tensor([0.1, 0.7, 0.2]))
@@ -119,9 +130,6 @@ class WaitForAll(WaitingRule):
 
     leaves_out: ClassVar[bool] = False
 
-    def __init__(self, timeout: float | None = None) -> None:
-        self.timeout = _timeout(timeout)
-
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         last = float(arrivals.nan_to_num(nan=0.0, posinf=inf).max())
         return _cut_off(arrivals, (_by(arrivals, last) & arrivals.isfinite(), last), self.timeout)
@@ -130,10 +138,11 @@ class WaitForAll(WaitingRule):
         return parties
 
 
-class Ignore(WaitingRule):
-    """Everybody but the known stragglers, who are not even called. The baseline Ignore of FedVS section 6.2.
+@dataclass(frozen=True)
+class Ignore(_WithTimeout):
+    """Do not call the known stragglers, and wait for all others. The baseline Ignore of FedVS, section 6.2.
 
-    Who is a straggler is what the fault models say for the whole run, not who happens to be late in a round.
+    The fault models name the stragglers for the whole run. A party that is late in one round is not a known straggler.
 
     Args:
         timeout: as in ``WaitForAll``.
@@ -145,13 +154,10 @@ class Ignore(WaitingRule):
 
     leaves_out: ClassVar[bool] = False
 
-    def __init__(self, timeout: float | None = None) -> None:
-        self.timeout = _timeout(timeout)
-
     def check(self, stragglers: Tensor, silent: bool) -> None:
         super().check(stragglers, silent)
         if not stragglers.any():
-            warnings.warn("Ignore leaves nobody out: no fault model names a straggler", stacklevel=1)
+            warnings.warn("Ignore leaves out no party, because no fault model names a straggler", stacklevel=1)
 
     def calls(self, announced: Tensor, stragglers: Tensor) -> Tensor:
         return announced & ~stragglers
@@ -163,11 +169,12 @@ class Ignore(WaitingRule):
         return parties
 
 
+@dataclass(frozen=True)
 class Fastest(WaitingRule):
-    """The first n to arrive; all who were called, if those are fewer.
+    """Wait for the first n arrivals; if fewer than n parties were called, for all called parties.
 
     Args:
-        n: how many the server waits for.
+        n: the number of parties that the server waits for.
         timeout: as in ``WaitForAll``.
 
     Examples:
@@ -176,11 +183,17 @@ class Fastest(WaitingRule):
         ([True, False, True], 0.2)
     """
 
-    def __init__(self, n: int, timeout: float | None = None) -> None:
-        if n < 1:
-            raise ConfigurationError(f"Fastest({n}) waits for nobody; use n >= 1")
-        self.n = n
-        self.timeout = _timeout(timeout)
+    n: int
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigurationError(f"n of Fastest must be at least 1; got {self.n}")
+        _refuse_timeout(self.timeout)
+
+    @property
+    def patience(self) -> float | None:
+        return self.timeout
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         n = min(self.n, _called(arrivals))
@@ -194,14 +207,15 @@ class Fastest(WaitingRule):
     def check(self, stragglers: Tensor, silent: bool) -> None:
         super().check(stragglers, silent)
         if self.n > len(stragglers):
-            raise ConfigurationError(f"Fastest({self.n}) waits for more than the {len(stragglers)} parties; lower n")
+            raise ConfigurationError(f"Fastest({self.n}) waits for more than all {len(stragglers)} parties; lower n")
 
 
+@dataclass(frozen=True)
 class Deadline(WaitingRule):
-    """Whoever arrives by a deadline; the server goes on earlier once nobody it called is outstanding.
+    """Include all parties that arrive by a deadline; the server goes on earlier if all called parties have arrived.
 
     Args:
-        seconds: from the beginning of the leg.
+        seconds: the deadline, from the beginning of the leg.
 
     Examples:
         >>> who, when = Deadline(0.5).close(torch.tensor([0.1, 0.7, 0.2]))
@@ -209,10 +223,11 @@ class Deadline(WaitingRule):
         ([True, False, True], 0.5)
     """
 
-    def __init__(self, seconds: float) -> None:
-        if not (seconds > 0 and isfinite(seconds)):
-            raise ConfigurationError(f"Deadline({seconds}) lets nobody in; use a number of seconds > 0")
-        self.seconds = seconds
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and isfinite(self.seconds)):
+            raise ConfigurationError(f"seconds of Deadline must be a finite number above 0; got {self.seconds}")
 
     @property
     def patience(self) -> float:
@@ -225,11 +240,12 @@ class Deadline(WaitingRule):
         return parties
 
     def check(self, stragglers: Tensor, silent: bool) -> None:
-        return  # it never waits for ever
+        return  # a deadline never waits for ever
 
 
-class Threshold(WaitingRule):
-    """As many as the aggregator needs to decode, and no more.
+@dataclass(frozen=True)
+class Threshold(_WithTimeout):
+    """Wait for exactly the number of answers that the aggregator needs to decode.
 
     Args:
         timeout: as in ``WaitForAll``.
@@ -239,9 +255,6 @@ class Threshold(WaitingRule):
         >>> who.tolist(), round(when, 3)
         ([True, False, True], 0.2)
     """
-
-    def __init__(self, timeout: float | None = None) -> None:
-        self.timeout = _timeout(timeout)
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         return Fastest(needed, self.timeout).close(arrivals)

@@ -1,6 +1,6 @@
-"""What parties and server exchange in a round, and what each of them may read. Data only, no behaviour.
+"""The messages of a round, and the views of parties and server: the data that each may read. No behaviour.
 
-The letters are those of ``lightning_vfl.types``.
+Letters as in ``lightning_vfl.types``.
 """
 
 from abc import ABC
@@ -18,24 +18,24 @@ from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 class Gate(StrEnum):
     """When the server stops waiting for the messages of a leg."""
 
-    ALL = "all"  # when every called party has answered, or the waiting rule has lost its patience
-    RULE = "rule"  # when the protocol's waiting rule says so
-    PREVIOUS = "previous"  # with the leg before this one, in whose messages this leg travels
+    ALL = "all"  # when every called party has answered, or after the patience of the waiting rule
+    RULE = "rule"  # when the protocol's waiting rule closes the leg
+    PREVIOUS = "previous"  # with the leg before this one, in whose messages this leg is sent
 
 
-@dataclass(frozen=True, eq=False)  # tensors have no one truth to compare by
+@dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
 class Leg:
-    """Planned traffic, stated from shapes alone before anything is computed.
+    """Planned traffic, computed from shapes alone before any message.
 
     Args:
-        kind: what it is called in every table, e.g. ``"embeddings"``.
+        kind: the name in every table, for example ``"embeddings"``.
         to: ``server`` and ``peers`` name a leg of the parties; ``parties`` is the server's answer.
-        elements: (M,) int64, numbers that a sender puts on the wire IN ALL (for ``parties``: that a party is sent); to
-            peers, those for all M - 1 of them.
-        bits: wire size of one number.
-        flops: (M,) float64, work of the sender before sending (for ``parties``: of the server, per party).
+        elements: (M,) int64, numbers that a sender sends IN ALL (for ``parties``: that a party receives); to peers: the
+            numbers for all M - 1 peers together.
+        bits: the size of one number on the wire.
+        flops: (M,) float64, the work of the sender before sending (for ``parties``: of the server, per party).
         gate: when the server stops waiting for the leg; a number: after so many answers.
-        delay_share: how many times an injected delay falls on this leg; FedVS 6.2 puts (ln² M) / B on sharing models.
+        delay_share: the factor of an injected delay on this leg; FedVS 6.2 uses (ln² M) / B for sharing models.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Leg:
     delay_share: float = 1.0
 
     def among(self, called: int) -> "Leg":
-        """This leg in a round with so many called parties: peers who are not called are sent nothing."""
+        """This leg in a round with ``called`` called parties: no message goes to peers that are not called."""
         parties = len(self.elements)
         if self.to != "peers" or called == parties or parties == 1:
             return self
@@ -55,24 +55,24 @@ class Leg:
 
     @cached_property
     def bytes(self) -> Tensor:
-        """(M,) int64 whole bytes on the wire; a party's last byte of a leg is padded."""
+        """(M,) int64, whole bytes on the wire; the last byte of a party's leg is padded."""
         return (self.elements * self.bits + 7) // 8
 
 
 @dataclass(frozen=True)
 class Message:
-    """What several senders put on the wire in one leg, or what the server sends several parties.
+    """The messages of several senders in one leg, or the messages of the server to several parties.
 
     Args:
-        kind: what it is called in every table.
+        kind: the name in every table.
         to: ``server``, ``peers``, or ``parties`` for a message of the server, which has no senders.
         senders: the parties that send it.
-        pieces: one for each sender, ragged allowed; to ``parties``, one for each receiver. To peers, axis 0 of a piece
-            is the receiver; the sender's own part is among them and never on the wire.
-        alongside: what the same senders send in the same leg under another kind.
-        receivers: the parties that pieces were made for; None: all M.
-        round: the round that the sender means it for, so that a receiver can refuse an old message; None: not said.
-        relayed: to the server, which hands it on unchanged to the parties that answer, and does not decode it.
+        pieces: one for each sender, of any sizes; to ``parties``, one for each receiver. To peers, axis 0 of a piece is
+            the receiver; the piece includes the sender's own part, which is never sent.
+        alongside: a message of another kind that the same senders send in the same leg.
+        receivers: the parties for which pieces were made; None: all M.
+        round: the number of the message's round, so that a receiver can refuse an old message; None: not stated.
+        relayed: whether the server forwards the message unchanged to the parties that answer, without decoding it.
     """
 
     kind: str
@@ -87,20 +87,20 @@ class Message:
 
 @dataclass(frozen=True)
 class PartyView:
-    """All that the P hosted parties may read in a round, besides their own features and weights.
+    """All data that the P hosted parties may read in a round, besides their own features and weights.
 
     Args:
-        names: names of the round's randomness.
-        roster: who takes part in the training.
-        parties: the parties hosted here.
-        called: (M,) bool.
+        names: the names of the round's random streams.
+        roster: the parties of the training.
+        parties: the parties hosted in this process.
+        called: (M,) bool, the called parties.
         rows: this rank's rows.
-        memory: the keys or shares that the hosted parties hold after set-up or the beginning of the round. They are
-            held together so that one call can compute with all of them; never in a checkpoint.
-        present: (B, P) bool, which rows a hosted party holds; None: all.
-        agreed: public settings that were settled in set-up, by name.
-        receivers: the peers that will answer, None: all; a simulation need not make shares for the others.
-        notes: values about the parties' own side that the run logs, by name; never sent.
+        memory: the keys or shares of the hosted parties after the set-up or the opening of the round. They are stored
+            together so that one call can compute with all of them. They are never in a checkpoint.
+        present: (B, P) bool, the rows that a hosted party holds; None: all rows.
+        agreed: public settings that the set-up has fixed, by name.
+        receivers: the peers that will answer; None: all. A simulation makes shares only for these peers.
+        notes: values about the parties' side that the run logs, by name; never sent.
     """
 
     names: RoundNames
@@ -117,17 +117,18 @@ class PartyView:
 
 @dataclass(frozen=True)
 class ServerView:
-    """All that the server may read in a round, besides the messages sent to it; it has no memory.
+    """All data that the server may read in a round, besides the messages sent to it; the server has no memory.
 
     Args:
-        names: names of the round's randomness.
-        roster: who takes part in the training.
+        names: the names of the round's random streams.
+        roster: the parties of the training.
         rows: this rank's rows.
-        roll: who is what in this round.
-        widths: embedding width of each party.
-        present: (B, M) bool, filled in only for aggregators whose uploads the server reads anyway (``visible``).
-        records: N, the number of records of the stage; 0: not known.
-        agreed: public settings that were settled in set-up, by name.
+        roll: the role of each party in this round.
+        widths: the embedding width of each party.
+        present: (B, M) bool, which party holds which row; set only for aggregators whose uploads the server can read
+            (``visible``).
+        records: N, the number of records of the stage; 0: unknown.
+        agreed: public settings that the set-up has fixed, by name.
     """
 
     names: RoundNames
@@ -142,32 +143,32 @@ class ServerView:
 
 @dataclass(frozen=True)
 class Contribution(ABC):
-    """What parties bring into a round; ``leaves`` are the tensors that gradients are wanted of."""
+    """The parties' contribution to a round; ``leaves`` are the tensors that receive gradients."""
 
     leaves: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Embeddings(Contribution):
-    """Finished embeddings: leaves[m] = h_m, (B, D_m)."""
+    """Computed embeddings: leaves[m] = h_m, (B, D_m)."""
 
 
 @dataclass(frozen=True)
 class LinearForms(Contribution):
-    """Embeddings not yet multiplied out: h_m = basis[m] @ leaves[m], basis (B, W_m) and weight (W_m, D)."""
+    """Embeddings as products that are not computed yet: h_m = basis[m] @ leaves[m], basis (B, W_m), leaf (W_m, D)."""
 
     basis: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What the server holds after decode.
+    """The server's result after decoding.
 
     Args:
         value: (B, D_out).
         columns: (D_out,) bool, False where a segment of the joint embedding is absent.
-        saved: what the server needs again for its answer.
-        corrected: parties whose answers were wrong and have been corrected.
+        saved: the values that the server needs for its answer.
+        corrected: the parties whose answers were wrong and were corrected.
     """
 
     value: Tensor

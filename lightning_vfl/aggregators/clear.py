@@ -19,6 +19,7 @@ from lightning_vfl.aggregators.messages import (
     width_of,
 )
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, SharedBottoms, Traits, Wire
+from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
@@ -155,6 +156,14 @@ def gradients_leg(rows: int, widths: tuple[int, ...]) -> Leg:
 
 
 def group_of(message: Message, roster: Roster) -> tuple[int, ...]:
-    """The group of the first sender; nobody if there is no sender or no such party."""
-    first = message.senders[0] if message.senders else None
-    return next((group for group in roster.groups if first in group), ())
+    """The group of the first sender.
+
+    Raises:
+        MalformedMessage: if there is no sender, or no such party.
+    """
+    for group in roster.groups:
+        if message.senders and message.senders[0] in group:
+            return group
+    raise MalformedMessage(
+        f"'{message.kind}' came from senders {list(message.senders)}; it must come from the parties of one group"
+    )

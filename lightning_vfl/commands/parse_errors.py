@@ -80,12 +80,15 @@ def _unknown_class(found: re.Match[str], error: ParserError) -> str:
 
 
 def _required(found: re.Match[str], error: ParserError) -> str:
-    needed, owner = found[1].strip(), f"{error.classes[-1].rsplit('.', 1)[-1]} " if error.classes else ""
-    command, _, own = needed.partition(".")
+    needed = found[1].strip().split(", ")
+    command = needed[0].partition(".")[0]
     if command in COMMANDS and "--config" not in error.options:  # a command that reads no recipe
-        option = f"--{own.replace('_', '-')}"
-        return f"{command} needs {option if option in error.options else own.upper()}; see {command} --help"
-    return f"{error.where}{owner}needs a value for {needed}; set it in a recipe or as an option"
+        own = [name.removeprefix(f"{command}.") for name in needed]
+        dashed = [f"--{name.replace('_', '-')}" for name in own]
+        words = [d if d in error.options else name.upper() for d, name in zip(dashed, own, strict=True)]
+        return f"{command} needs {' and '.join(words)}; see {command} --help"
+    owner = f"{error.classes[-1].rsplit('.', 1)[-1]} " if error.classes else ""
+    return f"{error.where}{owner}needs a value for {' and '.join(needed)}; set it in a recipe or as an option"
 
 
 def _unknown_option(found: re.Match[str], error: ParserError) -> str:

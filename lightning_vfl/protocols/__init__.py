@@ -1,4 +1,4 @@
-"""Protocols: LightningModules that say who trains what, when, and from whose messages."""
+"""Protocols: LightningModules that define which networks are trained, when, and from which messages."""
 
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.base import VFLModule

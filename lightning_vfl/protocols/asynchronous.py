@@ -1,4 +1,4 @@
-"""AsyncVFL: nobody waits; each party learns against the latest embeddings of the others (VAFL)."""
+"""AsyncVFL: parties train without waiting, each with the latest embeddings of the other parties (VAFL)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +24,10 @@ from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, Ve
 
 @dataclass
 class Events:
-    """What is counted of events.
+    """The event counts of AsyncVFL.
 
     Args:
-        most_events: of the party that has had most.
+        most_events: the number of events of the party that had the most.
     """
 
     most_events: int = 0
@@ -36,29 +36,30 @@ class Events:
 class AsyncVFL(VFLModule):
     r"""Asynchronous split learning: VAFL.
 
-    The server keeps the latest embedding of every party for every record. Parties come in the order in which their
-    messages arrive (``FirstComeFirstServed``, on the same clock and the same faults as ``SplitVFL``). The party whose
-    turn it is refreshes its rows of one mini-batch of its own order, the server joins them with the latest embeddings
-    of the others, and the party's bottom and the top move; nobody else does, and nobody waits.
+    The server stores the latest embedding of every party for every record. It serves parties in the order in which
+    their messages arrive (``FirstComeFirstServed``, with the same clock and the same faults as ``SplitVFL``). The
+    served party computes new embeddings of one mini-batch, taken from its own order of records. The server joins these
+    with the latest embeddings of the other parties. Only the party's bottom and the top learn; no party waits.
 
-    One event is one mini-batch is one optimiser step; an epoch is M⌊N/B⌋ events. An event is atomic: a party has one
-    message in flight, and its update happens with it. An event of a party that is away, or that comes while the server
-    is down, is an idle step that costs its time; where the server's answer is lost, only the server learns.
+    One event uses one mini-batch and makes one optimiser step; an epoch has M⌊N/B⌋ events. An event is atomic: a party
+    has one message in flight, and its update happens in the same event. If the party is absent or the server is down,
+    the event is an idle step that costs its time. If the server's answer is lost, only the server learns.
 
-    Guarantee: parties that are not served keep parameters and optimiser state, bit for bit.
-    Not guaranteed: several processes (refused); a bound on staleness, which the delays decide. A second fit goes on
-        with clock, table and events, each party after the last event of the fastest.
+    Guarantee: parties that are not served keep their parameters and optimiser state bit for bit.
+    Not guaranteed: several processes (refused); a bound on staleness, which depends on the delays. A second fit
+        continues with the clock, the table and the events; each party starts after the last event of the fastest party.
 
     Args:
-        aggregator: any that shows the server single embeddings.
+        aggregator: any aggregator that shows the server single embeddings.
         bottom: as in ``VFLModule``.
         top: as in ``VFLModule``.
         width: as in ``VFLModule``.
-        noise: standard deviation of Gaussian noise that a party adds to each number of its embeddings before they leave
-            it, VAFL's perturbation; drawn from a named stream, a simulation of privacy and no private generator.
+        noise: standard deviation of the Gaussian noise that a party adds to each number of its embeddings before the
+            upload (VAFL's perturbation). The noise comes from a named stream: it simulates privacy, and the generator
+            is not cryptographically secure.
         table_dtype: ``float16`` halves the memory of the latest embeddings.
-        limit_bytes: the largest table of latest embeddings that is built, N × Σ D_m numbers.
-        settings: those of ``VFLModule``.
+        limit_bytes: the largest allowed table of latest embeddings, which has N × Σ D_m numbers.
+        settings: settings of ``VFLModule``.
 
     Raises:
         ConfigurationError: before training.
@@ -83,14 +84,14 @@ class AsyncVFL(VFLModule):
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
         if not noise >= 0:
-            raise ConfigurationError(f"noise {noise} is no standard deviation; use 0 or more")
+            raise ConfigurationError(f"noise must be a standard deviation of 0 or more; got {noise}")
         if aggregator.wire is not None:
             raise ConfigurationError(
-                f"AsyncVFL joins one fresh embedding with the latest ones of the others, which "
-                f"{type(aggregator).__name__} hides from the server; use Concat, Sum, Mean or Max"
+                f"AsyncVFL stores single embeddings at the server, but {type(aggregator).__name__} hides these from "
+                "the server; use Concat, Sum, Mean or Max"
             )
         if self.protected_evaluation:
-            raise ConfigurationError("AsyncVFL has no protected evaluation; use evaluate: plain")
+            raise ConfigurationError("AsyncVFL does not support protected evaluation; use evaluate: plain")
         self.noise = noise
         self.latest = LatestEmbeddings(table_dtype, limit_bytes)
 
@@ -99,7 +100,7 @@ class AsyncVFL(VFLModule):
 
     @property
     def counts(self) -> Events:
-        """What is counted of events."""
+        """The event counts."""
         counts: Events = self.books.own
         return counts
 
@@ -109,14 +110,14 @@ class AsyncVFL(VFLModule):
         super().configure_model()
         if self.roster.shared:
             raise ConfigurationError(
-                "AsyncVFL serves one party at a time and has no rule for the bottom that parties "
-                f"{list(self.roster.shared[0])} share; use SplitVFL"
+                "AsyncVFL serves one party at a time and does not support shared bottoms, but parties "
+                f"{list(self.roster.shared[0])} share one; use SplitVFL"
             )
 
     def schedule(
         self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False
     ) -> FirstComeFirstServed:
-        """The events in order of arrival; whole batches only, with and without ``drop_last``."""
+        """The events in order of arrival; only whole batches, with and without ``drop_last``."""
         self._event_costs = self.costs.of_round(batch_size)
         return FirstComeFirstServed(
             records,
@@ -125,13 +126,13 @@ class AsyncVFL(VFLModule):
             self._event_costs,
             self.faults,
             seed,
-            begin=self.clock.seconds,  # a second fit goes on where the first has ended
+            begin=self.clock.seconds,  # a second fit starts where the first has ended
             first=self.counts.most_events,
             number=self.books.rounds.get(Stage.FIT, 0),
         )
 
     def on_fit_start(self) -> None:
-        """Refuse what cannot train, then make room for the latest embeddings."""
+        """Refuse unsuitable settings, then allocate the table of latest embeddings."""
         refuse_several_processes(self.joint, "AsyncVFL serves one party at a time in one process; use devices: 1")
         super().on_fit_start()
         rank_zero_info(
@@ -145,7 +146,7 @@ class AsyncVFL(VFLModule):
     # ---- training
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """One event."""
+        """Run one event."""
         event = needed_event(batch, self)
         party_learns, server_learns = self._reached(event)
         self._enter(event)
@@ -159,13 +160,16 @@ class AsyncVFL(VFLModule):
         return self.output_in_the_clear(batch)
 
     def requests_made(self) -> int:
-        """Two for each event of the busiest party and for its next; for each event of all, if the server was down."""
+        """Two requests for each event of the party with most events, and two for its next event.
+
+        If the server was down at some time, two requests for each event of all parties, if these are more.
+        """
         events = self.books.rounds.get(Stage.FIT, 0)
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
         return max(2 * (self.counts.most_events + 1), 2 * events if down else 0)
 
     def _join(self, batch: VerticalBatch, event: Event, names: RoundNames) -> Tensor:
-        """The aggregate of one fresh embedding and the latest ones of the others."""
+        """The aggregate of one new embedding and the latest embeddings of the other parties."""
         party = event.party
         fresh = self.bottoms.parties[party](batch.features[party])
         if self.noise:
@@ -179,14 +183,14 @@ class AsyncVFL(VFLModule):
         return self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
 
     def _reached(self, event: Event) -> tuple[bool, bool]:
-        """Whether the party and whether the server learn from this event."""
+        """Whether the party learns from this event, and whether the server learns from it."""
         if not event.refresh:
             return False, False
         back = self.faults.at(2 * event.request + 1, self.roster)
         return bool(back.receives[event.party] and back.links[event.party, 0]), True
 
     def _enter(self, event: Event) -> None:
-        """Enter what the event sends and when it ends in the books."""
+        """Count the traffic of the event, and advance the clock to its end."""
         self.counts.most_events = max(self.counts.most_events, event.request + 1)
         self.clock.advance_to(event.end)
         outcome = self.faults.at(2 * event.request, self.roster)

@@ -1,4 +1,4 @@
-"""The base class of protocols: its settings, its networks, and what stands in a checkpoint."""
+"""The base class of protocols: settings, networks and checkpoints."""
 
 import os
 import warnings
@@ -48,48 +48,50 @@ SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity 
 
 
 class VFLModule(SafelyLoaded, TrainedModule, ABC):
-    """A vertical federated learning protocol: M bottoms, an aggregator, a top, and an exact account of the traffic.
+    """A vertical federated learning protocol: M bottoms, an aggregator and a top; the traffic is counted exactly.
 
     A protocol of your own implements ``output`` and ``step``; ``docs/extending.md`` has one in under 30 lines. The
     networks are built in ``configure_model`` from the shapes that the datamodule reports, so a protocol runs on any
     data.
 
     Args:
-        aggregator: how the embeddings of the parties become one tensor.
+        aggregator: joins the embeddings of the parties into one tensor.
         bottom: makes a party's network from (per-record shape of its features, embedding width).
-        top: makes the server's network from the aggregate's width. If it declares ``outputs`` and leaves it open, it is
-            given the number of outputs that the task needs.
-        width: D, the embedding width asked of a party (an aggregator may correct it).
-        objective: loss, predictions and default metrics; None: multi-class, binary or regression, as the data say.
+        top: makes the server's network from the aggregate's width. A factory with a parameter ``outputs`` that is left
+            open gets the number of outputs that the task needs.
+        width: D, the embedding width of every party (an aggregator may correct it).
+        objective: loss, predictions and default metrics; None: multi-class, binary or regression, chosen by the data.
         metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
-        bottom_of: party number -> factory, for parties whose bottom is not ``bottom``'s.
+        bottom_of: party number -> factory, for parties that do not use ``bottom``.
         optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
-        lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau watches ``val/loss``.
-        active: the party that holds the labels, if it is one of those with features; it never drops out.
+        lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau monitors ``val/loss``.
+        active: the party that holds the labels, if a party with features holds them; this party never drops out.
         clock: speed of links and machines, for the virtual time of the rounds; None: ``VirtualClock()``.
         evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
             messages (metered under kinds of their own), ``auto`` as the aggregator prefers. No fault happens and no
             virtual time passes there.
-        seed: names the randomness of the rounds; None: the seed of ``seed_everything``, else 0.
-        party_shapes: per-record shape of each party's features; None: asked of the datamodule.
-        num_classes: classes of the labels, None for real-valued ones; asked of the datamodule with ``party_shapes``.
-        party_groups: party numbers of each group; the parties of one hold the same columns for different records and
-            share a bottom; asked of the datamodule with ``party_shapes``, None: each party is a group of its own.
-        privacy_ledger: where every release is charged, if the aggregator accounts for privacy. ``auto``: a new file
-            beside the run; a fit that resumes a checkpoint goes on in the file of that run, and is refused if the file
-            is missing. A path: go on in this file, for example that of a run that was killed before its first
-            checkpoint. ``lost``: as ``auto``, but a missing file is accepted: the rounds that were released after the
-            checkpoint are then not charged, and the summary says so.
+        seed: seeds the random streams of the rounds; None: the seed of ``seed_everything``, else 0.
+        party_shapes: per-record shape of each party's features; None: taken from the datamodule.
+        num_classes: classes of the labels, None for real-valued labels; taken from the datamodule if ``party_shapes``
+            is None.
+        party_groups: party numbers of each group; the parties of one group hold the same columns for different records
+            and share a bottom. Taken from the datamodule if ``party_shapes`` is None; None: every party is a group of
+            its own.
+        privacy_ledger: the file in which every release is charged, if the aggregator accounts for privacy. ``auto``: a
+            new file beside the run; a fit that resumes a checkpoint continues the file of that run, and is refused if
+            the file is missing. A path: continue this file, for example the file of a run that was killed before its
+            first checkpoint. ``lost``: as ``auto``, but a missing file is accepted: the rounds that were released after
+            the checkpoint are then not charged, and the summary states this.
 
-    Faults are added to ``faults``, usually by a callback; the protocol asks what happens at a request.
+    Faults are added to ``faults``, usually by a callback; the protocol reads the outcome of every request from it.
 
     Guarantee: a party that takes no part in a round has bit-identical parameters and optimiser state afterwards. A run
-        resumed from a checkpoint gives the bits of the uninterrupted run. Gradients are clipped for each party and for
-        the server apart, because no party sees another's norm.
+        resumed from a checkpoint has the same bits as the uninterrupted run. Gradients are clipped separately for each
+        party and for the server, because no party sees the gradient norm of another party.
     Not guaranteed: gradient accumulation and strategies other than one device and DDP; both are refused.
 
     Raises:
-        ConfigurationError: before training, for networks that do not fit the data or the aggregator.
+        ConfigurationError: before training, if a network does not fit the data or the aggregator.
     """
 
     top: nn.Module
@@ -119,7 +121,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
             raise ConfigurationError(f"width must be at least 1; got {width}")
         self.seed = (
             int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
-        )  # where seed_everything leaves it
+        )  # seed_everything stores its seed there
         with warnings.catch_warnings():  # "already saved during checkpointing": plain_settings drops networks
             warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
             self.save_hyperparameters()
@@ -134,19 +136,19 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         self.books = Books(self.clock, self.own_books())
         self.privacy = PrivacyBooks()
         self.privacy_ledger = privacy_ledger
-        self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit goes on
+        self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """The trainer notes its hook's name 40 times a step; torch's search for parameters then costs 0.4 ms."""
+        """The trainer sets the hook's name 40 times a step; torch's search for parameters would take 0.4 ms a step."""
         if name == "_current_fx_name":
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
 
-    # ---- what a protocol may say about itself, besides ``output`` and ``step``
+    # ---- what a protocol may override, besides ``output`` and ``step``
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
-        """The order of batches in training; default: a new permutation every epoch (of coded rows, if there are)."""
+        """The order of batches in training; default: a new permutation of records or coded rows every epoch."""
         setup = self.aggregator.setup
         if setup is None:
             return Shuffled(len(records), batch_size, seed, drop_last)
@@ -154,20 +156,20 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         return Aligned(blocks, batch_size, seed, drop_last)
 
     def own_books(self) -> Any:
-        """A dataclass of what this protocol alone counts; None: nothing more."""
+        """A dataclass with the additional counts of this protocol; None: there are no additional counts."""
         return None
 
     @property
     def memory(self) -> Memory | None:
-        """What is kept between rounds and is as large as the data; None: nothing."""
+        """The state between rounds that is as large as the data; None: the protocol has no such state."""
         return None
 
     def top_width(self) -> int:
-        """How many numbers of a record the top is given; default: the aggregate's width."""
+        """How many numbers a record has at the input of the top; default: the aggregate's width."""
         return self.aggregator.out_width(self.width, self.roster)
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        """What travels with the parties' last leg besides what the aggregator sends; default: nothing."""
+        """Messages that are sent with the parties' last leg, besides the aggregator's; default: none."""
         return ()
 
     def owners(self) -> Iterator[nn.Module]:
@@ -176,7 +178,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         yield self.top
 
     def parts(self) -> dict[str, str]:
-        """The parts of the model in words that compare; a checkpoint of other parts is refused."""
+        """The parts of the model as comparable texts; a checkpoint with other parts is refused."""
         return {
             "protocol": type(self).__name__,
             "aggregator": self.aggregator.identity,
@@ -186,21 +188,21 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         }
 
     def standing(self) -> dict[str, float]:
-        """How far the training has come, see ``Books.standing``."""
+        """The progress of the training, see ``Books.standing``."""
         return self.books.standing(self.roster.parties)
 
     def protection(self, uploads: int) -> str | None:
-        """What was hidden of a record after so many uploads, in words for the summary; None: nothing is claimed."""
+        """What the protocol hides of a record after so many uploads, as a text for the summary; None: no claim."""
         return self.wire.protection(uploads)
 
     def requests_made(self) -> int:
-        """How many requests each party has had in training so far; two a round."""
+        """How many requests each party has received in training so far; two a round."""
         return 2 * self.books.rounds.get(Stage.FIT, 0)
 
     # ---- networks
 
     def configure_model(self) -> None:
-        """Build the networks once, from the shapes in hparams or from the trainer's datamodule."""
+        """Build the networks once, for the shapes in hparams or in the trainer's datamodule."""
         if hasattr(self, "bottoms"):
             return
         note_shapes(self.hparams, self.datamodule)
@@ -222,13 +224,13 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         )
 
     def build_for(self, data: Any) -> None:
-        """Build the networks for these data, without a trainer."""
+        """Build the networks for a datamodule, without a trainer."""
         note_shapes(self.hparams, data)
         self.configure_model()
 
     def setup(self, stage: str) -> None:
-        """Refuse what cannot be right before anything runs."""
-        self.forget(*SET_UP)  # what a run that was broken off has left
+        """Refuse unsuitable data and trainer settings before anything runs."""
+        self.forget(*SET_UP)  # an interrupted run may have left shares and keys
         if self.datamodule is not None and self.hparams["party_shapes"] is not None:
             refuse_other_data(self.hparams, self.datamodule)
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
@@ -236,11 +238,11 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
             refuse_accumulation(self.trainer)
 
     def forward(self, features: tuple[Tensor, ...]) -> Tensor:
-        """Predictions for features of all parties, each (B, *S_m); run as evaluation is, see ``evaluate``."""
+        """Predictions for the features of all parties, each (B, *S_m); computed as in evaluation, see ``evaluate``."""
         if self.protected_evaluation and (self.aggregator.setup or self.aggregator.accounting):
             raise ConfigurationError(
-                f"{type(self.aggregator).__name__} has to know which records these features are of: it is set up for "
-                "the records of a stage, or training records would be answered uncharged; use trainer.predict with a "
+                f"{type(self.aggregator).__name__} must know the records of these features, because it is set up for "
+                "the records of a stage or must charge training records; use trainer.predict with a "
                 "VerticalDataModule, or evaluate: plain"
             )
         refuse_overlap(self.roster, None)
@@ -249,31 +251,31 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         return self.objective.predict(self.output(VerticalBatch(features, None, ids), names))
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
-        """The top's output for the embeddings of these parties (None: of all), aggregated in real arithmetic."""
+        """The top's output for the embeddings of the included parties (None: all), aggregated in real arithmetic."""
         roll = roll or Roll.everyone(self.roster.parties)
         return self.head(self.aggregator.plain(self.bottoms(batch.features), roll, batch.present))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The server's output for an aggregate; ``columns`` (D_out,) bool says which have arrived, None: all."""
+        """The server's output for an aggregate; ``columns`` (D_out,) bool: the columns that arrived, None: all."""
         output: Tensor = self.top(value)
         return output
 
     # ---- checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the books, and which parts the networks were built with."""
+        """Save the counts and the texts that identify the model's parts."""
         books = self.books.state()
         loss = books["epoch_loss"]
-        if self.joint and isinstance(loss["total"], Tensor):  # a process's sum is scaled: their mean is the joint sum
+        if self.joint and isinstance(loss["total"], Tensor):  # each process scales its sum: the mean is the joint sum
             loss["total"] = self.trainer.strategy.reduce(loss["total"].to(self.device), reduce_op="mean").cpu()
         more = {"preparation": self.preparation.state(), "privacy": self.privacy.state()}
         checkpoint[BOOKS] = {**books, "seed": self.seed, "parts": self.parts(), **more}
-        if "optimizer_states" in checkpoint:  # as large as the data: only where a run goes on from
+        if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming
             kept = {} if self.memory is None else self.memory.state()
             checkpoint[BOOKS]["memory"] = self._resumed or kept
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continue the books, if this is the same model."""
+        """Restore the counts, if the checkpoint is of a model with the same parts."""
         books = checkpoint.get(BOOKS)
         if books is None:
             return
@@ -282,7 +284,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         self.seed = books["seed"]
         self.faults.reseed(self.seed)
         self.books.load(books)
-        self.preparation.forget(*SET_UP)  # their rounds may be counted back
+        self.preparation.forget(*SET_UP)  # the round numbers of the checkpoint may be smaller
         self.preparation.load(books.get("preparation", {}))
         path = None if self._trainer is None else self.trainer.ckpt_path
         self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))

@@ -1,4 +1,4 @@
-"""The books of a training: what has been counted. Each count is declared once; checkpoints follow from that."""
+"""``Books``: all counts of a training. Each count is declared once, and the checkpoint is derived from that."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -20,14 +20,14 @@ from lightning_vfl.wire import Leg
 
 @dataclass
 class EpochLoss:
-    """The running mean of one epoch's loss over its rows, float64 on the loss's own device."""
+    """The running mean of one epoch's loss over its rows, float64 on the device of the loss."""
 
     number: int = 0
     total: Tensor | float = 0.0
     rows: int = 0
 
     def add(self, loss: Tensor, rows: int) -> None:
-        """Count the mean loss of so many rows."""
+        """Add the mean loss of ``rows`` rows."""
         self.total = self.total + loss.double() * rows
         self.rows += rows
 
@@ -38,19 +38,19 @@ class EpochLoss:
 
 @dataclass(eq=False)
 class Books:
-    """What a training has counted. Every field is in the checkpoint, under its own name.
+    """The counts of a training: round numbers, meter, clock and losses. The checkpoint has every field by its name.
 
     Args:
         clock: the virtual time.
-        own: the counts of one protocol, a dataclass; its fields stand in the checkpoint beside these.
+        own: the counts of one protocol, a dataclass; the checkpoint has its fields beside these.
         meter: bytes by party, direction and kind.
-        rounds: how many rounds have begun, by stage.
+        rounds: the number of rounds that have begun, by stage.
         opened: by stage, the last round that began with at least one party.
         mini_batches: mini-batches of single parties that training has used.
         pass_batches: mini-batches in a party's pass over its records.
         epoch_batches: mini-batches in an epoch, the smaller last one included.
-        given_up: rounds from which nobody learnt.
-        corrected: wrong answers that were noticed and corrected, by party.
+        given_up: rounds in which no network learnt.
+        corrected: wrong answers that were detected and corrected, by party.
         epoch_loss: the running loss of the epoch.
         left_out: the parties that training never calls.
     """
@@ -71,24 +71,24 @@ class Books:
     # ---- entries
 
     def begin(self, parties: int) -> None:
-        """Count the bytes of M parties."""
+        """Start a new meter for M parties."""
         self.meter = CommunicationMeter(parties)
 
     def next_round(self, stage: Stage) -> int:
-        """The number of the round that begins now."""
+        """Count a round that begins; returns its number."""
         number = self.rounds.get(stage, 0)
-        self.rounds[str(stage)] = number + 1  # checkpoints hold plain strings
+        self.rounds[str(stage)] = number + 1  # a checkpoint has plain strings
         return number
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
-        """Enter what a planned round sends and how long it takes."""
+        """Count the traffic of a planned round, and advance the clock by its seconds."""
         self.enter_traffic(plan, costs)
         for leg in costs.updates:
             self.meter.add(leg, plan.learners)
         self.clock.advance(plan.seconds)
 
     def enter_traffic(self, plan: RoundPlan, costs: RoundCosts) -> None:
-        """Enter the uploads and answers of a planned round, and the mini-batches that it uses."""
+        """Count the uploads and answers of a planned round, and the mini-batches that it uses."""
         called = int(plan.roll.called.sum())
         for leg, senders in zip(costs.legs, plan.sent, strict=True):
             self.meter.add(leg.among(called), senders)
@@ -98,10 +98,10 @@ class Books:
             self.mini_batches += int(plan.roll.included.sum())
 
     def enter_opening(self, legs: Sequence[Leg], stage: Stage, number: int) -> float:
-        """Enter what parties send each other at the beginning of a round; absent parties do not hold it up.
+        """Count the messages between parties at the beginning of a round; absent parties cause no delay.
 
         Returns:
-            The seconds that it takes.
+            The seconds that these messages take.
         """
         self.opened[str(stage)] = number
         taken = 0.0
@@ -112,17 +112,17 @@ class Books:
         return taken
 
     def enter_corrected(self, parties: Sequence[int]) -> None:
-        """Enter parties whose wrong answers were corrected in this round, and warn of each party once."""
+        """Count the parties whose wrong answers were corrected in this round, and warn once for each party."""
         for party in parties:
             if party not in self.corrected:
-                rank_zero_warn(f"an answer of party {party} was wrong and has been corrected; more are only counted")
+                rank_zero_warn(f"an answer of party {party} was wrong and was corrected; further ones are only counted")
             self.corrected[party] = self.corrected.get(party, 0) + 1
 
     def standing(self, parties: int) -> dict[str, float]:
-        """How far the training has come, in every unit that runs are compared by.
+        """The progress of the training, in every unit by which runs are compared.
 
         ``clock/virtual_seconds``; ``comm/up_bytes``, ``comm/down_bytes`` and ``comm/peer_bytes`` of all parties;
-        ``progress/passes``: mini-batches that parties have contributed, over M times those of a pass over the data.
+        ``progress/passes``: mini-batches contributed by parties / (M · mini-batches of a pass over the data).
         """
         sums = {f"comm/{way}_bytes": float(self.meter.total(way).sum()) for way in ("up", "down", "peer")}
         passes = self.mini_batches / (parties * self.pass_batches)
@@ -131,30 +131,30 @@ class Books:
     # ---- checkpoints
 
     def state(self) -> dict[str, Any]:
-        """Plain values and tensors, by the names of the fields."""
+        """The fields for a checkpoint, as plain values and tensors by name."""
         held = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "own"}
         if self.own is not None:
             held |= {entry.name: getattr(self.own, entry.name) for entry in fields(self.own)}
         return {name: _plain(value) for name, value in held.items()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from there; a field that an older checkpoint does not have keeps its value."""
-        state = {**state.get("cascade", {}), **state.get("decoupled", {}), **state}  # as version 0.1 nested them
+        """Restore the fields; a field that an older checkpoint does not have keeps its value."""
+        state = {**state.get("cascade", {}), **state.get("decoupled", {}), **state}  # version 0.1 nested these counts
         for holder in (self, self.own):
             for entry in () if holder is None else fields(holder):
                 if entry.name in state and entry.name != "own":
                     setattr(holder, entry.name, _restored(getattr(holder, entry.name), state[entry.name]))
 
 
-@lru_cache(maxsize=256)  # a run has few different legs of this kind
+@lru_cache(maxsize=256)  # a run has few different opening legs
 def _timed(leg: Leg, stage: Stage, clock: VirtualClock) -> tuple[Leg, float]:
-    """The leg under the name of its stage, and the seconds that it takes."""
+    """The leg, with the stage in its kind in evaluation, and its seconds."""
     named = leg if stage == Stage.FIT else replace(leg, kind=f"{stage} {leg.kind}")
     return named, float((clock.computing(leg.flops) + clock.transfer(leg)).max())
 
 
 def _plain(value: Any) -> Any:
-    """A value for a checkpoint."""
+    """The plain form of a value, for a checkpoint."""
     if isinstance(value, VirtualClock):
         return value.seconds
     if isinstance(value, CommunicationMeter):
@@ -169,7 +169,7 @@ def _plain(value: Any) -> Any:
 
 
 def _restored(current: Any, plain: Any) -> Any:
-    """The value of which this is the plain form; ``current`` has its type."""
+    """The value with this plain form; ``current`` has the type of the value."""
     if isinstance(current, VirtualClock):
         current.seconds = plain
         return current

@@ -1,4 +1,4 @@
-"""Bottoms and tops from factories, tried on two rows before training, so that a wrong width ends in one clear line."""
+"""Build bottoms and tops from factories; each is run on two rows before training, to report a wrong width early."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +21,16 @@ Shape = tuple[int, ...]
 
 
 def several(groups: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
-    """Groups of parties as plain values in one order; None: no group has several."""
+    """Groups of parties as sorted plain lists; None if every group has one party."""
     plain = sorted(sorted(int(party) for party in group) for group in groups or ())
     return plain if any(len(group) != 1 for group in plain) else None
 
 
 def note_shapes(hparams: Any, data: Any) -> None:
-    """Take shapes, classes and groups from the data, unless the module was given them.
+    """Take shapes, classes and groups from the data, unless the module already has them.
 
     Raises:
-        ConfigurationError: if there are neither.
+        ConfigurationError: if neither the module nor the data have shapes.
     """
     if hparams["party_shapes"] is not None:
         return
@@ -52,9 +52,9 @@ def plain_settings(
     num_classes: int | None,
     party_groups: Sequence[Sequence[int]] | None,
 ) -> None:
-    """Leave only plain values in saved hyperparameters, which is what the safe loader accepts; numpy's are none.
+    """Keep only plain values in saved hyperparameters, because the safe loader accepts nothing else (no numpy values).
 
-    A run from a recipe keeps its class paths, which are plain.
+    A run from a recipe keeps its class paths, which are plain values.
     """
     hparams["seed"] = seed
     if party_shapes is not None:
@@ -76,32 +76,36 @@ def _is_plain(value: Any) -> bool:
 
 
 def roster_of(parties: int, groups: Sequence[Sequence[int]] | None, active: int | None) -> Roster:
-    """Who takes part, checked.
+    """The roster, after checks.
 
     Raises:
-        ConfigurationError: for an active party that does not exist or shares its columns, and for groups that are no
-            partition of the parties.
+        ConfigurationError: for an active party that does not exist or that shares its columns, and for groups that do
+            not name every party exactly once.
     """
     if active is not None and not 0 <= active < parties:
-        raise ConfigurationError(
-            f"active names party {active}, but the parties are 0 to {parties - 1}; correct its number"
-        )
+        raise ConfigurationError(f"active must be a party from 0 to {parties - 1}; got {active}; correct the number")
     if groups is None:
         return Roster.singles(parties, active)
     if sorted(party for group in groups for party in group) != list(range(parties)):
         raise ConfigurationError(
-            f"party_groups {[list(group) for group in groups]} do not name each of the parties 0 to {parties - 1} once"
+            f"party_groups must name each of the parties 0 to {parties - 1} exactly once; got "
+            f"{[list(group) for group in groups]}"
         )
     roster = Roster(tuple(tuple(sorted(group)) for group in groups), active)
     if any(active in group for group in roster.shared):
         raise ConfigurationError(
-            f"active names party {active}, which shares its columns with others; the party with the labels stands apart"
+            f"active names party {active}, which shares its columns with other parties; name a party that is a group "
+            "of its own"
         )
     return roster
 
 
 def refuse_overlap(roster: Roster, present: Tensor | None) -> None:
-    """Refuse records (B, M) of which it is not said, or not one, who of a group holds them.
+    """Refuse records whose holders in a group are unknown or more than one.
+
+    Args:
+        roster: the parties and their groups.
+        present: (B, M) bool, which party holds which record; None: unknown.
 
     Raises:
         ConfigurationError: naming the group.
@@ -109,11 +113,13 @@ def refuse_overlap(roster: Roster, present: Tensor | None) -> None:
     for group in roster.shared:
         if present is None:
             raise ConfigurationError(
-                f"the parties of group {group} hold different records, and it is not said which; give the trainer a "
-                "datamodule, or batches with present"
+                f"the parties of group {group} hold different records, but the batch does not name the holders; give "
+                "the trainer a datamodule, or batches with present"
             )
         if bool((present[:, list(group)].sum(1) > 1).any()):
-            raise ConfigurationError(f"a record is held by several parties of group {group}; let one of them hold it")
+            raise ConfigurationError(
+                f"several parties of group {group} hold the same record; give every record to one party of a group"
+            )
 
 
 def build_bottoms(
@@ -124,19 +130,20 @@ def build_bottoms(
     width: int,
     roster: Roster,
 ) -> PartyBank:
-    """One bottom a party, each checked to give the embedding width that the aggregator asks for.
+    """Build one bottom for each party, and check that it has the embedding width that the aggregator needs.
 
-    The parties of one group start with copies of the first one's.
+    The parties of one group start with copies of the first party's bottom.
     """
     leader = {m: group[0] for group in roster.shared for m in group[1:]}
     strangers = [party for party in bottom_of if not 0 <= party < len(shapes)]
     if strangers:
         raise ConfigurationError(
-            f"bottom_of names party {strangers[0]}, but the parties are 0 to {len(shapes) - 1}; correct its number"
+            f"bottom_of must name parties from 0 to {len(shapes) - 1}; got {strangers[0]}; correct the number"
         )
     if copies := [party for party in bottom_of if party in leader]:
         raise ConfigurationError(
-            f"bottom_of names party {copies[0]}, which has the bottom of its group; name the first, {leader[copies[0]]}"
+            f"bottom_of names party {copies[0]}, which uses the bottom of its group; name the group's first party, "
+            f"{leader[copies[0]]}"
         )
     bottoms: list[nn.Module] = []
     for party, (shape, wide) in enumerate(zip(shapes, aggregator.widths(width, roster), strict=True)):
@@ -155,22 +162,23 @@ def build_bottoms(
 
 
 def _copied(bottom: nn.Module, shape: Shape, leading: Shape, party: int) -> nn.Module:
-    """The bottom of another party of the same group."""
+    """A copy of the group's bottom, for another party of the group."""
     if shape != leading:
         raise ConfigurationError(
-            f"party {party} has records of shape {shape}, its group of shape {leading}; a group holds the same columns"
+            f"party {party} has records of shape {shape}, but its group has records of shape {leading}; give all "
+            "parties of a group the same columns"
         )
     for layer in bottom.modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):
             raise ConfigurationError(
-                f"{type(layer).__name__} in the bottom of a group of several parties: each of them would normalise by "
-                "records of its own, and statistics are not summed; use LayerNorm, or no norm"
+                f"the bottom of a group of several parties has a {type(layer).__name__}, which would normalise each "
+                "party by its own records, because statistics are not summed; use LayerNorm, or no norm"
             )
     return deepcopy(bottom)
 
 
 def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> list[nn.Module]:
-    """H networks of one kind, from the guests' embeddings side by side to an encoding."""
+    """H networks of one kind; each maps the guests' concatenated embeddings to an encoding."""
     networks = [_make(host, "a host", (inputs,), width) for _ in range(hosts)]
     _try(networks[0], (2, inputs), width, f"the host {type(networks[0]).__name__}")
     return networks
@@ -179,8 +187,8 @@ def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> lis
 def build_top(top: TopFactory, width: int, outputs: int) -> nn.Module:
     """The top for an aggregate of this width.
 
-    A factory that declares a parameter ``outputs`` and leaves it open is given what the task needs; any other factory
-    is called with the width alone and has to know.
+    A factory with a parameter ``outputs`` that is left open gets the number of outputs that the task needs. Any other
+    factory is called with the width alone and must choose the number itself.
     """
     wanted = {"outputs": outputs} if _leaves_open(top, "outputs") else {}
     network = _make(top, "the top", width, **wanted)
@@ -197,7 +205,7 @@ def build_norm(norm: Callable[[int], nn.Module], width: int) -> nn.Module:
 
 def _leaves_open(factory: Callable[..., Any], name: str) -> bool:
     if isinstance(factory, partial) and name in factory.keywords:
-        return factory.keywords[name] is None  # what a recipe leaves out arrives as the default, None
+        return factory.keywords[name] is None  # a parameter that a recipe omits has the default None
     parameter = inspect.signature(factory).parameters.get(name)
     return parameter is not None and parameter.default in (None, inspect.Parameter.empty)
 
@@ -213,7 +221,7 @@ def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: 
 
 def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
     training = network.training
-    network.eval()  # two rows must not enter running statistics
+    network.eval()  # the two rows must not change running statistics
     try:
         with torch.no_grad():
             given = tuple(network(torch.zeros(shape)).shape)
@@ -223,5 +231,6 @@ def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
     network.train(training)
     if given != (shape[0], outputs):
         raise ConfigurationError(
-            f"{who} gives {given[1:]} numbers a record where {outputs} are needed; set its output width to {outputs}"
+            f"{who} outputs {given[1:]} numbers for each record, but {outputs} are needed; set its output width to "
+            f"{outputs}"
         )

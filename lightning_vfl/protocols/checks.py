@@ -1,4 +1,4 @@
-"""What is refused before anything runs: other data than the model was built for, strategies, and wrong loaders."""
+"""Checks before a run: data that the model was not built for, unsupported strategies, and wrong loaders."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,14 @@ from lightning_vfl.types import Event, VerticalBatch
 
 
 def refuse_other_data(built: Any, data: Any) -> None:
-    """Refuse data of other shapes, classes or groups than the networks were built for.
+    """Refuse data whose shapes, classes or groups differ from those that the networks were built for.
 
     Args:
         built: the hyperparameters of the module.
         data: the datamodule.
 
     Raises:
-        ConfigurationError: naming both.
+        ConfigurationError: naming both values.
     """
     shapes, given = [list(shape) for shape in built["party_shapes"]], [list(shape) for shape in data.party_shapes]
     if shapes != given:
@@ -45,7 +45,7 @@ def refuse_other_data(built: Any, data: Any) -> None:
 
 
 def refuse_trainer(trainer: Trainer, compiled: bool) -> None:
-    """Refuse strategies and compilation that a round of messages does not survive.
+    """Refuse strategies and compilation that do not work with a round of messages.
 
     Raises:
         ConfigurationError: naming what to use instead.
@@ -53,12 +53,12 @@ def refuse_trainer(trainer: Trainer, compiled: bool) -> None:
     strategy = trainer.strategy
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
         raise ConfigurationError(
-            f"{type(strategy).__name__} would shard networks that belong to different parties; use strategy: auto or "
-            "ddp"
+            f"strategy {type(strategy).__name__} would shard networks that belong to different parties; use strategy: "
+            "auto or ddp"
         )
     if compiled:
         raise ConfigurationError(
-            "a compiled protocol cannot be traced through the messages of a round; compile the networks instead: "
+            "torch.compile cannot trace a protocol through the messages of a round; compile the networks instead: "
             "bottom=lambda shape, width: torch.compile(MLP(shape, width))"
         )
 
@@ -67,12 +67,12 @@ def refuse_accumulation(trainer: Trainer) -> None:
     """Refuse gradient accumulation.
 
     Raises:
-        ConfigurationError: if it is on; a callback may change it in every epoch.
+        ConfigurationError: if it is on; called in every epoch, because a callback may change the setting.
     """
     if trainer.accumulate_grad_batches != 1:
         raise ConfigurationError(
-            "accumulate_grad_batches > 1 would make one optimiser step of several rounds with different parties; "
-            "raise batch_size instead"
+            "accumulate_grad_batches must be 1, because one optimiser step would combine rounds with different "
+            "parties; raise batch_size instead"
         )
 
 
@@ -109,28 +109,28 @@ def refuse_several_steps(optimizer: Optimizer) -> None:
 
 
 def refuse_unaccounted(aggregator: str, loaders: Any) -> None:
-    """Refuse protected evaluation of records that may be training records, which nobody would charge.
+    """Refuse protected evaluation of records that may be training records, because it would not charge them.
 
     Raises:
-        ConfigurationError: for loaders that are not those of a ``VerticalDataModule``.
+        ConfigurationError: for loaders that are not from a ``VerticalDataModule``.
     """
     schedules = [getattr(loader, "schedule", None) for loader in _listed(loaders)]
     if not all(isinstance(order, InOrder) for order in schedules):
         raise ConfigurationError(
-            f"{aggregator} cannot know whether these are training records, and answers about those cost privacy that "
-            "is not counted here; evaluate a VerticalDataModule, or use evaluate: plain"
+            f"{aggregator} accounts for privacy, but these may be training records, which evaluation does not charge; "
+            "evaluate a VerticalDataModule, or use evaluate: plain"
         )
 
 
 def refuse_other_records(source: Any, loaders: Any, aggregator: str) -> None:
-    """Refuse batches of other records than those that were set up: the trainer keeps a datamodule from earlier calls.
+    """Refuse batches of records that were not set up: the trainer keeps the datamodule of an earlier call.
 
     Raises:
         ConfigurationError: if a loader has other records than ``source``.
     """
     if source is not None and any(getattr(loader, "records", None) is not source for loader in _listed(loaders)):
         raise ConfigurationError(
-            f"the batches are not of the records that {aggregator} was set up with; give the trainer these data as a "
+            f"the batches have other records than {aggregator} was set up with; give the trainer these data as a "
             "datamodule, not as a loader"
         )
 
@@ -139,7 +139,7 @@ def needed_data(data: Any, who: str) -> Any:
     """The datamodule.
 
     Raises:
-        ConfigurationError: if there is none; ``who`` says what needs to know the records, and why.
+        ConfigurationError: if there is none; ``who`` states what needs the records, and why.
     """
     if data is None:
         raise ConfigurationError(f"{who}; give the trainer a VerticalDataModule instead of a loader")
@@ -154,37 +154,37 @@ def labels_of(batch: VerticalBatch) -> Tensor:
     """
     if batch.labels is None:
         raise ConfigurationError(
-            "the data have no labels to learn from or test against; name the party that holds them"
+            "the data have no labels, but training and tests need labels; name the party that holds the labels"
         )
     return batch.labels
 
 
 def needed_event(batch: VerticalBatch, protocol: object) -> Event:
-    """The event that an asynchronous protocol's own schedule has put into a batch.
+    """The event of a batch from an asynchronous protocol's own schedule.
 
     Raises:
-        ConfigurationError: if another schedule has made the batch.
+        ConfigurationError: if the batch is from another schedule.
     """
     if batch.event is None:
         raise ConfigurationError(
-            f"{type(protocol).__name__} trains on the events of its own schedule; let the trainer ask a "
-            "VerticalDataModule for batches"
+            f"{type(protocol).__name__} trains on events of its own schedule, but the batch has none; give the "
+            "trainer a VerticalDataModule instead of a loader"
         )
     return batch.event
 
 
 def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
-    """Refuse a checkpoint of a model with other parts.
+    """Refuse a checkpoint of a model whose parts differ.
 
     Raises:
         ConfigurationError: naming the first part that differs.
     """
     for name, part in own.items():
-        there = trained.get(name, part)  # a part that the checkpoint is too old to name
+        there = trained.get(name, part)  # an old checkpoint may not have this part
         if there != part:
             words = f": {there} there, {part} here" if "\n" not in there + part else ""
             raise ConfigurationError(
-                f"the checkpoint was trained with another {name} than this model has{words}; give the same one "
+                f"the checkpoint was trained with another {name} than this model has{words}; use the same one "
                 f"(in Python: load_from_checkpoint(path, {name}=...))"
             )
 

@@ -1,4 +1,4 @@
-"""What rounds cost: seconds and traffic from shapes, networks and the speeds of the clock."""
+"""The costs of rounds: seconds and traffic, from shapes, networks and the speeds of the clock."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,14 +23,14 @@ class Costs:
     """The costs of faultless rounds; each is computed once.
 
     Args:
-        aggregator: what states the traffic.
-        roster: who takes part.
-        clock: seconds of bytes and FLOPs.
+        aggregator: states the traffic.
+        roster: the parties.
+        clock: converts bytes and FLOPs into seconds.
         bottoms: the parties' networks.
         top: the server's network.
         shapes: the per-record shape of each party's features.
-        width: D, the embedding width that was asked of the parties.
-        more: legs that travel with the parties' last one, from the rows of a round.
+        width: D, the embedding width of the protocol, which the aggregator may correct.
+        more: gives the legs that are sent with the parties' last leg, from the rows of a round.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Costs:
         self._rounds: dict[tuple[int, int, Groups], RoundCosts] = {}
 
     def of_round(self, rows: int, coded: int | None = None, groups: Groups | None = None) -> RoundCosts:
-        """Traffic and seconds of a faultless round of so many rows.
+        """Traffic and seconds of a faultless round.
 
         Args:
             rows: records of the joint batch.
-            coded: coded rows that these records are in, where the aggregator computes on such rows; None: ``rows``.
-            groups: the groups that send model updates in this round; None: all that share a bottom.
+            coded: coded rows of these records, if the aggregator computes on coded rows; None: ``rows``.
+            groups: the groups that send model updates in this round; None: all groups that share a bottom.
         """
         coded = rows if coded is None else coded
         groups = self.roster.shared if groups is None else groups
@@ -70,21 +70,21 @@ class Costs:
         return self._rounds[key]
 
     def legs(self, rows: int) -> tuple[Leg, ...]:
-        """What the aggregator sends in a round of so many (coded) rows."""
+        """The aggregator's legs in a round of ``rows`` (coded) rows."""
         return self.wire.legs(rows, self.widths, self.basis_widths(), self.roster)
 
     def work(self) -> tuple[list[Work], Work]:
-        """FLOPs of a record: each party's bottom, and the top."""
+        """FLOPs for one record: of each party's bottom, and of the top."""
         if self._work is None:
             top = work_of(self.top, (self.out_width,), input_gradient=True)
             bottoms = works_of(self.bottoms.parties, list(self.shapes))
-            if self.aggregator.form is LinearForms:  # no party runs its bottom: the products are a leg's work
+            if self.aggregator.form is LinearForms:  # no party runs its bottom: a leg counts the products
                 bottoms = [Work(0.0, work.backward) for work in bottoms]
             self._work = bottoms, top
         return self._work
 
     def updates(self, groups: Groups) -> tuple[Leg, ...]:
-        """The model updates that the parties of these groups send, and the bottoms that come back."""
+        """The model updates that the parties of these groups send, and the bottoms that the server returns."""
         if not groups:
             return ()
         sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.bottoms.parties]
@@ -104,7 +104,7 @@ class Costs:
 
 
 def labels_leg(rows: int, roster: Roster) -> tuple[Leg, ...]:
-    """The labels of a batch, from the active party to the server; nothing where the server holds them."""
+    """The labels of a batch, from the active party to the server; no leg if the server holds the labels."""
     if roster.active is None:
         return ()
     elements = torch.zeros(roster.parties, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Evaluation of a protocol: losses and metrics of validation and test, and the set-up of protected evaluation."""
+"""The evaluation half of a protocol: losses and metrics, and the set-up of protected evaluation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ class Predictions(NamedTuple):
 
 
 class Scores(nn.Module):
-    """The mean loss and the metrics of one split; each weighs by rows, over all processes.
+    """The mean loss and the metrics of one split, weighted by rows, over all processes.
 
     Args:
-        split: ``val`` or ``test``, the prefix under which they are logged.
+        split: ``val`` or ``test``, the prefix of the log names.
         metrics: metrics by name; they are copied.
     """
 
@@ -44,18 +44,18 @@ class Scores(nn.Module):
         self.metrics = MetricCollection(dict(metrics)).clone(prefix=f"{split}/")
 
     def reset(self) -> None:
-        """Begin to count anew.
+        """Reset loss and metrics at the start of an evaluation.
 
-        Metrics that were reset in inference mode could not be updated outside of it, as a fit does; and what was broken
-        off must not count in the next result.
+        An earlier ``trainer.validate`` has reset them in inference mode; a fit, which validates outside of inference
+        mode, could not update them then. The batches of an interrupted evaluation must not count in the next result.
         """
         self.loss.reset()
         self.metrics.reset()
 
     def log(self, module: "EvaluatedModule", output: Tensor, batch: VerticalBatch) -> None:
-        """Update loss and metrics by the output of a batch, and log them."""
+        """Update loss and metrics with the output of a batch, and log them."""
         rows = len(batch.record_ids)
-        if rows == 0:  # a process without rows in the last batch
+        if rows == 0:  # this process has no rows of the last batch
             return
         labels = labels_of(batch)
         self.loss.update(module.objective.loss(output, labels), rows)
@@ -83,7 +83,7 @@ class EvaluatedModule(LightningModule, ABC):
 
     @abstractmethod
     def next_round(self, seed_global: bool = False) -> RoundNames:
-        """The names of the round that begins now; ``seed_global``: torch's global generator follows them."""
+        """The names of the next round's random streams; ``seed_global``: also seed torch's global generator."""
 
     @abstractmethod
     def prepare(self, stage: Stage, split: str) -> None:
@@ -91,11 +91,11 @@ class EvaluatedModule(LightningModule, ABC):
 
     @abstractmethod
     def standing(self) -> dict[str, float]:
-        """How far the training has come, by the names under which it is logged."""
+        """The progress of the training, by log name."""
 
     @property
     def stage(self) -> Stage:
-        """The stage that the trainer is in; without one, prediction."""
+        """The stage of the trainer; without a trainer, prediction."""
         trainer = self._trainer
         if trainer is None or trainer.predicting:
             return Stage.PREDICT
@@ -106,12 +106,12 @@ class EvaluatedModule(LightningModule, ABC):
         return Stage.VALIDATION if trainer.validating or trainer.evaluating else Stage.FIT
 
     def on_validation_start(self) -> None:
-        """Begin to count anew; set up validation records, once a fit."""
+        """Reset the scores; set up the validation records, once a fit."""
         self.val.reset()
         self._set_up(Stage.VALIDATION, self.trainer.val_dataloaders)
 
     def on_test_start(self) -> None:
-        """Begin to count anew; set up test records."""
+        """Reset the scores; set up the test records."""
         self.test.reset()
         self._set_up(Stage.TEST, self.trainer.test_dataloaders)
 
@@ -120,11 +120,11 @@ class EvaluatedModule(LightningModule, ABC):
         self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
-        """Loss and metrics of a batch."""
+        """Update and log loss and metrics of a batch."""
         self.val.log(self, self.output(batch, self.next_round()), batch)
 
     def test_step(self, batch: VerticalBatch, batch_idx: int) -> None:
-        """Loss and metrics of a batch."""
+        """Update and log loss and metrics of a batch."""
         self.test.log(self, self.output(batch, self.next_round()), batch)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
@@ -133,25 +133,25 @@ class EvaluatedModule(LightningModule, ABC):
         return Predictions(batch.record_ids, values)
 
     def on_validation_epoch_end(self) -> None:
-        """Where the training stood when it was validated."""
+        """Log the progress of the training beside the validation's values."""
         if self.stage == Stage.VALIDATION:
             log_standing(self)
 
     def on_validation_end(self) -> None:
-        """During a fit the shares are used again."""
+        """Free the memory of the shares; a fit keeps them for its next validation."""
         if self.trainer.state.fn == TrainerFn.VALIDATING:
             self.forget(Stage.VALIDATION)
 
     def on_test_end(self) -> None:
-        """Give the shares back."""
+        """Free the memory of the shares."""
         self.forget(Stage.TEST)
 
     def on_predict_end(self) -> None:
-        """Give the shares back."""
+        """Free the memory of the shares."""
         self.forget(Stage.PREDICT)
 
     def _set_up(self, stage: Stage, loaders: Any) -> None:
-        """Let the parties set up the records of a stage, once a fit, where evaluation runs through the protocol."""
+        """Let the parties set up the records of a stage, once a fit, if evaluation is protected."""
         if not self.protected_evaluation:
             return
         name = type(self.aggregator).__name__
@@ -162,7 +162,7 @@ class EvaluatedModule(LightningModule, ABC):
         refuse_other_records(self.preparation.sources.get(stage), loaders, name)
 
     def forget(self, *stages: Stage) -> None:
-        """Give back shares and keys of these stages; a later run of one makes new ones."""
+        """Free the shares and keys of these stages; a later run of a stage makes new ones."""
         self.preparation.forget(*stages)
         for stage in stages:
             self.books.opened.pop(stage, None)

@@ -1,4 +1,4 @@
-"""Loading a module from a checkpoint without running code that the checkpoint brings along."""
+"""Loading a module from a checkpoint without running code that the checkpoint names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from lightning_vfl.protocols.trusted_classes import checked
 
 
 class SafelyLoaded(LightningModule):
-    """A module whose ``load_from_checkpoint`` builds classes that are trusted and no others."""
+    """A module whose ``load_from_checkpoint`` builds only trusted classes."""
 
     @_restricted_classmethod
     def load_from_checkpoint(
@@ -24,24 +24,24 @@ class SafelyLoaded(LightningModule):
         trusted: Sequence[str] = (),
         **kwargs: Any,
     ) -> Self:
-        """The module of a checkpoint, as Lightning loads it, from classes that are trusted and no others.
+        """Load a module as Lightning does, but build only trusted classes.
 
         Guarantee: a class that the checkpoint names is built only if it is defined in ``lightning_vfl``, is a network,
             metric, optimiser or scheduler of torch or torchmetrics, or is ``trusted``; everything is checked before the
             first import.
-        Not guaranteed: anything with ``weights_only=False``, which lets the file run any code.
+        Not guaranteed: anything with ``weights_only=False``, because the file can then run any code.
 
         Args:
             checkpoint_path: a path, an address or an open file.
             map_location: where tensors go, as in ``torch.load``.
             hparams_file: a YAML file whose hyperparameters are used instead of the checkpoint's.
-            strict: whether the names of the weights have to be the module's.
+            strict: whether the names of the weights must equal the module's.
             weights_only: read plain values and tensors only; None: True, for addresses too.
             trusted: further packages, modules or classes that the checkpoint may name: ``["my_project"]``.
-            kwargs: parts and settings that replace those of the checkpoint.
+            kwargs: parts and settings that replace the checkpoint's.
 
         Raises:
-            ConfigurationError: for a checkpoint that names anything else, or was trained with other parts.
+            ConfigurationError: if the checkpoint names other classes, or was trained with other parts.
         """
         safe = {} if weights_only is None else {"weights_only": weights_only}
         with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as file:

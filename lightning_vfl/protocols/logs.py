@@ -1,4 +1,4 @@
-"""What a training logs: losses of steps and epochs, and beside them where the training stands."""
+"""Logging of a training: losses of steps and epochs, and the progress beside them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -21,14 +21,14 @@ def log_step(
     batch: VerticalBatch,
     batch_idx: int,
 ) -> None:
-    """``train/loss`` and the standing at every logging step; with an epoch's last round, its mean loss and ε too.
+    """Log ``train/loss`` and the progress at every logging step; after an epoch's last round, its mean loss and ε too.
 
-    Logging costs 0.2 ms a value, so values that no logger would see are not logged.
+    Logging takes 0.2 ms a value, so values that no logger would write are not logged.
 
     Args:
         module: the protocol.
-        loss: the mean loss of the batch; None: nobody has learnt from the round, and it enters no mean.
-        notes: further values of the round, by the name they are logged under.
+        loss: the mean loss of the batch; None: the round was given up and does not count in the epoch's mean.
+        notes: further values of the round, by log name.
         batch: this process's part of the joint batch.
         batch_idx: its number in the epoch.
     """
@@ -59,16 +59,16 @@ def log_step(
 
 
 def log_standing(module: "EvaluatedModule") -> None:
-    """Beside an epoch's values, so that every logger can plot them against time, bytes and passes."""
+    """Log the progress beside an epoch's values: a logger can then plot them against time, bytes and passes."""
     joint = module.trainer.world_size > 1
     module.log_dict(_exact(module), on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
 
 def is_due(step: int, every: int) -> bool:
-    """Whether something done every so many steps is due after this one; 0: never."""
+    """Whether an action that runs every ``every`` steps is due after this step; 0: never."""
     return every > 0 and step % every == 0
 
 
 def _exact(module: "EvaluatedModule") -> dict[str, Tensor]:
-    """The standing as float64 tensors: Lightning would make float32 of numbers."""
+    """The progress as float64 tensors: Lightning would convert numbers to float32."""
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in module.standing().items()}

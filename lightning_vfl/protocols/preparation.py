@@ -22,10 +22,10 @@ class Preparation:
     """The parties' set-up for each stage. Shares and keys are in no checkpoint; the public settings are.
 
     Args:
-        agreed: public settings that set-up has settled.
+        agreed: public settings that the set-up has fixed.
         memory: by stage, the keys or shares that the parties hold.
         sources: by stage, the records that were set up.
-        booked: stages of a fit whose set-up traffic has been metered: once, however often the fit is resumed.
+        booked: stages of a fit whose set-up traffic has been metered. A resumed fit does not meter it again.
     """
 
     agreed: dict[str, Any] = field(default_factory=dict)
@@ -34,11 +34,11 @@ class Preparation:
     booked: set[str] = field(default_factory=set)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without memory and records: a copy or a saved module has no shares and no keys."""
+        """Leave out memory and records: a copy or a saved module has no shares and no keys."""
         return {**vars(self), "memory": {}, "sources": {}}
 
     def start_over(self) -> None:
-        """Forget settings and metered stages, for a fit that does not resume a checkpoint."""
+        """Delete settings and metered stages, for a fit that does not resume a checkpoint."""
         self.agreed = {}
         self.booked -= {Stage.FIT, Stage.VALIDATION}
 
@@ -52,7 +52,7 @@ class Preparation:
         device: torch.device,
         fitting: bool,
     ) -> tuple[Leg, ...]:
-        """Let the parties set up a stage; returns the legs of it that have not been metered yet."""
+        """Let the parties set up a stage; returns the legs that have not been metered yet."""
         setup, stage, parties = aggregator.setup, names.stage, roster.parties
         if setup is None:
             return ()
@@ -67,7 +67,7 @@ class Preparation:
         everyone = Roll.everyone(parties).called
         view = PartyView(names, roster, tuple(range(parties)), everyone, nobody, agreed=self.agreed)
         self.sources[stage] = source
-        self.memory.pop(stage, None)  # that of an earlier run, so that there are never two
+        self.memory.pop(stage, None)  # free the memory of an earlier run first, so that there are never two
         self.memory[stage] = set_up(setup, expanded, basis, view, partial(_announce, type(aggregator).__name__))
         legs = setup.legs(len(source), basis, roster)
         if fitting:
@@ -77,7 +77,7 @@ class Preparation:
         return legs if stage is Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
 
     def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView) -> Any:
-        """The parties' memory after the beginning of a round."""
+        """The parties' memory after the opening of a round."""
         opening = aggregator.opening
         if opening is None:
             return self.memory.get(stage)
@@ -87,14 +87,14 @@ class Preparation:
         return self.memory[stage]
 
     def blocks(self, aggregator: Aggregator, parties: int, seed: int, stage: Stage) -> Blocks | None:
-        """How the records of a stage are stacked in coded rows; None: they are not."""
+        """The arrangement of a stage's records in coded rows; None: there are no coded rows."""
         stage, setup = stage_of(stage), aggregator.setup
         if setup is None or stage not in self.sources:
             return None
         return setup.arrangement(len(self.sources[stage]), parties, seed, stage)
 
     def count(self, stage: Stage) -> int:
-        """N, the number of records of a stage; 0: it was not set up."""
+        """N, the number of records of a stage; 0: the stage was not set up."""
         return len(self.sources[stage]) if stage in self.sources else 0
 
     def forget(self, *stages: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Protocols in which all parties are called at once, and a rule says when to go on without those who are late."""
+"""Protocols that call all parties at once; a waiting rule decides when the round goes on without late parties."""
 
 from abc import ABC
 from collections.abc import Callable, Sequence
@@ -29,17 +29,17 @@ from lightning_vfl.wire import Contribution, Leg, PartyView, ServerView
 
 
 class RoundVFL(VFLModule, ABC):
-    """What synchronous rounds and cascade events have in common: calling, waiting, standing in, and the exchange.
+    """The common part of synchronous rounds and cascade events: calls, waiting, missing parties and the exchange.
 
     Args:
-        aggregator: how the embeddings of the parties become one tensor.
-        waiting: when whoever joins the embeddings stops waiting; None: ``WaitForAll()``.
-        missing: what happens about the missing; None: ``Exclude()``.
-        settings: those of ``VFLModule``.
+        aggregator: joins the embeddings of the parties into one tensor.
+        waiting: when the server (or the party that joins the embeddings) stops waiting; None: ``WaitForAll()``.
+        missing: the policy for missing embeddings; None: ``Exclude()``.
+        settings: settings of ``VFLModule``.
 
     Raises:
-        ConfigurationError: before training, for a waiting rule and a policy that cannot train together, under these
-            faults or with this aggregator.
+        ConfigurationError: before training, if the waiting rule and the policy cannot be combined, or do not suit the
+            faults or the aggregator.
     """
 
     _possible: tuple[PrivacyEvent, ...] | None = None
@@ -61,7 +61,7 @@ class RoundVFL(VFLModule, ABC):
     # ---- before training
 
     def on_fit_start(self) -> None:
-        """Refuse what cannot train, then make room for what is remembered."""
+        """Refuse unsuitable settings, then allocate the memory between rounds."""
         needed = self.wire.needed(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
         first, quiet = self.costs.legs(1)[0], self.wire.traits.loses_quietly
@@ -71,25 +71,25 @@ class RoundVFL(VFLModule, ABC):
         called = self.waiting.calls(everybody, slow)
         if not self.wire.takes_part(called, called, self.roster).any():
             raise ConfigurationError(
-                f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, from whom "
-                f"{type(self.aggregator).__name__} can make nothing; use WaitForAll, or fewer stragglers"
+                f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, which are too few for "
+                f"{type(self.aggregator).__name__}; use WaitForAll, or fewer stragglers"
             )
         self.books.left_out = tuple((~called).nonzero().flatten().tolist())
         self._possible = None
         super().on_fit_start()
 
     def _refuse_missing(self) -> None:
-        """Refuse a policy that this aggregator, or several processes, cannot carry out."""
+        """Refuse a policy that does not work with this aggregator or with several processes."""
         policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
         if self.missing.stand_in is not None and not self.wire.traits.visible:
             raise ConfigurationError(
-                f"missing: {policy} stands in for single embeddings, which {aggregator} hides from the server; "
+                f"missing: {policy} replaces single embeddings, but {aggregator} hides these from the server; "
                 "use Exclude, PadAfterNorm or Skip"
             )
         if self.missing.memory is not None:
             refuse_several_processes(
                 self.joint,
-                f"missing: {policy} would remember in each process only the records that this process has seen; "
+                f"missing: {policy} stores in each process only the records of this process; "
                 "train in one process, or use Exclude, Zeros or Skip",
             )
 
@@ -107,7 +107,15 @@ class RoundVFL(VFLModule, ABC):
         backward: RoundOutcome,
         takes_part: Callable[[Tensor, Tensor], Tensor],
     ) -> RoundPlan:
-        """What happens in a round of these costs, records held and outcomes, under this protocol's rules."""
+        """The plan of a round under this protocol's waiting rule and policy.
+
+        Args:
+            costs: seconds and traffic of the faultless round.
+            held: (M,) bool, the parties that hold at least one row of the batch.
+            forward: the outcome of the request for embeddings.
+            backward: the outcome of the request that sends the gradient.
+            takes_part: which of the called and arrived parties the aggregator can include.
+        """
         return plan_round(
             costs,
             self.waiting,
@@ -122,7 +130,7 @@ class RoundVFL(VFLModule, ABC):
         )
 
     def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
-        """What the parties bring into a round: of an aggregate in the clear, only those that count compute."""
+        """The embeddings or features that the parties contribute; in the clear, only included parties compute."""
         aggregator = self.aggregator
         if aggregator.wire is None and not (roll.complete or self.trains_jointly):
             return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
@@ -132,10 +140,10 @@ class RoundVFL(VFLModule, ABC):
     def run_round(
         self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy
     ) -> tuple[Tensor, Exchange]:
-        """The top's output (B, outputs) after a round of messages, and the exchange of these."""
+        """The top's output (B, outputs) after a round of messages, and the exchange."""
         contribution = self.contribute(self.bottoms, batch, roll)
         value, exchange = self.exchange(batch, contribution, names, roll, policy)
-        if self.trains_jointly and not roll.complete:  # every process's every parameter has to take part
+        if self.trains_jointly and not roll.complete:  # DDP needs a gradient of every parameter in every process
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
         return self.head(value, exchange.aggregate.columns), exchange
 
@@ -148,12 +156,12 @@ class RoundVFL(VFLModule, ABC):
         policy: MissingPolicy,
         roster: Roster | None = None,
     ) -> tuple[Tensor, Exchange]:
-        """The aggregate (B, D_out) of a round, connected to the contribution's leaves, and how it came about.
+        """The aggregate (B, D_out) of a round, connected to the contribution's leaves, and the exchange.
 
-        ``roster``: who joins the embeddings, where that is one of the parties.
+        ``roster``: names the party that joins the embeddings, if not the server does.
         """
         aggregator, rows, roster = self.aggregator, joint_rows(batch), roster or self.roster
-        if self.datamodule is None:  # ``prepare`` has looked at its records
+        if self.datamodule is None:  # otherwise ``prepare`` has checked all records
             self.wire.refuse_partly_held(batch.present, roster)
             refuse_overlap(roster, batch.present)
         prepared, stage = self.preparation, stage_of(names.stage)
@@ -169,7 +177,7 @@ class RoundVFL(VFLModule, ABC):
         return value, exchange
 
     def _corrected(self, parties: Sequence[int]) -> Sequence[int]:
-        """The parties whose answers were wrong; with several processes, in any of them."""
+        """The parties whose answers were wrong, in any process."""
         if not (self.wire.traits.corrects and self.joint):
             return parties
         wrong = torch.zeros(self.roster.parties, device=self.device)
@@ -179,58 +187,58 @@ class RoundVFL(VFLModule, ABC):
         return counted
 
     def enter_opening(self, rows: int, names: RoundNames, called: Tensor, roster: Roster | None = None) -> float:
-        """Enter what the parties send each other at the beginning of a round; gives the seconds that it takes.
+        """Count the messages between parties at the beginning of a round; returns their seconds.
 
-        ``roster``: who joins the embeddings, where that is one of the parties.
+        ``roster``: names the party that joins the embeddings, if not the server does.
         """
         last, opening = self.books.opened.get(names.stage, -1), self.aggregator.opening
         legs = () if opening is None else opening.legs(rows, roster or self.roster, called, names.round, last)
         return self.books.enter_opening(legs, names.stage, names.round)
 
     def coded_rows(self, batch: VerticalBatch) -> int:
-        """How many coded rows the records of the joint batch are in; without coded rows, how many records it has."""
+        """The number of coded rows of the joint batch; without coded rows, its number of records."""
         blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
         return joint_rows(batch).total if blocks is None else len(blocks.coded_rows(joint_ids(batch))[0])
 
     @property
     def trains_jointly(self) -> bool:
-        """Whether several processes are in a training step: every parameter of each of them has to take part."""
+        """Whether several processes are in a training step: DDP then needs a gradient of every parameter."""
         return self.joint and self.stage == Stage.FIT
 
     def possible_events(self) -> tuple[PrivacyEvent, ...]:
-        """What a round may release: with everybody in it, and, where parties may be missing, with as many as there are.
+        """The releases that a round may make: with all parties, and, if parties may be missing, with fewer parties.
 
-        Which of them is the worst depends on the unit: of a party's values fewest others, of a record's all.
+        Which release costs most depends on the unit: for a party's values the fewest others, for a record all parties.
         """
         accounting = self.aggregator.accounting
         if accounting is None:
             return ()
         if self._possible is None:
-            impatient = self.waiting.patience is not None  # a slow link is enough to be late
+            impatient = self.waiting.patience is not None  # a slow link is enough to make a party late
             missing = self.faults.models or self.waiting.leaves_out or self.books.left_out or impatient
-            events: dict[PrivacyEvent | None, None] = {}  # each once, in order
-            for reader in self.readers():
-                roster = self.roster if reader is None else replace(self.roster, active=reader)
-                read = [m for m in range(self.roster.parties) if m != reader]
-                order = sorted(read, key=lambda m: m != self.active)  # who it is does not matter, else
+            events: dict[PrivacyEvent | None, None] = {}  # every event once, in order
+            for joiner in self.joiners():
+                roster = self.roster.joined_by(joiner)
+                read = [m for m in range(self.roster.parties) if m != joiner]
+                order = sorted(read, key=lambda m: m != self.active)  # the other parties are interchangeable
                 subsets = [tuple(sorted(order[:n])) for n in range(len(read)) if missing and self._usable(order[:n])]
                 for subset in (*subsets, tuple(read)):
                     events[accounting.event(subset, self.embedding_widths, roster)] = None
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 
-    def readers(self) -> tuple[int | None, ...]:
-        """The parties that join embeddings; None: a server does."""
+    def joiners(self) -> tuple[int | None, ...]:
+        """The parties that join embeddings; None stands for the server."""
         return (None,)
 
     def _usable(self, parties: list[int]) -> bool:
-        """Whether an aggregate can be of exactly these."""
+        """Whether an aggregate can consist of exactly these parties."""
         there = torch.zeros(self.roster.parties, dtype=torch.bool)
         there[parties] = True
         return bool(parties) and torch.equal(self.wire.takes_part(there, there, self.roster), there)
 
     def _held(self, batch: VerticalBatch) -> Tensor | None:
-        """(M,) bool, the parties that hold at least one row of the joint batch; None: all do, or nobody may tell."""
+        """(M,) bool, the parties that hold at least one row of the joint batch; None: all, or it is not disclosed."""
         if self.wire.traits.everybody_called:
             return None
         if batch.joint is None:
@@ -254,7 +262,7 @@ class RoundVFL(VFLModule, ABC):
         return self.run_round(batch, names, roll, Exclude())[0]
 
     def _evaluation_roll(self) -> Roll:
-        """Everybody but those whom the training has never called: their bottoms have learnt nothing."""
+        """All parties except those that training never calls: their bottoms are untrained."""
         left_out = self.books.left_out
         if not left_out:
             return Roll.everyone(self.roster.parties)
@@ -262,20 +270,20 @@ class RoundVFL(VFLModule, ABC):
         return Roll.of(self.wire.takes_part(called, called, self.roster))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The server's output for an aggregate; a policy that pads has zeros where columns are absent."""
+        """The server's output for an aggregate; a padding policy puts zeros into absent columns."""
         return super().head(self.join(value, columns))
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """What the top is given of an aggregate."""
+        """The top's input for an aggregate."""
         padding = self.missing.padding
         return value if columns is None or padding is None else padding.pad(value, columns)
 
 
 def aggregator_notes(exchange: Exchange) -> dict[str, float]:
-    """What the parties' side of the aggregator has noted in a round, by the name it is logged under."""
+    """The values that the parties' side of the aggregator reports in a round, by log name."""
     return {f"aggregator/{name}": value for name, value in exchange.parties.notes.items()}
 
 
 def _renamed(legs: tuple[Leg, ...], stage: Stage) -> tuple[Leg, ...]:
-    """Evaluation stands in the books under kinds of its own."""
+    """The legs with the stage in front of their kind, so that evaluation is metered separately."""
     return tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)

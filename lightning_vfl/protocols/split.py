@@ -1,4 +1,4 @@
-"""SplitVFL: every round all parties send embeddings, and all learn from the server's gradient."""
+"""SplitVFL: in every round, all parties send embeddings and learn from the server's gradient."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,34 +36,34 @@ from lightning_vfl.wire import Leg
 class SplitVFL(RoundVFL):
     """Synchronous split learning over vertical partitions, with any aggregator.
 
-    One round is one mini-batch is one optimiser step: the parties' bottoms give embeddings, the aggregator joins them
-    at the server, the top gives the loss, and the gradient goes back the same way. A waiting rule says when the server
-    stops waiting for embeddings, a policy what stands in for those that are missing then.
+    One round uses one mini-batch and makes one optimiser step: the parties' bottoms compute embeddings, the aggregator
+    joins the embeddings at the server, the top computes the loss, and the gradient goes back the same way. The waiting
+    rule decides when the server stops waiting for embeddings. The policy decides what replaces missing embeddings.
 
     A party learns from a round if its embedding is in the aggregate and the server's answer reaches it. A party that
-    holds none of a batch's records takes no part in that round and is not missed. A round with nobody in it, or whose
-    server is down, is given up: nobody learns, its time and bytes are spent. In evaluation nothing is late or lost; who
-    is never called in training (``Ignore``) is not called there either.
+    holds none of a batch's records takes no part in that round and does not count as missing. A round without parties,
+    or whose server is down, is given up: no network learns, but its time and bytes are counted. In evaluation no
+    message is late or lost; a party that training never calls (``Ignore``) is not called in evaluation either.
 
-    Not guaranteed: a meaning for batch norm in the bottoms when records are partly held; rows that a party does not
-        hold run through its bottom as zeros, and only their embeddings are left out; with several processes, whoever is
-        missing runs its bottom all the same, and a batch norm sees the rows of its process alone.
+    Not guaranteed: a correct batch norm in the bottoms when records are partly held: rows that a party does not hold
+        run through its bottom as zeros, and only their embeddings are left out. With several processes, a missing party
+        still runs its bottom, and a batch norm uses the rows of its own process only.
 
     Args:
-        aggregator: how the embeddings of the parties become one tensor.
+        aggregator: joins the embeddings of the parties into one tensor.
         waiting: when the server stops waiting; None: ``WaitForAll()``.
-        missing: what happens about the missing; None: ``Exclude()``.
-        norm: makes a norm over the aggregate, in front of the top, from its width; None: there is none.
-        sum_updates_over: k, for groups that share a bottom: each party sums its update over k rounds that its group
-            learns from, and the group's bottom moves once in k rounds. What is not complete when training ends is not
-            sent. With plain SGD the step is -η times the sum.
-        update_noise: makes the updates of groups noisy before they are sent; None: they are exact.
+        missing: the policy for missing embeddings; None: ``Exclude()``.
+        norm: makes a norm over the aggregate, in front of the top, from the aggregate's width; None: no norm.
+        sum_updates_over: k, for groups that share a bottom: each party sums its update over k rounds from which its
+            group learns, and the group's bottom changes once in k rounds. A sum that is incomplete at the end of
+            training is not sent. With plain SGD the step is -η times the sum.
+        update_noise: adds noise to the updates of groups before they are sent; None: exact updates.
         allow_invertible_updates: train groups even if the server could compute their records.
-        settings: those of ``VFLModule``.
+        settings: settings of ``VFLModule``.
 
     Raises:
-        ConfigurationError: before training, for a waiting rule and a policy that cannot train together, under these
-            faults or with this aggregator; for groups whose records the server could compute.
+        ConfigurationError: before training, if the waiting rule and the policy cannot be combined, or do not suit the
+            faults or the aggregator; for groups whose records the server could compute.
 
     Examples:
         >>> from lightning_vfl.aggregators import Mean
@@ -92,7 +92,9 @@ class SplitVFL(RoundVFL):
         self.update_noise = update_noise
         self.allow_invertible_updates = allow_invertible_updates
         self.sums = UpdateSums(sum_updates_over)
-        self._faultless: dict[tuple[tuple[int, int], tuple[tuple[int, ...], ...]], RoundPlan] = {}  # few in a fit
+        self._faultless: dict[
+            tuple[tuple[int, int], tuple[tuple[int, ...], ...]], RoundPlan
+        ] = {}  # a fit has few different plans
 
     def configure_model(self) -> None:
         if hasattr(self, "bottoms"):
@@ -103,21 +105,22 @@ class SplitVFL(RoundVFL):
     # ---- before training
 
     def on_fit_start(self) -> None:
-        """Refuse what cannot train, then make room for what is remembered."""
+        """Refuse unsuitable settings, then allocate the memory between rounds."""
         if self.missing.padding is not None and self.norm is not None and not self.norm.by_columns:
             raise ConfigurationError(
-                f"missing: {type(self.missing).__name__} keeps absent columns out of the norm, which "
-                f"{type(self.norm.norm).__name__} cannot do; use norm: torch.nn.BatchNorm1d (and no sync_batchnorm)"
+                f"missing: {type(self.missing).__name__} leaves absent columns out of the norm, but "
+                f"{type(self.norm.norm).__name__} cannot leave out columns; use norm: torch.nn.BatchNorm1d (without "
+                "sync_batchnorm)"
             )
         if self.roster.shared:
-            refuse_scaler(self.trainer, "updates of groups cannot be summed before their gradients are unscaled")
+            refuse_scaler(self.trainer, "updates of groups cannot be summed while their gradients are scaled")
             refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
         self.accounts_updates = self.update_noise is not None and bool(self.roster.shared)
         self._faultless.clear()
         super().on_fit_start()
 
     def on_train_start(self) -> None:
-        """A norm over a batch has to be given one; updates of groups must not determine their records."""
+        """Refuse batches that are too small for the norm, and updates of groups that determine their records."""
         super().on_train_start()
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
         if self.roster.shared and self.update_noise is None and not self.allow_invertible_updates:
@@ -128,24 +131,24 @@ class SplitVFL(RoundVFL):
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
         if smallest < 2 * processes:
             raise ConfigurationError(
-                f"the smallest batch of an epoch has {smallest} records, and each of the processes ({processes}) needs "
-                "two of them for a norm; use drop_last: true or another batch_size"
+                f"the smallest batch of an epoch has {smallest} records, but the norm needs two records in each of the "
+                f"processes ({processes}); use drop_last: true or another batch_size"
             )
         if processes > 1:
             rank_zero_warn(
-                f"with {processes} processes {type(self.norm.norm).__name__} normalises the rows of each by "
-                "themselves, not the joint batch"
+                f"with {processes} processes {type(self.norm.norm).__name__} normalises the rows of each process "
+                "separately, not the joint batch"
             )
 
     def _exposure(self, group: tuple[int, ...], schedule: Any) -> Exposure:
-        """What the updates of a group tell in this training; without a datamodule, nothing is known of the batches."""
+        """What the updates of a group disclose in this training; without a datamodule, the batches are unknown."""
         data, planned = self.datamodule, self.trainer.estimated_stepping_batches
         records, batches = 0, []
         if data is not None and schedule is not None:
             present = data.records("train").present
             records = len(data.records("train")) if present is None else int(present[:, list(group)].any(1).sum())
             batches = [len(ids) for ids, _ in schedule.epoch(0)][: int(self.trainer.num_training_batches)]
-            if records < len(data.records("train")):  # the others may all be in one batch
+            if records < len(data.records("train")):  # records that the group does not hold may all be in one batch
                 batches = [max(0, size - len(data.records("train")) + records) for size in batches]
         done = self.books.rounds.get(Stage.FIT, 0)
         return Exposure(
@@ -162,7 +165,7 @@ class SplitVFL(RoundVFL):
     # ---- training
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """One round."""
+        """Run one round."""
         rows = joint_rows(batch).total, self.coded_rows(batch)
         plan = self.plan_round(batch, names.round, rows)
         if plan.roll.called.any():
@@ -186,7 +189,7 @@ class SplitVFL(RoundVFL):
         send_updates(self, groups, records, optimizer, exchange)
 
     def on_train_end(self) -> None:
-        """Say what of the groups' updates was not sent."""
+        """Warn of groups whose last sum of updates was not sent."""
         super().on_train_end()
         for group, rounds in self.sums.rounds.items():
             rank_zero_warn(
@@ -198,9 +201,9 @@ class SplitVFL(RoundVFL):
         return self.sums.due(self.roster.shared)
 
     def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
-        """What happens in training round ``number``, which is made of the requests 2·number and 2·number + 1.
+        """The plan of training round ``number``, which makes the requests 2·number and 2·number + 1.
 
-        ``rows``: records and coded rows of the joint batch, if they have been counted.
+        ``rows``: the numbers of records and of coded rows of the joint batch, if the caller has counted them.
         """
         rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
         held = self._held(batch)
@@ -226,7 +229,7 @@ class SplitVFL(RoundVFL):
     # ---- the server's output
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The aggregate behind the norm, where there is one; a policy that pads keeps absent columns out of both."""
+        """The aggregate after the norm, if there is one; a padding policy leaves absent columns out of both."""
         if self.norm is None:
             return super().join(value, columns)
         if columns is None or self.missing.padding is None:
@@ -239,7 +242,7 @@ class SplitVFL(RoundVFL):
         yield self.top if self.norm is None else nn.ModuleList([self.norm, self.top])
 
     def protection(self, uploads: int) -> str | None:
-        """Of embeddings, in the aggregator's words, and of the model updates of groups."""
+        """The aggregator's claim about embeddings, and the claim about model updates of groups."""
         said, noise = super().protection(uploads), self.update_noise
         if not self.roster.shared:
             return said

@@ -1,4 +1,4 @@
-"""What a protocol has computed in one training step."""
+"""The result of one training step of a protocol."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,21 +9,20 @@ from torch.optim import Optimizer
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The result of ``VFLModule.step``: a loss, who learns from it, and what is logged beside it.
+    """The result of ``VFLModule.step``: the loss, the parties that learn from it, and further values to log.
 
-    ``VFLModule`` does the rest: it books a step without a loss as given up, weighs nothing, logs, takes away the
-    gradients of those who do not learn, and calls the two functions around the optimiser's step.
+    ``VFLModule`` counts a step without a loss as given up, logs the values, deletes the gradients of networks that do
+    not learn, and calls the two functions around the optimiser's step. It does not weight the loss.
 
     Args:
-        loss: scalar with a graph that the optimiser steps on; None: nobody learns, and no parameter and no optimiser
-            state changes.
+        loss: scalar with a graph, on which the optimiser steps; None: no parameter and no optimiser state changes.
         learners: numbers of the parties whose bottoms learn; None: all parties learn.
-        notes: further values of this step, by the name under which they are logged.
+        notes: further values of this step, by log name.
         withheld: other networks that do not learn.
         logged: the loss of the batch for ``train/loss``, where ``loss`` is a surrogate; None: ``loss`` itself.
-        before_optimizer: called with the optimiser when all gradients are there: the place for messages that are sent
-            after the backward pass.
-        after_optimizer: called when the parameters have moved.
+        before_optimizer: called with the optimiser after the backward pass and before the optimiser's step: the place
+            for messages that are sent after the backward pass.
+        after_optimizer: called after the optimiser's step.
     """
 
     loss: Tensor | None

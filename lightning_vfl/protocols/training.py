@@ -1,4 +1,4 @@
-"""The training of a protocol: what happens around a step, in which order; the one optimiser; the course of a fit."""
+"""The training half of a protocol: the order of actions around a step, the one optimiser, and the hooks of a fit."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -48,13 +48,13 @@ class TrainedModule(EvaluatedModule, ABC):
     privacy: PrivacyBooks
     privacy_ledger: str
     seed: int
-    accounts_updates: bool = False  # the model updates of groups are charged to their records
-    end_before_round: bool = False  # set by a callback, when a round would cost too much
-    _step = Step(None)  # of the round that is going on
+    accounts_updates: bool = False  # whether the model updates of groups are charged to their records
+    end_before_round: bool = False  # a callback sets it when a round would cost too much
+    _step = Step(None)  # the result of the current round
     _optimizer: OptimizerFactory | None
     _lr_scheduler: SchedulerFactory | None
-    _resumed: dict[str, Any]  # the memory of a checkpoint, until a fit goes on
-    _remembered: int | None = None  # how many records the memory has room for
+    _resumed: dict[str, Any]  # the memory of a checkpoint, until a fit resumes
+    _remembered: int | None = None  # the number of records that the memory has room for
 
     @abstractmethod
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -62,7 +62,7 @@ class TrainedModule(EvaluatedModule, ABC):
 
         Args:
             batch: this process's part of the joint batch.
-            names: the names of the round's randomness; torch's global generator is seeded by them.
+            names: the names of the round's random streams; torch's global generator is seeded from them.
         """
 
     @abstractmethod
@@ -72,7 +72,7 @@ class TrainedModule(EvaluatedModule, ABC):
     @property
     @abstractmethod
     def memory(self) -> Memory | None:
-        """What is kept between rounds and is as large as the data; None: nothing."""
+        """The state between rounds that is as large as the data; None: the protocol has no such state."""
 
     @property
     def embedding_widths(self) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class TrainedModule(EvaluatedModule, ABC):
 
     @property
     def datamodule(self) -> Any:
-        """The trainer's datamodule; None: it has none, or there is no trainer."""
+        """The trainer's datamodule; None if the trainer has none or there is no trainer."""
         return getattr(self._trainer, "datamodule", None)
 
     @property
@@ -93,7 +93,7 @@ class TrainedModule(EvaluatedModule, ABC):
 
     @final
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
-        """One ``step``, booked and logged. A step without a loss leaves no trace in any parameter."""
+        """Run, count and log one ``step``. A step without a loss changes no parameter."""
         self._step = step = self.step(batch, self.next_round(seed_global=True))
         if step.loss is None:
             self.books.given_up += 1
@@ -101,14 +101,14 @@ class TrainedModule(EvaluatedModule, ABC):
         return self._nothing() if step.loss is None else step.loss
 
     def _nothing(self) -> Tensor:
-        """A zero loss with a gradient, for the optimiser's step from which nobody learns."""
+        """A zero loss with a graph, for an optimiser step that changes no parameter."""
         joint = self.trainer.world_size > 1  # DDP waits for the gradients of all parameters
         parameters = list(self.parameters()) if joint else [next(self.parameters())]
         return torch.stack([parameter.sum() for parameter in parameters]).sum() * 0.0
 
     @final
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Take away the gradients of those who do not learn: the optimiser then moves neither them nor their state."""
+        """Delete the gradients of networks that do not learn: their parameters and optimiser state do not change."""
         step = self._step
         withheld: Iterable[nn.Module] = (self,) if step.loss is None else step.withheld
         for parameter in (p for network in withheld for p in network.parameters()):
@@ -121,35 +121,35 @@ class TrainedModule(EvaluatedModule, ABC):
             step.before_optimizer(optimizer)
 
     def next_round(self, seed_global: bool = False) -> RoundNames:
-        """The names of the round that begins now; ``seed_global``: torch's global generator follows them."""
+        """The names of the next round's random streams; ``seed_global``: also seed torch's global generator."""
         stage = self.stage
         number = self.books.next_round(stage)
-        if seed_global:  # dropout in any network becomes a function of the round: resume needs no generator state
+        if seed_global:  # dropout masks become a function of the round: a resumed run needs no generator state
             seed_torch(self.device, self.seed, "networks", stage, number, self.global_rank)
         return RoundNames(self.seed, stage, number)
 
     def rank_loss(self, output: Tensor, batch: VerticalBatch) -> Tensor:
-        """The loss whose mean over processes is that over the joint batch: more rows count for more."""
+        """This process's loss, weighted by its rows: the mean over processes is the mean loss of the joint batch."""
         mine = len(batch.record_ids)
-        if mine == 0:  # a joint batch smaller than the number of processes: take part with a zero
+        if mine == 0:  # the joint batch has fewer rows than there are processes: this process contributes zero
             return output.sum() * 0.0
         loss = self.objective.loss(output, labels_of(batch))
         return loss if batch.joint is None else loss * (mine * self.trainer.world_size / batch.joint.total)
 
     def enter_round(self, batch: VerticalBatch) -> None:
-        """Enter a round of everybody in which nothing goes wrong; with faults, it is planned with ``plan_round``."""
+        """Count a round of all parties without faults; a round with faults is planned by ``plan_round``."""
         costs = self.costs.of_round(joint_rows(batch).total)
         self.books.enter(plan_faultless(costs, self.roster), costs)
 
     # ---- optimiser
 
     def configure_optimizers(self) -> Any:
-        """One optimiser for everybody: ``global_step`` counts rounds, and a withheld gradient leaves a party alone."""
+        """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
         make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
-        own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, one copy is trained
+        own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         optimizer = make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own])
         refuse_several_steps(optimizer)
-        if self.roster.shared:  # whatever moves a shared bottom, its copies are equal before anything else happens
+        if self.roster.shared:  # after every step, the copies of a shared bottom are made equal
             optimizer.register_step_post_hook(lambda *_: self.bottoms.follow())
         optimizer.register_step_post_hook(self._after_optimizer)
         if self._lr_scheduler is None:
@@ -167,27 +167,27 @@ class TrainedModule(EvaluatedModule, ABC):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip for each owner apart: no owner knows the norm of another's gradient."""
+        """Clip separately for each owner: no owner knows the gradient norm of another."""
         by_value = getattr(gradient_clip_algorithm, "value", gradient_clip_algorithm) == "value"
         clip = nn.utils.clip_grad_value_ if by_value else nn.utils.clip_grad_norm_
         for network in self.owners() if gradient_clip_val else ():
             clip(network.parameters(), gradient_clip_val or 0.0)
 
-    # ---- the course of a fit
+    # ---- the hooks of a fit
 
     def on_fit_start(self) -> None:
-        """Refuse what cannot train; set up the parties; make room for what is remembered."""
+        """Refuse unsuitable settings; set up the parties; allocate the memory between rounds."""
         self.clock.speeds(self.roster.parties)
         self.faults.at(0, self.roster)
         if self.faults.models:
-            refuse_scaler(self.trainer, "a round that nobody learns from has no gradients to be unscaled")
+            refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
         self.prepare(Stage.FIT, "train")
         open_privacy(self, self.datamodule)
         if self.memory is None:
             return
-        who = f"{type(self).__name__} remembers embeddings by record and has to know the records"
+        who = f"{type(self).__name__} stores embeddings by record and must know the records"
         records = len(needed_data(self.datamodule, who).records("train"))
-        if self._remembered == records:  # a second fit goes on with what the first has left
+        if self._remembered == records:  # a second fit continues with the memory of the first
             self.memory.move(self.device)
         else:
             self.memory.prepare(records, self.embedding_widths, self.device)
@@ -197,13 +197,13 @@ class TrainedModule(EvaluatedModule, ABC):
         self._resumed = {}
 
     def prepare(self, stage: Stage, split: str) -> None:
-        """Let the parties set up a stage before its first round, and enter what that sends."""
+        """Let the parties set up a stage before its first round, and count the traffic of the set-up."""
         aggregator = self.aggregator
         if self.datamodule is not None:
             self.wire.refuse_partly_held(self.datamodule.records(split).present, self.roster)
         if aggregator.setup is None:
             return
-        who = f"{type(aggregator).__name__} is set up before the first round and has to know the records"
+        who = f"{type(aggregator).__name__} is set up before the first round and must know the records"
         source = needed_data(self.datamodule, who).records(split)
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
@@ -211,11 +211,11 @@ class TrainedModule(EvaluatedModule, ABC):
         names = RoundNames(self.seed, stage, 0)
         for leg in self.preparation.run(aggregator, self.bottoms, source, self.roster, names, self.device, fitting):
             self.books.meter.add(leg)
-            if stage == Stage.FIT:  # no virtual time passes in evaluation
+            if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
 
     def on_train_start(self) -> None:
-        """How many mini-batches a pass has is known now."""
+        """Store the number of mini-batches of a pass, which is known from here on."""
         loader = self.trainer.train_dataloader
         refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
         schedule, steps = getattr(loader, "schedule", None), int(self.trainer.num_training_batches)
@@ -223,24 +223,24 @@ class TrainedModule(EvaluatedModule, ABC):
         self.books.epoch_batches = steps if schedule is None else schedule.steps
 
     def on_train_batch_start(self, batch: VerticalBatch, batch_idx: int) -> int | None:
-        """A callback may have decided that this round shall not take place: -1 ends the epoch."""
+        """End the epoch (-1) if a callback has set ``end_before_round``."""
         if not self.end_before_round:
             return None
         self.trainer.should_stop = True
         return -1
 
     def on_train_epoch_start(self) -> None:
-        """A callback may have changed it since."""
+        """Refuse gradient accumulation again: a callback may have changed it."""
         refuse_accumulation(self.trainer)
 
     def on_train_epoch_end(self) -> None:
-        """Where the epoch has got to."""
+        """Log the progress of the training."""
         log_standing(self)
 
     def on_train_end(self) -> None:
-        """A later fit counts its first epoch anew."""
+        """Reset the epoch's loss: a later fit starts its first epoch from zero."""
         self.books.epoch_loss = EpochLoss()
 
     def on_fit_end(self) -> None:
-        """Shares are as large as the data: give them back."""
+        """Free the memory of the shares, which are as large as the data."""
         self.forget(Stage.FIT, Stage.VALIDATION)

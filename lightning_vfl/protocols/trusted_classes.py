@@ -1,4 +1,4 @@
-"""Which classes a checkpoint may name: they are checked before anything is imported or built."""
+"""The classes that a checkpoint may name: names are checked before anything is imported or built."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_vfl.errors import ConfigurationError
 
 OWN, LIBRARIES = "lightning_vfl", ("torch", "torchmetrics")
-KINDS = (nn.Module, Optimizer, LRScheduler)  # what is taken from the libraries; a metric is an nn.Module
-_PROGRAMS = tuple(f"{OWN}.{name}" for name in ("__main__", "cli", "commands", "study"))  # they run things
+KINDS = (nn.Module, Optimizer, LRScheduler)  # the classes accepted from the libraries; a metric is an nn.Module
+_PROGRAMS = tuple(f"{OWN}.{name}" for name in ("__main__", "cli", "commands", "study"))  # these modules run programs
 _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
 _PATH_KEYS = ("class_path", "_class_path")
 
@@ -34,20 +34,20 @@ def refuse_strangers(
 ) -> None:
     """Refuse a checkpoint whose hyperparameters name classes that are not trusted.
 
-    ``load_from_checkpoint`` hands these hyperparameters to jsonargparse, which imports every class that they name and
-    builds it. A name is accepted if it leads to a class that is DEFINED in ``lightning_vfl`` (its command-line modules
-    are left out), in ``torch`` or ``torchmetrics`` (networks, metrics, optimisers and schedulers only), or in a package
-    that the caller trusts. Texts that jsonargparse would read as a structure or as a file are refused.
+    ``load_from_checkpoint`` passes these hyperparameters to jsonargparse, which imports and builds every class that
+    they name. A name is accepted if it leads to a class that is DEFINED in ``lightning_vfl`` (except in its
+    command-line modules), in ``torch`` or ``torchmetrics`` (only networks, metrics, optimisers and schedulers), or in
+    a package that the caller trusts. Texts that jsonargparse would read as a structure or as a file are refused.
 
     Guarantee: no module is imported for the check, except those below ``lightning_vfl`` and ``trusted``.
     Not guaranteed: that accepted classes are harmless with the settings in the checkpoint.
 
     Args:
-        checkpoint: what the file holds.
-        loaded: the class whose ``load_from_checkpoint`` was called; it is trusted itself.
-        given: names of hyperparameters that the caller gives; they replace those of the checkpoint.
+        checkpoint: the content of the file.
+        loaded: the class whose ``load_from_checkpoint`` was called; this class is trusted.
+        given: names of hyperparameters that the caller gives; they replace the checkpoint's.
         trusted: packages, modules or classes that the caller trusts, as dotted names.
-        hparams_file: a file whose hyperparameters replace those of the checkpoint.
+        hparams_file: a file whose hyperparameters replace the checkpoint's.
 
     Raises:
         ConfigurationError: for the first name that is not accepted.
@@ -75,10 +75,10 @@ def checked(
     hparams_file: str | Path | None,
     weights_only: bool | None,
 ) -> Iterator[IO[bytes]]:
-    """The file of a checkpoint, open for reading, after ``refuse_strangers``; one that is open already stays open.
+    """Open the file of a checkpoint for reading, after ``refuse_strangers``; a file given open stays open.
 
-    What is checked and what is loaded are the same file, even if another takes its name in between. It is read as
-    plain values and tensors unless ``weights_only`` is False.
+    The file that is checked is the file that is loaded, even if another file takes its name in between. The file is
+    read as plain values and tensors unless ``weights_only`` is False.
     """
     place: IO[bytes] = get_filesystem(path).open(str(path), "rb") if isinstance(path, str | Path) else path
     try:
@@ -97,7 +97,7 @@ class _Check:
 
     Args:
         loaded: a class that is trusted.
-        trusted: dotted names that are.
+        trusted: dotted names that are trusted.
     """
 
     def __init__(self, loaded: type, trusted: tuple[str, ...]) -> None:
@@ -105,7 +105,7 @@ class _Check:
         self.trusted = trusted
 
     def settings(self, hparams: Mapping[Any, Any]) -> None:
-        """All of them."""
+        """Check all hyperparameters."""
         for name, value in hparams.items():
             if name == "_instantiator":
                 if value not in _INSTANTIATORS:
@@ -130,7 +130,7 @@ class _Check:
             raise self._refused(str(path), where.removesuffix(".class_path"))
 
     def _text(self, text: str, where: str) -> None:
-        """A text that is not called a class path may still be used as one where a class is wanted."""
+        """Check a text that is not under a class_path key: jsonargparse may still read it as a class or settings."""
         parts = text.split(".")
         if all(part.isidentifier() for part in parts):
             if len(parts) > 1 and self._importable(parts[0]) and not self._accepted(text):
@@ -145,19 +145,19 @@ class _Check:
         if structure or _is_file(text):
             raise ConfigurationError(
                 f"the checkpoint's {where} is a text that would be read as "
-                f"{'a structure' if structure else 'the name of a file'} of further settings, which no run saves; give "
-                f"your own {where.partition('.')[0]} to load_from_checkpoint"
+                f"{'a structure' if structure else 'the name of a file'} of further settings, but no run saves such a "
+                f"text; give your own {where.partition('.')[0]} to load_from_checkpoint"
             )
 
     def _importable(self, root: str) -> bool:
-        """Whether there is such a module or package; it is looked for and not imported."""
+        """Whether there is a module or package of this name; it is not imported."""
         try:
             return root in sys.modules or find_spec(root) is not None
         except (ImportError, ValueError):
             return True
 
     def _accepted(self, path: str) -> bool:
-        """Whether this dotted name leads to something that may be built."""
+        """Whether this dotted name leads to an object that may be built."""
         found = self._found(path)
         home = getattr(found, "__module__", None)
         if found is None or not isinstance(home, str):
@@ -169,7 +169,7 @@ class _Check:
         return _below(home, (OWN,)) or (_below(home, LIBRARIES) and issubclass(found, KINDS))
 
     def _found(self, path: str) -> Any:
-        """The object of this name; None: there is none, or it would take an import of somebody else's module."""
+        """The object of this name; None if there is none, or if an untrusted module would have to be imported."""
         parts = path.split(".")
         own = _below(path, (OWN, *self.trusted)) and "__main__" not in parts[1:]
         for end in range(len(parts) - 1, 0, -1):
@@ -190,8 +190,8 @@ class _Check:
         first, root = where.partition(".")[0], path.strip("'").partition(".")[0]
         own = "" if first.startswith("_") else f", or give your own {first}"
         return ConfigurationError(
-            f"the checkpoint names {path} as {where}, which is no class of {OWN}, nor a network, metric, optimiser or "
-            f"scheduler of {' or '.join(LIBRARIES)}; if you trust the code of that name, use "
+            f"the checkpoint names {path} as {where}, but it may name only classes of {OWN} and networks, metrics, "
+            f"optimisers and schedulers of {' or '.join(LIBRARIES)}; if you trust the code of that name, use "
             f"load_from_checkpoint(..., trusted=['{root}']){own}"
         )
 
@@ -201,7 +201,7 @@ def _below(name: str, roots: Sequence[str]) -> bool:
 
 
 def _called(name: str) -> Iterator[str]:
-    """The paths of all imported classes of this name that a short name might stand for."""
+    """The paths of all imported classes with this short name."""
     waiting: list[type] = list(KINDS)
     seen: set[type] = set()
     while waiting:

@@ -1,1 +1,1 @@
-"""A training round: what is going to happen in it, and the messages that carry it out."""
+"""A training round: its plan, and the exchange of its messages."""

@@ -1,8 +1,9 @@
 """One training round between M parties and the server, as a single differentiable operation.
 
-The messages of a round are computed without autograd, as they would be on separate machines. Autograd sees one node.
-Its forward is the round; its backward is the server's ``answer`` and the parties' ``carry``. So quantised, masked and
-noisy sums need no other backward, and the server differentiates exactly what it has received.
+The messages of a round are computed without autograd, as they would be on separate machines. The autograd graph has one
+node for the round. Its forward pass is the round; its backward pass is the server's ``answer`` and the parties'
+``carry``. Quantised, masked and noisy sums therefore need no backward code of their own, and the server differentiates
+exactly the values that it has received.
 """
 
 from collections.abc import Callable, Generator
@@ -27,9 +28,9 @@ def contribute(
     features: tuple[Tensor, ...],
     present: Tensor | None = None,
 ) -> Contribution:
-    """What the parties contribute to a round, in the form that the aggregator asks for.
+    """The parties' contribution to a round, in the form that the aggregator needs.
 
-    With ``present`` (B, M), rows that a party does not hold are exact zeros, and no gradient goes back through them.
+    With ``present`` (B, M), rows that a party does not hold are exact zeros and have no gradient.
     """
     if form is Embeddings:
         h = bottoms(features)
@@ -37,7 +38,7 @@ def contribute(
             h = tuple(torch.where(present[:, m, None], x, x.new_zeros(())) for m, x in enumerate(h))
         return Embeddings(h)
     if form is LinearForms:
-        networks: list[Any] = list(bottoms.parties)  # build_bottoms has seen that they have weight and expand
+        networks: list[Any] = list(bottoms.parties)  # build_bottoms has checked that they have weight and expand
         basis = tuple(network.expand(x) for network, x in zip(networks, features, strict=True))
         return LinearForms(tuple(network.weight for network in networks), basis)
     raise TypeError(f"form must be Embeddings or LinearForms; got {form.__name__}")
@@ -46,19 +47,19 @@ def contribute(
 def contribute_some(
     bottoms: PartyBank, features: tuple[Tensor, ...], parties: tuple[int, ...], widths: tuple[int, ...]
 ) -> Embeddings:
-    """The embeddings of these parties (at least one), and zeros for the others, whose bottoms are not run."""
+    """The embeddings of ``parties`` (at least one), and zeros for the other parties, whose bottoms do not run."""
     h = bottoms.some(features, parties)
     like = h[parties[0]]
     return Embeddings(tuple(h[m] if m in h else like.new_zeros(len(like), width) for m, width in enumerate(widths)))
 
 
 class ExpandedRecords:
-    """The records of a stage, expanded by the bottoms of the parties hosted here: ``PartyRecords``.
+    """The records of a stage, expanded by the bottoms of the hosted parties; implements ``PartyRecords``.
 
     Args:
         source: the records.
-        bottoms: the parties' networks, which offer ``expand`` (see ``LinearForms``).
-        device: where to compute.
+        bottoms: the parties' networks, which have ``expand`` (see ``LinearForms``).
+        device: the device of the computation.
     """
 
     def __init__(self, source: RecordSource, bottoms: PartyBank, device: torch.device) -> None:
@@ -70,9 +71,9 @@ class ExpandedRecords:
         return len(self.source)
 
     def basis(self, party: int, ids: Tensor) -> Tensor:
-        """(B, W_m), the expanded features of these positions."""
+        """(B, W_m), a party's expanded features of the records at positions ``ids``."""
         with torch.no_grad():
-            network = self.networks[party]  # its dtype is that of the batches of a round
+            network = self.networks[party]  # it has the dtype of a round's batches
             x = self.source.features_of(party, ids).to(self.device, network.weight.dtype)
             basis: Tensor = network.expand(x)
         return basis
@@ -85,7 +86,7 @@ def set_up(
     view: PartyView,
     announce: Callable[[int, int], None] | None = None,
 ) -> Any:
-    """The memory of the hosted parties after set-up; every message is accepted before the next one is made.
+    """Run the set-up; returns the memory of the hosted parties. Every message is accepted before the next is made.
 
     ``announce`` is called with the number of records and of bytes before anything large is computed.
     """
@@ -98,21 +99,21 @@ def set_up(
 
 
 def open_round(opening: Opening, memory: Any, view: PartyView) -> Any:
-    """The memory of the hosted parties after the beginning of a round; every message is accepted as it comes."""
+    """Run the opening of a round; returns the memory of the hosted parties. Every message is accepted at once."""
     for message in opening.open(memory, view):
         memory = opening.accept(memory, message, view)
     return memory
 
 
 class Sides(NamedTuple):
-    """The two sides of a wire, for as long as a fit: the party side keeps its keystreams between rounds."""
+    """The two sides of a wire. They exist for a whole fit, because the party side keeps keystreams between rounds."""
 
     party: PartySide
     server: ServerSide
 
     @classmethod
     def of(cls, wire: Wire) -> "Sides":
-        """New sides, with secrets of their own."""
+        """New sides, with new secrets."""
         return cls(wire.party_side(), wire.server_side())
 
 
@@ -120,14 +121,14 @@ class Exchange:
     """One round in this process, which hosts all M parties.
 
     Args:
-        aggregator: how embeddings become one tensor.
-        contribution: what the parties contribute; gradients flow to its leaves.
+        aggregator: joins the embeddings into one tensor.
+        contribution: the parties' contribution; its leaves receive gradients.
         parties: the parties' view.
         server: the server's view.
-        policy: what stands in for the missing; None: nothing.
-        sides: the two sides of the aggregator's wire; None: new ones.
+        policy: the policy for missing uploads; None: missing uploads are not replaced.
+        sides: the two sides of the aggregator's wire; None: new sides.
 
-    After ``run``, ``aggregate`` is what the server holds.
+    After ``run``, ``aggregate`` is the server's result.
     """
 
     aggregate: Aggregate
@@ -151,7 +152,9 @@ class Exchange:
 
     def run(self) -> Tensor:
         """The value of the aggregate, (B, D_out), connected to the leaves of the contribution."""
-        if self.aggregator.wire is None:  # autograd of plain IS the round; a node costs 0.7 ms more at M = 28
+        if (
+            self.aggregator.wire is None
+        ):  # autograd differentiates ``plain`` itself; a node would take 0.7 ms more at M = 28
             roll, server = self.server.roll, self.server
             clear = self.aggregator.plain(self._completed(), roll, server.present)
             self.aggregate = Aggregate(clear.detach(), self.aggregator.columns(server.widths, roll))
@@ -160,12 +163,12 @@ class Exchange:
         return value
 
     def send(self) -> Aggregate:
-        """All legs of the round in turn, and the server's decode."""
+        """Send all legs of the round one after the other; returns the server's decoded aggregate."""
         roll = self.server.roll
         if self.wire.traits.equivalent:
             return self.wire.clear(self.contribution, self.parties, roll)
         answering = tuple(m for m in self.parties.parties if roll.responders[m])
-        answering = answering[: self.wire.needed(self.server.roster.parties)]  # more answers would change nothing
+        answering = answering[: self.wire.needed(self.server.roster.parties)]  # more answers do not change the result
         legs = self.sides.party.upload(self.contribution, replace(self.parties, receivers=answering))
         message: Message | None = next(legs)
         if message is not None and not roll.complete:
@@ -174,7 +177,7 @@ class Exchange:
         while message is not None:
             handed_on = message if message.to == "peers" or message.relayed else None
             if handed_on is None:
-                stand_in = None if to_decode else self.policy.stand_in  # for uploads, which are the first
+                stand_in = None if to_decode else self.policy.stand_in  # only for uploads, the first leg
                 to_decode.append(message if stand_in is None else stand_in.fill(message, self.server))
             message = _next_leg(legs, Heard(roll.included, answering, handed_on))
         return self.sides.server.decode(tuple(to_decode), self.server)
@@ -182,8 +185,9 @@ class Exchange:
     def send_back(self, grad: Tensor) -> tuple[Tensor, ...]:
         """dL/d leaf for every leaf, from grad (B, D_out) = dL/dz; zeros in the rows that a party does not hold.
 
-        A server that does not know who holds which record answers for all rows. The active party knows it, and passes
-        on to every party a sealed answer of all rows, with zeros for records that the party does not hold.
+        A server that does not know which party holds which record answers for all rows. The active party knows the
+        holders. It forwards to every party a sealed answer for all rows, with zeros for records that the party does not
+        hold.
         """
         answer = self.sides.server.answer(grad, self.aggregate, self.server)
         grads = self.sides.party.carry(answer, self.contribution, self.parties)
@@ -193,7 +197,7 @@ class Exchange:
         return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
 
     def _completed(self) -> tuple[Tensor, ...]:
-        """The leaves, with the policy's stand-ins for the missing; parties that do not count have zeros."""
+        """The leaves, with the policy's replacements for missing embeddings; parties that do not count have zeros."""
         leaves, roll = self.contribution.leaves, self.server.roll
         stand_in = self.policy.stand_in
         if stand_in is None or (roll.complete and self.policy.memory is None):
@@ -217,7 +221,7 @@ class _Round(torch.autograd.Function):
 
 
 def _next_leg(legs: Generator[Message, Heard, None], heard: Heard) -> Message | None:
-    """The next message of the hosted parties; None: there is no other leg."""
+    """The next message of the hosted parties; None after the last leg."""
     try:
         return legs.send(heard)
     except StopIteration:
@@ -225,7 +229,7 @@ def _next_leg(legs: Generator[Message, Heard, None], heard: Heard) -> Message | 
 
 
 def _from(message: Message, senders: Tensor) -> Message:
-    """What arrives of a message if only these senders, (M,) bool, are heard."""
+    """The part of a message that arrives from the ``senders``, (M,) bool."""
     heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
     alongside = None if message.alongside is None else _from(message.alongside, senders)
     senders_heard, pieces = tuple(s for s, _ in heard), tuple(piece for _, piece in heard)

@@ -1,7 +1,7 @@
-"""A synchronous round, planned before it is computed: who is in, who learns, what is sent, how long it takes.
+"""The plan of a synchronous round, made before any computation: who is included, who learns, the traffic, the seconds.
 
-Everything follows from shapes, the faults' outcomes, the clock's speeds and two rules, so a plan is a pure function and
-each rule has a closed form to be tested against.
+A plan is a pure function of shapes, the outcomes of faults, the speeds of the clock, a waiting rule and a policy. The
+tests compare each rule with a closed form.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +25,20 @@ from lightning_vfl.wire import Gate, Leg
 
 @dataclass(frozen=True)
 class RoundCosts:
-    """What a round of so many rows costs when nothing goes wrong, in float64 seconds, (M,) unless said otherwise.
+    """The costs of a round without faults. Times are float64 seconds, (M,) unless stated otherwise.
 
     Args:
         legs: the traffic of the parties.
         downlink: the server's answer; None: there is none.
-        forward: a party's bottom, forward.
-        backward: a party's bottom, backward.
-        server: one number, all of the server's work.
-        sending: for each leg, the time on the wire.
-        encoding: for each leg, the work before sending.
-        answering: the downlink's time on the wire.
-        clock: whose speeds these are.
-        updates: what the members of groups send the server of their bottoms, and the bottoms that they are sent back.
-        updating: the time of those on the wire.
+        forward: the forward pass of each party's bottom.
+        backward: the backward pass of each party's bottom.
+        server: one number, all work of the server.
+        sending: for each leg, the transfer time.
+        encoding: for each leg, the computation before sending.
+        answering: the transfer time of the downlink.
+        clock: the clock with the speeds of parties and links.
+        updates: the model updates that members of groups send to the server, and the bottoms that the server returns.
+        updating: the transfer time of ``updates``.
     """
 
     legs: tuple[Leg, ...]
@@ -54,7 +54,7 @@ class RoundCosts:
     updating: Tensor
 
     def sending_among(self, number: int, called: int) -> Tensor:
-        """(M,) seconds on the wire of a leg in a round with so many called parties."""
+        """(M,) seconds, the transfer time of leg ``number`` in a round with ``called`` called parties."""
         leg = self.legs[number]
         fewer = leg.among(called)
         return self.sending[number] if fewer is leg else self.clock.transfer(fewer)
@@ -70,7 +70,7 @@ class RoundCosts:
         clock: VirtualClock,
         updates: tuple[Leg, ...] = (),
     ) -> "RoundCosts":
-        """The costs of a round of ``rows`` records, whose networks are this work a record."""
+        """The costs of a round of ``rows`` records, from the networks' work for one record."""
 
         def seconds(flops: list[float]) -> Tensor:
             return clock.computing(torch.tensor(flops, dtype=torch.float64) * rows)
@@ -94,17 +94,16 @@ class RoundCosts:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What is going to happen in a round.
+    """The plan of a round.
 
     Args:
-        roll: who is what in the aggregate.
-        learners: (M,) bool, whose bottom is updated: included, and reached by the server's answer.
-        sent: for each leg (M,) bool, who puts its part on the wire, in time or late.
-        answered: (M,) bool, to whom the server sends gradients.
-        seconds: how long the round takes.
-        skipped: nobody learns, not even the server; time and bytes are spent all the same.
-        late: party -> seconds after the beginning at which its embedding comes, too late for this round, where late
-            embeddings are kept.
+        roll: the role of each party in the aggregate.
+        learners: (M,) bool, the parties whose bottoms learn: included, and reached by the server's answer.
+        sent: for each leg (M,) bool, the parties that send their part, in time or late.
+        answered: (M,) bool, the parties to which the server sends gradients.
+        seconds: the duration of the round.
+        skipped: the round is given up: no network learns, not even the top, but time and bytes are counted.
+        late: party -> seconds after the beginning at which its late embedding arrives, if late embeddings are stored.
     """
 
     roll: Roll
@@ -133,28 +132,28 @@ def plan_round(
     takes_part: Callable[[Tensor, Tensor], Tensor] = lambda called, arrived: arrived,
     roster: Roster | None = None,
 ) -> RoundPlan:
-    """One round under a waiting rule, a policy for the missing, and what goes wrong.
+    """Plan one round under a waiting rule, a policy for missing embeddings, and the faults.
 
-    Every round begins for all parties at once: a late party gives up its old round when it is called again. Delays are
-    those of the forward request; the backward request says who hears the answer and whether the server is there to
-    give one (DVFL appendix D.2: a failing host has called the parties and computes no gradients).
+    Every round begins for all parties at once: a late party gives up its old round when it is called again. Delays come
+    from the forward request. The backward request decides which parties receive the answer, and whether the server is
+    up to send one (DVFL appendix D.2: a failing host has called the parties but computes no gradients).
 
     Args:
-        costs: of a faultless round.
-        rule: closes the legs whose gate is ``Gate.RULE``; its patience holds for the others too.
-        policy: what happens about the missing.
-        held: (M,) bool, who holds at least one record of the batch; the others are not missed.
-        forward: what happens on the way to the server.
-        backward: what happens on the way back.
-        stragglers: (M,) bool, who is known to be slow.
-        needed: the fewest answers that the aggregator can decode.
-        takes_part: of those who were called and whose upload has arrived, whose the aggregator can use.
-        roster: whose groups learn together or not at all; None: everybody is a group.
+        costs: the costs of a faultless round.
+        rule: the waiting rule; closes the legs whose gate is ``Gate.RULE``; its patience applies to all legs.
+        policy: the policy for missing embeddings.
+        held: (M,) bool, the parties that hold at least one record of the batch; other parties do not count as missing.
+        forward: the outcome of the request for embeddings.
+        backward: the outcome of the request that sends the gradients.
+        stragglers: (M,) bool, the known stragglers.
+        needed: the smallest number of answers that the aggregator can decode.
+        takes_part: (called, arrived) -> the parties whose uploads the aggregator can use.
+        roster: all parties of a group of the roster learn, or none; None: every party is a group.
     """
     nobody = torch.zeros_like(held)
     called = held & rule.calls(forward.announced, stragglers)
     called = takes_part(called, called)
-    if policy.plan(held, called) is None:  # known before anybody is called: nothing is spent
+    if policy.plan(held, called) is None:  # given up before any call: no time and no bytes
         return RoundPlan(Roll(nobody, nobody, nobody, nobody), nobody, (nobody,) * len(costs.legs), nobody, 0.0, True)
 
     seconds = 0.0
@@ -162,7 +161,7 @@ def plan_round(
     asked, included = called, nobody
     ready = costs.forward
     for number, leg in enumerate(costs.legs):
-        if leg.gate == Gate.PREVIOUS:  # its work and its bytes are in those of the leg that it travels with
+        if leg.gate == Gate.PREVIOUS:  # sent with the leg before it, whose work and time include this leg's
             sent.append(sent[-1])
             continue
         speaks = asked & forward.sends
@@ -185,7 +184,7 @@ def plan_round(
     if short or filled is None or not bool(backward.hosts[0]):
         return RoundPlan(roll, nobody, tuple(sent), nobody, seconds, True)
     learners = included & backward.receives & backward.links[:, 0]
-    if roster is not None:  # whoever of a group holds nothing of the batch has nothing to say either
+    if roster is not None:  # members of a group that hold no record of the batch do not count
         learners = learners & roster.whole(learners | ~held)
     back = (costs.answering + costs.backward * backward.slowdown + costs.updating).where(learners, 0.0)
     seconds += costs.server + float(back.max())
@@ -193,13 +192,16 @@ def plan_round(
 
 
 def plan_faultless(costs: RoundCosts, roster: Roster) -> RoundPlan:
-    """A round of everybody in which nothing goes wrong."""
+    """Plan a round of all parties without faults."""
     nothing, everybody = RoundOutcome.nothing(roster), torch.ones(roster.parties, dtype=torch.bool)
     return plan_round(costs, WaitForAll(), Exclude(), everybody, nothing, nothing, ~everybody)
 
 
 def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
-    """Who is in when the leg's gate closes, and when; a leg that would never close ends with its last arrival."""
+    """The parties that arrive before the leg's gate closes, and the closing time.
+
+    A leg that would never close ends with its last arrival.
+    """
     if leg.gate != Gate.RULE:
         rule = Fastest(leg.gate, rule.patience) if isinstance(leg.gate, int) else WaitForAll(rule.patience)
     who, when = rule.close(arrivals, needed)
@@ -217,35 +219,35 @@ def check_pair(
     first_gate: Gate | int = Gate.RULE,
     loses_quietly: bool = True,
 ) -> None:
-    """Refuse a waiting rule and a policy that cannot train together.
+    """Refuse a waiting rule and a policy that cannot be combined.
 
-    ``first_gate`` closes the first leg, and so decides which parties are in: with ``Gate.ALL``, a party that is late in
-    a later leg is in.
-    ``loses_quietly``: uploads can be used where one that was expected is missing.
+    ``first_gate``: the gate of the first leg, which decides the included parties. With ``Gate.ALL``, a party that is
+    late in a later leg is included.
+    ``loses_quietly``: whether the aggregator can use the uploads if an expected upload is missing.
 
     Raises:
-        ConfigurationError: before training, with the way out.
+        ConfigurationError: before training, naming settings that work.
     """
     parties = len(stragglers)
     rule.check(stragglers, silent)
     if rule.leaves_out and not loses_quietly:
         raise ConfigurationError(
-            f"{rule} goes on without some of those who were called, but their masks are in the uploads of the others "
-            "and would not cancel: the set has to be known before masking; use WaitForAll (absences that are announced "
-            "are no obstacle), recovery, or layout: segments, where a late group vanishes alone"
+            f"{rule} leaves out called parties, but their masks are in the other uploads and would not cancel; use "
+            "WaitForAll (announced absences are allowed), recovery, or layout: segments (a late group is left out as a "
+            "whole)"
         )
     called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
     included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == Gate.RULE else parties)
     if policy.plan(torch.ones(parties, dtype=torch.bool), torch.arange(parties) < included) is None:
         raise ConfigurationError(
-            f"{rule} leaves somebody out of every round and {type(policy).__name__} discards such rounds, so nothing "
-            "would be learnt; use WaitForAll or Deadline, or missing: Exclude"
+            f"{rule} leaves out a party in every round and {type(policy).__name__} gives up such rounds, so no network "
+            "would learn; use WaitForAll or Deadline, or missing: Exclude"
         )
     most = min(int(called.sum()), rule.fewest(parties, needed))
     if called.any() and most < needed:
         raise ConfigurationError(
-            f"{rule} ends a round with {most} answers, and the aggregator needs {needed} to decode; use Threshold, or "
-            "fewer blocks"
+            f"{rule} ends a round with {most} answers, but the aggregator needs {needed} answers to decode; use "
+            "Threshold, or fewer blocks"
         )
     if not called.any():
-        raise ConfigurationError(f"{rule} would call nobody: all {parties} parties are stragglers; lower their share")
+        raise ConfigurationError(f"{rule} calls no party: all {parties} parties are stragglers; lower their share")

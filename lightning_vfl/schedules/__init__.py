@@ -1,1 +1,1 @@
-"""The order of batches and events: aligned batches, arrivals, periods, and each party's own order."""
+"""Schedules: the order of batches and events of a training."""

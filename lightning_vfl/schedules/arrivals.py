@@ -1,4 +1,4 @@
-"""The order of events when nobody waits: whoever comes first is served first."""
+"""The order of asynchronous events: the server serves parties in the order of their arrival."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(order=True)
 class _Turn:
-    """A party on its way to the server; of equal arrivals, fewer events and then the lower number come first."""
+    """A party's next arrival at the server; of equal arrivals, fewer events come first, then the lower number."""
 
     arrival: float
     request: int
@@ -31,7 +31,7 @@ class _Turn:
 
 @dataclass(frozen=True)
 class _Queue:
-    """Where the events stand: how many there were, when the server is free, and who is on the way."""
+    """The state of the queue: the number of events, the time when the server is free, and the next arrivals."""
 
     number: int
     free: float
@@ -47,30 +47,30 @@ class _Queue:
 
 
 class FirstComeFirstServed(Schedule):
-    """Asynchronous events in the order in which the parties' messages reach the server, one queue for a whole fit.
+    """Asynchronous events in the order in which the parties' messages reach the server; one queue for a whole fit.
 
-    The k-th event of a party takes the next B records of the party's own order (all it has, if those are fewer): it
-    computes, is delayed, uploads, is served when the server is free, downloads and computes its gradients; then it
-    begins its next event. An epoch is M⌊N/B⌋ events of all parties together, so fast parties have more of them than
-    slow ones. A party that is away, cut off, or comes while the server is down spends the time until its arrival and
-    begins its next event; such an event refreshes nobody.
+    The k-th event of a party uses the next B records of the party's own order (all its records, if it has fewer). The
+    party computes, is delayed, uploads, is served when the server is free, downloads and computes its gradients. Then
+    it begins its next event. An epoch has M⌊N/B⌋ events of all parties together, so fast parties have more events than
+    slow parties. If a party is absent or disconnected, or arrives while the server is down, its event takes the time
+    until the arrival and updates no embedding; then the party begins its next event.
 
-    The queue runs on from epoch to epoch; its state at the start of an epoch is plain numbers.
+    The queue continues from epoch to epoch; its state at the start of an epoch is plain numbers.
 
     Args:
-        records: what is trained on; a party's order is one of the records that it holds.
+        records: the training records; a party's order contains the records that it holds.
         batch_size: B.
-        roster: who takes part.
-        costs: of one event: those of a round with B rows.
-        faults: what goes wrong; request 2k of a party is the upload of its k-th event, request 2c + 1 of the server is
-            its c-th event of all.
-        seed: names the parties' orders.
-        begin: virtual seconds at which everybody begins.
-        first: the number of everybody's first event; earlier ones have been in a fit before.
-        number: how many events there have been before.
+        roster: the parties.
+        costs: the costs of one event, which are those of a round with B rows.
+        faults: the faults; request 2k of a party is the upload of its k-th event, request 2c + 1 of the server is
+            the c-th event of all parties.
+        seed: seeds the parties' orders.
+        begin: virtual seconds at which all parties begin.
+        first: the number of every party's first event; an earlier fit has used the smaller numbers.
+        number: the number of events in earlier fits.
 
     Raises:
-        ConfigurationError: if a batch would be larger than the data, or a party holds nothing.
+        ConfigurationError: if a batch would be larger than the data, or a party holds no record.
     """
 
     def __init__(
@@ -87,8 +87,7 @@ class FirstComeFirstServed(Schedule):
     ) -> None:
         if batch_size > len(records):
             raise ConfigurationError(
-                f"batch_size {batch_size} exceeds the {len(records)} training records; lower it to at most "
-                f"{len(records)}"
+                f"batch_size must be at most {len(records)}, the number of training records; got {batch_size}"
             )
         self.batch_size = batch_size
         self.roster = roster
@@ -109,7 +108,7 @@ class FirstComeFirstServed(Schedule):
         return max(1, self.steps // self.roster.parties)
 
     def epoch(self, epoch: int) -> Iterator[Planned]:
-        """Plans an event when it is asked for: a trace need not be longer than the training."""
+        """Plan each event when the iterator reaches it, so a trace need not be longer than the training."""
         return ((ids, event) for ids, event, _ in self._events(self.steps))
 
     def advance(self, played: int) -> None:
@@ -131,7 +130,7 @@ class FirstComeFirstServed(Schedule):
         return self._now
 
     def _events(self, count: int) -> Iterator[tuple["NDArray[np.int64]", Event, _Queue]]:
-        """The next events, and the queue after each of them (worked out only if that is the last one)."""
+        """The next events, each with the queue after it (up to date only after the last event)."""
         queue = self._start()
         turns, free = list(queue.turns), queue.free
         heapify(turns)
@@ -144,14 +143,14 @@ class FirstComeFirstServed(Schedule):
             yield self._orders.batch(turn.party, turn.request), event, after
 
     def _serve(self, turn: _Turn, number: int, free: float) -> tuple[Event, float]:
-        """A party's event, and when the server is free again."""
+        """A party's event, and the time when the server is free again."""
         if not self._comes(turn.party, turn.request, number):
             return Event(number, turn.party, turn.request, turn.start, turn.arrival, ()), free
         free = max(turn.arrival, free) + self._service
         return Event(number, turn.party, turn.request, turn.start, free, (turn.party,)), free
 
     def _comes(self, party: int, request: int, number: int) -> bool:
-        """Whether the party's message reaches a server that is there to answer."""
+        """Whether the party's message reaches the server and the server is up."""
         outcome = self.faults.at(2 * request, self.roster)
         server = self.faults.hosts_at(2 * number + 1, self.roster)[0]
         return bool(outcome.announced[party] & outcome.sends[party] & outcome.links[party, 0] & server)
@@ -171,10 +170,10 @@ class FirstComeFirstServed(Schedule):
 
 
 def _held_by(party: int, records: RecordSource) -> "NDArray[np.int64]":
-    """The positions of a party's records."""
+    """The positions of the records that a party holds."""
     if records.present is None:
         return np.arange(len(records), dtype=np.int64)
     held = records.present[:, party].nonzero().flatten().numpy()
     if not len(held):
-        raise ConfigurationError(f"party {party} holds no training record; give it some or leave the party out")
+        raise ConfigurationError(f"party {party} holds no training record; assign it records or leave the party out")
     return held

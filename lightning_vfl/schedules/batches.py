@@ -1,4 +1,4 @@
-"""The order of batches: a pure function of seeds and sizes, never of a parameter."""
+"""The order of batches: a pure function of seeds and sizes, independent of model parameters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -19,13 +19,13 @@ Plan = list[Planned]
 
 
 class Schedule(ABC):
-    """Which records, in which order, in which round; the same in every process.
+    """The records of every round and their order, equal in every process.
 
-    ``epoch(e)`` is the plan of one epoch: the joint batch's record positions and, in asynchronous protocols, the event.
-    Positions (B,) are of records that all parties learn from together; (B, M + 1) have a column for every participant.
-    ``steps`` is the same for every epoch of a fit. A schedule with state (an event queue that runs on across epochs)
-    plans from the start of the current epoch, moves with ``advance`` and keeps its state as plain numbers. It may plan
-    as it is asked, so that nothing is planned that is never done.
+    ``epoch(e)`` yields the batches of one epoch: the joint batch's record positions and, in asynchronous protocols, the
+    event. Positions (B,) are records that all parties use together; positions (B, M + 1) have a column for every
+    participant. ``steps`` is equal for all epochs of a fit. A schedule with state (an event queue that continues across
+    epochs) plans from the start of the current epoch, moves with ``advance``, and has a state of plain numbers. It may
+    plan lazily, so that only batches that are used are planned.
     """
 
     steps: int
@@ -37,7 +37,7 @@ class Schedule(ABC):
 
     @property
     def whole_passes(self) -> bool:
-        """Whether every epoch has every record exactly once; default: that is not said."""
+        """Whether it is known that every epoch has every record exactly once; default: False."""
         return False
 
     @abstractmethod
@@ -45,15 +45,15 @@ class Schedule(ABC):
         """The batches of this epoch, in order."""
 
     def advance(self, played: int) -> None:
-        """Move to the start of the next epoch, after so many batches of this one; default: nothing to move."""
+        """Move to the start of the next epoch, after ``played`` batches of this one; default: there is no state."""
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """State at the start of the current epoch."""
+        """The state at the start of the current epoch."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to that state."""
+        """Restore the state."""
         return
 
 
@@ -65,12 +65,12 @@ def _batches(order: "NDArray[np.int64]", batch_size: int, drop_last: bool) -> Pl
 def _refuse_larger(batch_size: int, records: int) -> None:
     if batch_size > records:
         raise ConfigurationError(
-            f"batch_size {batch_size} exceeds the {records} training records; lower it to at most {records}"
+            f"batch_size must be at most {records}, the number of training records; got {batch_size}"
         )
 
 
 class InOrder(Schedule):
-    """Every record once, in order of position: evaluation and prediction.
+    """Every record once, in order of position; for evaluation and prediction.
 
     Examples:
         >>> [ids.tolist() for ids, _ in InOrder(5, 2).epoch(0)]
@@ -87,15 +87,15 @@ class InOrder(Schedule):
 
 
 class Aligned(Schedule):
-    """Every record once an epoch, K records of one coded row always together: the cheap batches of coded aggregators.
+    """Every record once an epoch, with the K records of a coded row in one batch: cheap batches for coded aggregators.
 
-    A batch is ⌈batch_size / K⌉ coded rows with all their records, so up to K - 1 records more than was asked for. Their
-    order depends on (seed, epoch) alone; which records share a coded row, on ``blocks``.
+    A batch has ⌈batch_size / K⌉ coded rows with all their records, so up to K - 1 records more than ``batch_size``. The
+    order depends only on (seed, epoch); ``blocks`` decides which records share a coded row.
 
     Args:
-        blocks: which record is in which coded row.
+        blocks: the arrangement of records in coded rows.
         batch_size: rows of a joint batch, rounded up to whole coded rows.
-        seed: names the order.
+        seed: seeds the order.
         drop_last: leave out the last, smaller batch of every epoch.
 
     Raises:
@@ -128,12 +128,12 @@ class Aligned(Schedule):
 
 
 class Shuffled(Schedule):
-    """Every record once an epoch, in an order that depends on (seed, epoch) alone.
+    """Every record once an epoch, in an order that depends only on (seed, epoch).
 
     Args:
         records: N.
         batch_size: rows of a joint batch.
-        seed: names the order.
+        seed: seeds the order.
         drop_last: leave out the last, smaller batch of every epoch.
 
     Raises:
@@ -167,33 +167,35 @@ class Shuffled(Schedule):
 
 
 class Phases(Schedule):
-    """Decoupled training: every guest its own order of its own records, hosts those that they have been told.
+    """Decoupled training: every guest has its own order of its own records, and hosts use records that were sent.
 
-    Guests go through permutations of their records, one after the other, so every batch has B rows for everybody, and
-    an epoch is a pass of the longest guest. The owner goes through the records that everybody holds.
+    Guests go through permutations of their records, one after the other. Every batch therefore has B rows for every
+    participant, and an epoch is a pass of the guest with most records. The owner goes through the records that all
+    guests hold.
 
     Args:
         records: N.
-        present: (N, M), which guest holds which record; None: all hold all, and every epoch is that of ``Shuffled``.
+        present: (N, M), which guest holds which record; None: all guests hold all records, as in ``Shuffled``.
         batch_size: B, rows of a batch.
-        seed: names the orders.
+        seed: seeds the orders.
         parties: M, the guests.
-        phase_of: the phase of an epoch; "owner" if the owner learns, anything else if guests or hosts do.
+        phase_of: the phase of an epoch; "owner" if the owner learns, any other text if guests or hosts learn.
         communicates: whether the guests send in an epoch; like ``phase_of``, a pure function.
-        drop_last: leave out the last batch of every epoch, in which the longest guest begins again.
+        drop_last: leave out the last batch of every epoch, in which the guest with most records begins again.
 
-    Shapes: ids (B, M + 1), column m for guest m and column M for the hosts; in phase "owner" (B,), or (L,) if the
-        L records that everybody holds are fewer.
-    Guarantee: a guest's column has records that it holds, all of them before one comes again, and in an epoch all of
-        the longest guest (save for ``drop_last``). In the first epoch that communicates, the hosts' column has B
-        different records that guests have had in that epoch up to that batch; later it goes through permutations of
-        those that guests have had in earlier epochs that communicated. (seed, epoch) alone decides.
-    Not guaranteed: different records in a batch in which one permutation ends and the next begins; anything about the
-        hosts' column before an epoch has communicated (it repeats that of guest 0).
+    Shapes: ids (B, M + 1), column m for guest m and column M for the hosts; in phase "owner" (B,), or (L,) if all
+        guests hold only L < B records in common.
+    Guarantee: a guest's column has only records that it holds, and all of them before one is repeated. An epoch has all
+        records of the guest with most records (except with ``drop_last``). In the first epoch that communicates, the
+        hosts' column has B different records that guests have used in that epoch up to that batch. Later it goes
+        through permutations of the records that guests have used in earlier epochs that communicated. The order depends
+        only on (seed, epoch).
+    Not guaranteed: different records in a batch in which one permutation ends and the next begins. Before an epoch has
+        communicated, the hosts' column has no meaning (it repeats the column of guest 0).
 
     Raises:
-        ConfigurationError: for a guest without records, a batch larger than a guest's records, and if everybody holds
-            no record in common.
+        ConfigurationError: for a guest without records, for a batch larger than a guest's records, and if no record is
+            held by all guests.
 
     Examples:
         >>> present = np.array([[True, True], [True, False], [False, True], [True, False]])
@@ -244,13 +246,13 @@ class Phases(Schedule):
         return [(batch, None) for batch in np.split(ids, self.steps)]
 
     def _guests(self, epoch: int) -> "NDArray[np.int64]":
-        """(steps · B, M), what each guest has in this epoch."""
+        """(steps · B, M), the records of each guest in this epoch."""
         rows = self.steps * self.batch_size
         orders = [_passes(held, rows, self.seed, "order", "fit", epoch, m) for m, held in enumerate(self._held)]
         return np.column_stack(orders)
 
     def _hosts(self, epoch: int, guests: "NDArray[np.int64]") -> "NDArray[np.int64]":
-        """(steps · B,), what the hosts have in this epoch."""
+        """(steps · B,), the records of the hosts in this epoch."""
         names: tuple[Name, ...] = ("order", "fit", epoch, "hosts")
         if len(earlier := self._sent_before(epoch)):
             return _passes(earlier, len(guests), self.seed, *names)
@@ -264,38 +266,40 @@ class Phases(Schedule):
         return np.concatenate(draws)
 
     def _sent_before(self, epoch: int) -> "NDArray[np.int64]":
-        """The records that guests have had in earlier epochs that communicated."""
+        """The records that guests have used in earlier epochs that communicated."""
         sent = np.zeros(self.records, dtype=np.bool_)
         for earlier in filter(self.communicates, range(epoch)):
             sent[self._guests(earlier)] = True
-            if sent.sum() == self._owned:  # mostly after one
+            if sent.sum() == self._owned:  # usually after one epoch
                 break
         return np.flatnonzero(sent)
 
     def _refuse_few(self) -> None:
         fewest, party = min((len(held), m) for m, held in enumerate(self._held))
         if not fewest:
-            raise ConfigurationError(f"party {party} holds no training record; give it some or leave the party out")
+            raise ConfigurationError(
+                f"party {party} holds no training record; assign it records or leave the party out"
+            )
         if not len(self._common):
             raise ConfigurationError(
-                f"the owner has nothing to learn from: none of the {self.records} training records is held by all "
-                f"{len(self._held)} parties; give them some in common"
+                f"none of the {self.records} training records is held by all {len(self._held)} parties, but the owner "
+                "trains on such records; give the parties some records in common"
             )
         if self.batch_size > fewest:
             raise ConfigurationError(
-                f"batch_size {self.batch_size} exceeds the {fewest} training records of party {party}; lower it to at "
-                f"most {fewest}"
+                f"batch_size must be at most {fewest}, the number of training records of party {party}; got "
+                f"{self.batch_size}"
             )
 
 
 def _passes(pool: "NDArray[np.int64]", length: int, seed: int, *names: Name) -> "NDArray[np.int64]":
-    """The first ``length`` of permutations of the pool, one after the other; a pass's number is its last name."""
+    """The first ``length`` elements of successive permutations of the pool; a pass's number is its last stream name."""
     passes = range(-(-length // len(pool)))
     return np.concatenate([pool[permutation(len(pool), seed, *names, number)] for number in passes])[:length]
 
 
 def _drawn(pool: "NDArray[np.int64]", count: int, seed: int, *names: Name) -> "NDArray[np.int64]":
-    """The first ``count`` of a permutation of the pool, without sorting the others: a tenth of the time."""
+    """The first ``count`` elements of a permutation of the pool; not sorting the others takes a tenth of the time."""
     words = stream(seed, *names).random_raw(len(pool))
     first = np.sort(np.argpartition(words, count - 1)[:count])
     return pool[first[np.argsort(words[first], kind="stable")]]

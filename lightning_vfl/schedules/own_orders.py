@@ -1,4 +1,4 @@
-"""Everybody goes through records of its own, in an order of its own, one mini-batch after the other."""
+"""Mini-batches of each holder's own records, in the holder's own order."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class OwnOrders:
-    """Whole mini-batches of the records that each holder has; when they are through, they are shuffled anew.
+    """Whole mini-batches of each holder's records, shuffled again after every pass.
 
     Args:
         held: for each holder, the positions of its records, at least one.
-        batch_size: B; a holder of fewer records has all of them in a batch.
-        seed: names the orders.
+        batch_size: B; a holder with fewer records has all of them in a batch.
+        seed: seeds the orders.
 
     Examples:
         >>> import numpy as np
@@ -34,7 +34,7 @@ class OwnOrders:
         self._order = lru_cache(maxsize=2 * len(held))(self._shuffled)
 
     def batch(self, holder: int, number: int) -> "NDArray[np.int64]":
-        """A holder's mini-batch of this number, counted from 0 over all its passes."""
+        """Mini-batch ``number`` of a holder, counted from 0 over all its passes."""
         turn, place = divmod(number, self.batches[holder])
         size = self._sizes[holder]
         return self._order(holder, turn)[place * size : (place + 1) * size]

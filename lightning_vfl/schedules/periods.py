@@ -1,4 +1,4 @@
-"""The order of events when several parties take turns of their own length: whoever ends first comes first."""
+"""The order of events of active parties that work in periods of different lengths: by the ends of the periods."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ Seconds = Callable[[int, int, "NDArray[np.int64]"], float]
 
 @dataclass(frozen=True, order=True)
 class _Turn:
-    """A period that has begun; of equal ends the lower party number comes first.
+    """A period that has begun; of equal ends, the lower party number comes first.
 
-    Moments are fractions: two periods of one party end exactly when one of a party half as fast does.
+    Times are fractions, so that two periods of one party end exactly when one period of a party at half speed ends.
     """
 
     end: Fraction
@@ -41,7 +41,7 @@ class _Turn:
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where the turns stand: the number of the next event to begin, who is in a period, who waits for the others."""
+    """The state of the periods: the number of the next event, the periods in progress, and the waiting parties."""
 
     number: int
     turns: tuple[_Turn, ...]
@@ -61,26 +61,28 @@ class _Standing:
 
 
 class Periods(Schedule):
-    """Turns of several active parties, each over records of its own, in the order in which their periods end.
+    """Periods of several active parties, each with its own records, in the order of their ends.
 
-    An active party begins its next period the moment it has ended one; ``together``, when all have ended theirs. An
-    event is the END of a period. Events are numbered as their periods BEGIN, because what happens to a period is known
-    by its number before its end is. An epoch is Σ⌊N_l / B⌋ events; the turns run on from epoch to epoch.
+    An active party begins its next period when its period ends; with ``together``, when the periods of all parties have
+    ended. An event is the END of a period. Events are numbered in the order in which their periods BEGIN, because the
+    faults of a period follow from its number before its end is known. An epoch has Σ⌊N_l / B⌋ events; the periods
+    continue from epoch to epoch.
 
-    ``Event.request`` counts a party's own periods, ``Event.refresh`` names who begins its next one with this event.
+    ``Event.request`` counts a party's own periods. ``Event.refresh`` names the parties that begin their next period
+    with this event.
 
     Args:
         shares: active party -> positions (N_l,) of the records whose labels it holds.
-        batch_size: B; a party with fewer labels takes them all.
-        seed: names the parties' orders.
-        seconds: (event number, party, the batch's positions) -> how long that period takes; a pure function.
-        together: nobody begins before the slowest has ended.
-        begin: virtual seconds at which everybody begins.
-        number: how many events have begun before.
-        first: the number of everybody's first period.
+        batch_size: B; a party with fewer labels uses all of them in a batch.
+        seed: seeds the parties' orders.
+        seconds: (event number, party, the batch's positions) -> the duration of the period; a pure function.
+        together: all parties begin their periods together, after the slowest has ended.
+        begin: virtual seconds at which all parties begin.
+        number: the number of events that have begun in earlier fits.
+        first: the number of every party's first period.
 
-    Guarantee: every label is in one batch of a pass of its holder (but for the last N_l mod B of a pass); ends never
-        decrease; of equal ends the lower party number comes first.
+    Guarantee: every label is in one batch of a pass of its holder (except the last N_l mod B of a pass). Ends never
+        decrease. Of equal ends, the lower party number comes first.
 
     Examples:
         >>> import numpy as np
@@ -110,7 +112,7 @@ class Periods(Schedule):
         self._now: _Standing | None = None
 
     def epoch(self, epoch: int) -> Iterator[Planned]:
-        """Plans an event when it is asked for: a trace need not be longer than the training."""
+        """Plan each event when the iterator reaches it, so a trace need not be longer than the training."""
         return ((self._batch(turn.party, turn.request), event) for turn, event, _ in self._events(self.steps))
 
     def advance(self, played: int) -> None:
@@ -124,7 +126,7 @@ class Periods(Schedule):
         self._now = _Standing.of(state)
 
     def _start(self) -> _Standing:
-        """The turns at the start of the epoch."""
+        """The state at the start of the epoch."""
         if self._now is None:
             begin, number, first = self._begin
             turns = tuple(self._turn(party, first, number + i, Fraction(begin)) for i, party in enumerate(self.parties))
@@ -132,7 +134,7 @@ class Periods(Schedule):
         return self._now
 
     def _events(self, count: int) -> Iterator[tuple[_Turn, Event, _Standing]]:
-        """The next events, and how the turns stand after each of them (worked out only if that is the last one)."""
+        """The next events, each with the state after it (up to date only after the last event)."""
         standing = self._start()
         turns, ended, number = list(standing.turns), list(standing.ended), standing.number
         heapify(turns)

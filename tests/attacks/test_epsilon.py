@@ -38,7 +38,7 @@ def test_one_record_moves_others_through_fitted_statistics_only(attack):
 
 
 def test_a_record_moves_others_through_the_weights_which_the_figure_of_the_party_counts():
-    found = epsilon.weights(200)
+    found = epsilon.weights(120)
     assert found.reported == pytest.approx(0.96, abs=0.01)
     assert found.reported < found.before
     assert found.now < found.party

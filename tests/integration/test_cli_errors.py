@@ -34,7 +34,7 @@ def empty_folder(tmp_path, monkeypatch):
         (["--data.partitioner", "NamedColumns"], 2, "NamedColumns needs a value for columns"),
         (["--model.width", "0"], 1, "width must be at least 1; got 0"),
         (["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"),
-        (["--data.batch_size", "5000"], 1, "exceeds the 1257 training records; lower it to at most 1257"),
+        (["--data.batch_size", "5000"], 1, "batch_size must be at most 1257, the number of training records; got 5000"),
         (["--model.top.outputs", "3"], 1, "the top MLP gives (3,) numbers a record where 10 are needed"),
         (["--model.bottom", "ConvNet", "--data.partitioner", "ContiguousColumns"], 1, "choose an image partitioner"),
         (["--model.objective", "Binary"], 1, "use MultiClass"),
@@ -82,6 +82,8 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
         (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
         (["fit", "data/digits"], "unexpected argument data/digits"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),
+        (["fit"], "needs a value for fit.data and fit.model; set it in a recipe or as an option"),
+        (["keys"], "keys needs FOLDER and --parties; see keys --help"),
     ],
 )
 def test_incomplete_commands(arguments, message, capsys):

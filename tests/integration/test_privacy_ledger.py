@@ -98,12 +98,12 @@ def test_a_missing_ledger_is_refused_with_the_way_out(tmp_path, run):
         fit(run[0], 6, ckpt_path=run[1])
     module, t = fit(run[0], 6, private(privacy_ledger="lost"), ckpt_path=run[1])
     assert charged(module).sum() == 40 + 20
-    assert "rounds behind that are not charged" in told(module, t)
+    assert "rounds after that are not charged" in told(module, t)
     (new,) = ledgers(tmp_path)
     assert new.name != run[2].name
     module, t = fit(run[0], 7, ckpt_path=run[0] / "6.ckpt")  # what was lost stays lost
     assert charged(module).sum() == 40 + 20 + 10
-    assert "rounds behind that are not charged" in told(module, t)
+    assert "rounds after that are not charged" in told(module, t)
 
 
 def test_a_checkpoint_from_before_there_were_ledgers_is_accepted(run):
@@ -112,7 +112,7 @@ def test_a_checkpoint_from_before_there_were_ledgers_is_accepted(run):
     torch.save(checkpoint, run[0] / "old.ckpt")
     module, t = fit(run[0], 6, ckpt_path=run[0] / "old.ckpt")
     assert charged(module).sum() == 40 + 20
-    assert "rounds behind that are not charged" in told(module, t)
+    assert "rounds after that are not charged" in told(module, t)
 
 
 def test_a_ledger_that_has_charged_less_than_the_checkpoint_is_refused(run):
@@ -149,7 +149,7 @@ def test_a_loaded_model_tells_what_the_server_has_seen_by_now(run):
     module = private()
     t.test(module, datamodule=Blobs(batch_size=10), ckpt_path=run[1], verbose=False)
     assert charged(module).sum() == 40
-    assert told(module, t) == "none found; rounds behind the checkpoint are not charged"
+    assert told(module, t) == "none found; rounds after the checkpoint are not charged"
 
 
 def test_fast_dev_run_keeps_no_file_and_counts_all_the_same(tmp_path, run):

@@ -41,7 +41,7 @@ FAULTS = {  # with the policies by turns
     "faults/fedvs_stragglers": "policy/wait",
     "faults/fedvs_figure1": "policy/ignore",
     "faults/unreliable": "policy/skip",
-    "faults/vfedsec_dropout": "policy/discard",
+    "faults/vfedsec_dropout": "policy/zeros",
     "faults/dvfl_guest_crashes": "policy/stale",
     "faults/dvfl_connection_crashes": "policy/buffer",
     "faults/dvfl_host_crashes": "policy/zeros",
@@ -147,7 +147,7 @@ def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path, capsy
     assert "on BankMarketing with test_share = 0.2, these data have 0.5; give the same" in capsys.readouterr().err
 
 
-OTHERS = (["protocol/vafl"], ["protocol/dvfl"], ["protocol/cvfl", "policy/zeros"])
+OTHERS = (["protocol/cvfl", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"])
 
 
 @pytest.mark.parametrize(

@@ -85,17 +85,17 @@ def test_ignore_calls_nobody_who_is_known_to_be_slow():
 @pytest.mark.parametrize("rule", [WaitForAll(), Ignore(), Fastest(2), Threshold()])
 def test_waiting_for_ever_is_refused(rule):
     rule.check(torch.ones(4, dtype=torch.bool), silent=False)
-    with pytest.raises(ConfigurationError, match="give it a timeout"):
+    with pytest.raises(ConfigurationError, match="give a timeout"):
         rule.check(torch.ones(4, dtype=torch.bool), silent=True)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: WaitForAll(timeout=0), "more than 0"),
-        (lambda: WaitForAll(timeout=inf), "leave it out"),
-        (lambda: Fastest(0), "n >= 1"),
-        (lambda: Deadline(-1), "seconds > 0"),
+        (lambda: WaitForAll(timeout=0), "above 0, or left out; got 0"),
+        (lambda: WaitForAll(timeout=inf), "above 0, or left out; got inf"),
+        (lambda: Fastest(0), "n of Fastest must be at least 1; got 0"),
+        (lambda: Deadline(-1), "must be a finite number above 0; got -1"),
         (lambda: Fastest(5).check(torch.ones(4, dtype=torch.bool), silent=False), "lower n"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What a training costs its records in privacy: checks, plans, charges and books."""
+"""The privacy account of a training: checks, planned releases, charges, accountant and ledger."""

@@ -1,7 +1,6 @@
-"""Charging a training for its records' privacy: the ledger is opened before the fit, and every round is charged."""
+"""Charging the records of a training: open the ledger before the fit, and charge every round."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def open_privacy(module: "TrainedModule", data: Any) -> None:
-    """Open the accounts of a fit, where something accounts for privacy; one process writes the ledger.
+    """Open the privacy account of a fit, if a part of the protocol accounts; one process writes the ledger.
 
     Raises:
-        ConfigurationError: without a datamodule; for bottoms and data in which one record tells of others; for a ledger
-            that is missing or does not fit.
+        ConfigurationError: without a datamodule; for bottoms and data in which one record depends on others; for a
+            ledger that is missing or does not fit.
     """
     if module.aggregator.accounting is None and not module.accounts_updates:
         return
     if data is None:
         raise ConfigurationError(
-            f"{accounting_part(module)} accounts for the privacy of each record and needs to know the records; give "
+            f"{accounting_part(module)} accounts for the privacy of each record and must know the records; give "
             "the trainer a VerticalDataModule instead of a loader"
         )
     refuse_what_links_records(module, data)
@@ -38,7 +37,7 @@ def open_privacy(module: "TrainedModule", data: Any) -> None:
             privacy.open(len(data.records("train")), _ledger_folder(trainer), module.privacy_ledger)
         except ConfigurationError as error:
             failure = error
-    if trainer.world_size > 1:  # the other processes may see no file at all
+    if trainer.world_size > 1:  # the other processes may have no access to the file
         failure, state = trainer.strategy.broadcast((failure, privacy.state()))
         if not (trainer.is_global_zero or failure):
             privacy.follow(state)
@@ -47,7 +46,7 @@ def open_privacy(module: "TrainedModule", data: Any) -> None:
 
 
 def refuse_what_links_records(module: "TrainedModule", data: Any) -> None:
-    """Refuse bottoms and data in which one record tells of others, which no figure of a record would count.
+    """Refuse bottoms and data in which one record depends on others, which the figure of a record does not count.
 
     Raises:
         ConfigurationError: naming the layer or the statistics, and what to use instead.
@@ -56,27 +55,28 @@ def refuse_what_links_records(module: "TrainedModule", data: Any) -> None:
 
 
 def accounting_part(module: "TrainedModule") -> str:
-    """The name of the part that accounts, for errors."""
+    """The name of the part that accounts for privacy, for errors."""
     return "update_noise" if module.aggregator.accounting is None else type(module.aggregator).__name__
 
 
-def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, reader: int | None = None) -> None:
-    """Charge the records of the joint batch with what the server can read of a round, also of one that is given up.
+def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None) -> None:
+    """Charge the records of the joint batch with everything that the server can read of a round.
 
-    The charge is on the disk when this returns, and before any party uploads.
+    A round that is given up is charged too. The charge is on the disk when this function returns, before any party
+    uploads.
 
     Args:
         module: the protocol.
-        plan: of the round.
+        plan: the plan of the round.
         batch: this process's part of the joint batch.
-        reader: the party that joins the embeddings instead of a server. What it has drawn itself hides nothing from it.
+        joiner: the party that joins the embeddings instead of a server. Its own noise hides nothing from it.
     """
     accounting = module.aggregator.accounting
     if module.privacy.accountant is None or accounting is None:
         return
-    roster = module.roster if reader is None else replace(module.roster, active=reader)
+    roster = module.roster.joined_by(joiner)
     released = accounting.released(plan.roll, plan.sent[0], roster)
-    parties = tuple(m for m in released.nonzero().flatten().tolist() if m != reader)
+    parties = tuple(m for m in released.nonzero().flatten().tolist() if m != joiner)
     event = accounting.event(parties, module.embedding_widths, roster)
     if event is not None:
         module.privacy.spend(module.books.rounds[Stage.FIT] - 1, event, joint_ids(batch))
@@ -91,7 +91,7 @@ def joint_ids(batch: VerticalBatch) -> Tensor:
 
 
 def _ledger_folder(trainer: Any) -> Path | None:
-    """The folder that also holds the folder of checkpoints; None: nothing is kept, as Lightning keeps nothing."""
+    """The folder that contains the folder of checkpoints; None if Lightning keeps no files."""
     if trainer.fast_dev_run:
         return None
     folder: Any = trainer.default_root_dir
@@ -101,7 +101,7 @@ def _ledger_folder(trainer: Any) -> Path | None:
         folder = os.path.join(logger.save_dir or folder, str(logger.name), version)
     if "://" in str(folder):
         raise ConfigurationError(
-            f"the privacy ledger has to be a file of this machine, and {folder} is none; give the trainer a local "
-            "default_root_dir and a logger with a local save_dir"
+            f"the privacy ledger must be in a local folder; got {folder}; give the trainer a local default_root_dir "
+            "and a logger with a local save_dir"
         )
     return Path(folder)

@@ -1,4 +1,4 @@
-"""How often a planned fit releases each record, from the protocol's own schedule and the trainer's limits."""
+"""The number of releases of each record in a planned fit, from the protocol's schedule and the trainer's limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from lightning_vfl.schedules.batches import Schedule
 
 @dataclass(frozen=True)
 class Releases:
-    """What a fit, or the first epochs of it, releases.
+    """The releases of a fit, or of its first epochs.
 
     Args:
-        epochs: epochs that were begun.
-        rounds: rounds, which are optimiser steps.
-        most: how often the record that is released most often is released.
+        epochs: epochs that have begun.
+        rounds: rounds (optimiser steps).
+        most: releases of the record that is released most often.
         total: releases of all records together.
     """
 
@@ -30,12 +30,12 @@ class Releases:
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a fit ends, as the trainer says.
+    """The trainer's limits of a fit.
 
     Args:
-        epochs: the most epochs; None: no limit.
-        steps: the most optimiser steps; None: no limit.
-        batches: the most batches of an epoch, or a share of them.
+        epochs: the largest number of epochs; None: no limit.
+        steps: the largest number of optimiser steps; None: no limit.
+        batches: the largest number of batches of an epoch (int), or a fraction of the batches (float).
     """
 
     epochs: int | None
@@ -44,7 +44,7 @@ class Limits:
 
     @classmethod
     def of(cls, trainer: Trainer) -> "Limits":
-        """The limits of this trainer.
+        """The limits of a trainer.
 
         Raises:
             ConfigurationError: if neither epochs nor steps are limited.
@@ -57,19 +57,20 @@ class Limits:
         )
         if limits.epochs is None and limits.steps is None:
             raise ConfigurationError(
-                "a training without end has no price; give --trainer.max_epochs or --trainer.max_steps"
+                "the privacy cost of a training without an end is unbounded; give --trainer.max_epochs or "
+                "--trainer.max_steps"
             )
         return limits
 
     def batches_of(self, steps: int) -> int:
-        """Batches of an epoch whose schedule has so many."""
+        """The batches of an epoch whose schedule has ``steps`` batches."""
         return min(steps, self.batches) if isinstance(self.batches, int) else int(steps * self.batches)
 
 
 def planned_releases(schedule: Schedule, records: int, limits: Limits) -> Releases:
-    """What a whole fit releases if no party is ever missing and nothing ends it early.
+    """The releases of a whole fit without missing parties and without an early end.
 
-    The schedule has to be new; one with state is moved on.
+    The schedule must be new, because the function advances its state.
     """
     batches = limits.batches_of(schedule.steps)
     if not batches or limits.epochs == 0 or limits.steps == 0:
@@ -79,13 +80,13 @@ def planned_releases(schedule: Schedule, records: int, limits: Limits) -> Releas
         if limits.steps is None or rounds <= limits.steps:
             return Releases(limits.epochs, rounds, limits.epochs, limits.epochs * records)
     last = Releases()
-    for last in islice(releases_by_epoch(schedule, records, limits), limits.epochs):  # noqa: B007  # the last counts
+    for last in islice(releases_by_epoch(schedule, records, limits), limits.epochs):  # noqa: B007  # only the last value is used
         pass
     return last
 
 
 def releases_by_epoch(schedule: Schedule, records: int, limits: Limits) -> Iterator[Releases]:
-    """What the first epoch releases, the first two, and so on; without end unless ``limits.steps`` is reached."""
+    """The releases of the first epoch, of the first two, and so on; endless unless ``limits.steps`` is reached."""
     times = np.zeros(records, np.int64)
     rounds, batches = 0, limits.batches_of(schedule.steps)
     for epoch in count():

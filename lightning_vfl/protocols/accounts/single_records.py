@@ -1,8 +1,8 @@
-"""Checks before a training that accounts for the privacy of single records: what else could tell of a record.
+"""Checks before a training that accounts for the privacy of single records: does a message depend on other records?
 
-A figure for a record is right only if what the parties send about OTHER records does not depend on it. Statistics of a
-batch in a bottom, and scaling or columns that were fitted to the training records, break that. The top, and a norm over
-the aggregate, may use statistics of a batch: they see nothing but what has been released already.
+The figure of a record is correct only if the messages about OTHER records do not depend on this record. Batch
+statistics in a bottom break this condition, and so do scaling and columns that were fitted to the training records. The
+top and a norm over the aggregate may use batch statistics, because their input has already been released.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,27 +20,27 @@ _REMEDY = "use norm: group (ResNet18, VGG13), torch.nn.GroupNorm or torch.nn.Lay
 def refuse_shared_statistics(
     aggregator: str, bottoms: Iterable[nn.Module], shapes: Iterable[Sequence[int]], data: Any
 ) -> None:
-    """Refuse data and bottoms that make what is sent about a record depend on other records.
+    """Refuse data and bottoms that make messages about one record depend on other records.
 
     Guarantee: every ``torch.nn`` batch norm and every instance norm with running statistics is found. Other layers are
-        tried on two batches of two records that differ in the second record: what changes the first embedding, or a
-        buffer, is refused.
-    Not guaranteed: that a layer which looks at other records only for some inputs is noticed, or a datamodule that
-        prepares records by statistics of its own and does not name them in ``private_statistics``.
+        run on two batches of two records that differ in the second record. A layer is refused if the first embedding
+        or a buffer differs.
+    Not guaranteed: a layer that depends on other records only for some inputs may not be found. A datamodule is not
+        found that prepares records with statistics of its own and does not name these in ``private_statistics``.
 
     Args:
-        aggregator: its name, for errors.
+        aggregator: the name of the aggregator, for errors.
         bottoms: the parties' networks, in order of party numbers.
         shapes: per-record shape of each party's features.
         data: the datamodule of the training.
 
     Raises:
-        ConfigurationError: naming what is refused, and what to use instead.
+        ConfigurationError: naming the refused layer or statistics, and what to use instead.
     """
     for found in getattr(data, "private_statistics", tuple)():
         raise ConfigurationError(
-            f"{aggregator} accounts for the privacy of single records, but the data of one record tell of others in "
-            f"{type(data).__name__}: {found}"
+            f"{aggregator} accounts for the privacy of single records, but in {type(data).__name__} the data of one "
+            f"record depend on others: {found}"
         )
     for party, (bottom, shape) in enumerate(zip(bottoms, shapes, strict=True)):
         if what := batch_statistics(bottom, shape):
@@ -51,7 +51,7 @@ def refuse_shared_statistics(
 
 
 def batch_statistics(bottom: nn.Module, shape: Sequence[int]) -> str:
-    """The layer of a bottom that uses statistics of several records, in words; "": there is none.
+    """The name of a layer in a bottom that uses statistics of several records; "" if there is none.
 
     Examples:
         >>> batch_statistics(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), (3,))
@@ -74,13 +74,17 @@ def _mixes_records(bottom: nn.Module, shape: Sequence[int]) -> bool:
     other = torch.stack([batch[0], 5 - 3 * batch[1]])
     try:
         return _differ(bottom, batch, other)
-    except (RuntimeError, ValueError, IndexError):  # it takes no real numbers, such as a table of categories
+    except (
+        RuntimeError,
+        ValueError,
+        IndexError,
+    ):  # the bottom takes no real numbers (for example an embedding of categories)
         zeros, ones = torch.zeros_like(batch), torch.ones_like(batch)
         return _differ(bottom, zeros, torch.stack([zeros[0], ones[0]]))
 
 
 def _differ(bottom: nn.Module, batch: Tensor, other: Tensor) -> bool:
-    """Whether a copy of the bottom gives another first embedding, or keeps another buffer, for the other batch."""
+    """Whether the first embedding or a buffer of a copy of the bottom differs between the two batches."""
     tried = deepcopy(bottom).train()
     buffers = {name: buffer.clone() for name, buffer in tried.named_buffers()}
     first = _after(tried, batch)
@@ -94,7 +98,7 @@ def _differ(bottom: nn.Module, batch: Tensor, other: Tensor) -> bool:
 
 
 def _after(network: nn.Module, batch: Tensor) -> list[Tensor]:
-    """The first embedding, and every buffer after it, as float64; random layers draw the same in every call."""
+    """The first embedding and all buffers after a forward pass, as float64; the random layers are seeded equally."""
     cuda = [batch.device] if batch.device.type == "cuda" else []
     with torch.random.fork_rng(cuda), torch.no_grad():
         torch.manual_seed(0)

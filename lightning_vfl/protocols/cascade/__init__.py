@@ -1,4 +1,4 @@
-"""Cascade training with labels that several parties hold: CVFL."""
+"""Cascade training with several label holders: CVFL."""
 
 from lightning_vfl.protocols.cascade.protocol import CascadeVFL
 

@@ -1,4 +1,4 @@
-"""What cascade training refuses: aggregators, policies and networks that it has no rule for."""
+"""Checks of cascade training: unsupported aggregators, policies and networks are refused."""
 
 from torch import nn
 
@@ -11,33 +11,32 @@ from lightning_vfl.wire import Embeddings, Leg
 
 
 def refuse_parts(aggregator: Aggregator, policy: MissingPolicy) -> None:
-    """Refuse an aggregator and a policy for the missing that events cannot work with.
+    """Refuse an aggregator and a policy for missing embeddings that do not work with cascade events.
 
     Raises:
-        ConfigurationError: naming those that can.
+        ConfigurationError: naming those that work.
     """
     name, missing = type(aggregator).__name__, type(policy).__name__
     if aggregator.form is not Embeddings:
         raise ConfigurationError(
-            f"{name} computes on shares of records and models, and gives no party an embedding's gradient to carry "
-            "on; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
+            f"{name} computes on shares of records and models, so parties receive no gradients of embeddings; use "
+            "Concat, Sum, Mean, MaskedSum or PoissonBinomial"
         )
     somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
     if not wire_of(aggregator).traits.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
         raise ConfigurationError(
-            f"{name}'s sums are made for one active party, and here they take turns; use layout: sum"
+            f"{name} with this layout makes sums for one active party, but CascadeVFL has several; use layout: sum"
         )
     if policy.padding is not None:
-        raise ConfigurationError(f"{missing} pads behind a norm, and CascadeVFL has none; use Exclude")
+        raise ConfigurationError(f"{missing} pads after a norm, but CascadeVFL has no norm; use Exclude")
     if policy.stand_in is not None and aggregator.wire is not None:
         raise ConfigurationError(
-            f"missing: {missing} stands in for single embeddings, which {name} does not send as they are; "
-            "use Exclude or Skip"
+            f"missing: {missing} replaces single embeddings, but {name} hides these; use Exclude or Skip"
         )
 
 
 def refuse_running_statistics(top: nn.Module) -> None:
-    """Refuse a top whose norm keeps running statistics: replicas would learn them, and the collaborator's would not.
+    """Refuse a top with running statistics: the replicas would update them, and the collaborator's top would not.
 
     Raises:
         ConfigurationError: for a batch norm.
@@ -45,7 +44,7 @@ def refuse_running_statistics(top: nn.Module) -> None:
     norms = (layer for layer in top.modules() if isinstance(layer, nn.modules.batchnorm._NormBase))
     if any(layer.running_mean is not None for layer in norms):
         raise ConfigurationError(
-            "the top's batch norm would learn its running statistics with the active parties and never with the "
+            "a batch norm in the top would update its running statistics at the active parties, but never at the "
             "collaborator; use LayerNorm in the top, or no norm"
         )
 
@@ -59,15 +58,15 @@ def refuse_for_parties(aggregator: Aggregator, first: Leg, parties: int) -> None
         parties: M.
 
     Raises:
-        ConfigurationError: for shares, and for sums of two.
+        ConfigurationError: for shares, and for sums of two parties.
     """
     if first.to != "server":
         raise ConfigurationError(
-            f"the shares of {type(aggregator).__name__} hide embeddings from who joins them, but here that is "
-            "a party, and holds shares as well; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
+            f"{type(aggregator).__name__} hides embeddings only from a server, but in CascadeVFL a party joins the "
+            "embeddings and holds shares too; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
         )
     if not wire_of(aggregator).traits.visible and parties < 3:
         raise ConfigurationError(
-            "of a sum of two parties an active party, which knows its own part, would read the other's embedding; "
-            "use at least 3 parties"
+            "an active party knows its own part of a sum, so it could read the other embedding of a sum of two "
+            "parties; use at least 3 parties"
         )

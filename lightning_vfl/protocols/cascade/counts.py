@@ -1,11 +1,11 @@
-"""What cascade training counts of its events."""
+"""The counts of cascade training."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Staleness:
-    """By how many steps of the collaborator messages were out of date, in one epoch."""
+    """The staleness of an epoch's messages, in steps of the collaborator."""
 
     messages: int = 0
     total: int = 0
@@ -20,16 +20,16 @@ class Staleness:
 
 @dataclass
 class CascadeCounts:
-    """What is counted of events.
+    """The event counts of CascadeVFL.
 
     Args:
-        variant: that of the training; "": before the first fit.
-        version: steps of the collaborator.
-        seen: active party -> the version that its replica has.
-        sent_back: active party -> whether the collaborator's last step for it was sent back.
-        begun: events.
-        periods: of the busiest active party.
-        staleness: of the epoch's messages.
+        variant: the variant of the training; "": before the first fit.
+        version: the number of steps of the collaborator.
+        seen: active party -> the version of its replica.
+        sent_back: active party -> whether the collaborator has sent back its last step for this party.
+        begun: the number of events that have begun.
+        periods: the number of periods of the active party with most periods.
+        staleness: the staleness of the epoch's messages.
     """
 
     variant: str = ""

@@ -1,4 +1,4 @@
-"""The END of a period: what the active party's messages are about, and the gradients in them."""
+"""The END of a period: the active party's messages and the gradients in them."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class EventMessage(NamedTuple):
-    """What an active party sends at the END, as the receivers use it.
+    """The messages of an active party at the END, in the form in which the receivers use them.
 
     Args:
-        values: what the gradients are of, computed with the receivers' current parameters: embeddings (B, D_m), and the
-            parameters of the top.
-        gradients: of the same shapes, constants.
+        values: the tensors to which the gradients belong, computed with the receivers' current parameters: embeddings
+            (B, D_m), and the parameters of the top.
+        gradients: the gradients of the values, of the same shapes, constants.
         amplification: c, a scalar.
         loss: the mean loss of the batch, a scalar.
-        notes: what is logged beside it.
+        notes: further values to log, by name.
     """
 
     values: list[Tensor]
@@ -44,13 +44,14 @@ class EventMessage(NamedTuple):
 def send_message(
     module: "CascadeVFL", batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
 ) -> EventMessage:
-    """What the active party of an event sends.
+    """Compute the messages of an event's active party.
 
-    The first half is the active party's, with everything as it was at START; the second is the receivers', now.
+    The first half is the computation of the active party, with all parameters as at START. The second half is the
+    computation of the receivers, with their current parameters.
     """
     replica, learning = module.memory.replicas.of[event.party], plan.round.learning
     leaves, computed = collect(module, replica, batch, event, plan.round)
-    roster = module.planner.seen_from(event.party)
+    roster = module.roster.joined_by(event.party)
     value, exchange = module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
     output = replica.top(module.join(value, exchange.aggregate.columns))
     loss = module.objective.loss(output, labels_of(batch))
@@ -60,10 +61,10 @@ def send_message(
         _amplification(module, loss.detach(), replica) if event.party in module.amplified else torch.ones_like(loss)
     )
 
-    # dropout as at START; and the same bottoms run, because their masks are drawn one after the other
+    # the dropout masks of START: the same seed, and the same bottoms run, because masks are drawn one after the other
     seed_torch(module.device, module.seed, "networks", names.stage, names.round, module.global_rank)
     now = module.bottoms.some(batch.features, computed)
-    if batch.present is not None and module.aggregator.wire is not None:  # zeros stood for rows that are not held
+    if batch.present is not None and module.aggregator.wire is not None:  # rows that a party does not hold were zeros
         for i, m in enumerate(learning):
             gradients[i] = gradients[i] * batch.present[:, m, None]
     values = [now[m] for m in learning] + (_trained(module.top) if plan.steps else [])
@@ -73,10 +74,10 @@ def send_message(
 def collect(
     module: "CascadeVFL", replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The embeddings (B, D_m) that the active party joins, as leaves to take gradients of, and who computed any."""
+    """The embeddings (B, D_m) that the active party joins, as leaves with gradients, and the parties that ran."""
     parties, in_the_clear = module.roster.parties, module.aggregator.wire is None
     computed = tuple(range(parties))
-    if in_the_clear:  # embeddings that nobody reads are not computed
+    if in_the_clear:  # only embeddings that are read are computed
         computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
     with torch.no_grad():
         if len(computed) < parties:
@@ -97,7 +98,7 @@ def _fill(
     event: Event,
     plan: RoundPlan,
 ) -> tuple[Tensor, ...]:
-    """The policy's stand-ins for those who were not in time; what was late is remembered from when it comes."""
+    """Replace missing embeddings by the policy; late embeddings are stored for use from the time of their arrival."""
     module.memory.receive(event.party, event.start)
     for party, after in plan.late.items():
         module.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
@@ -110,7 +111,7 @@ def _fill(
 
 
 def _amplification(module: "CascadeVFL", loss: Tensor, replica: Replica) -> Tensor:
-    """The factor c = max(1, q F^(q-1)), with the parameters that the embeddings came from."""
+    """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
     objective = loss + module.decay * half_squares(list(replica.bottoms.parameters()))
     return (module.q * objective.clamp(min=0.0) ** (module.q - 1)).clamp(min=1.0)
 

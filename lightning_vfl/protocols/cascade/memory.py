@@ -1,4 +1,4 @@
-"""What cascade training keeps between events: replicas, the latest embeddings, and embeddings that are on the way."""
+"""The state of cascade training between events: replicas, latest embeddings, and embeddings in transit."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from lightning_vfl.protocols.cascade.replicas import Replicas
 
 
 class Late(NamedTuple):
-    """An embedding (B, D_m) that was not in time, and the virtual moment at which it comes."""
+    """A late embedding (B, D_m), and the virtual time of its arrival."""
 
     moment: float
     party: int
@@ -21,7 +21,7 @@ class Late(NamedTuple):
 
 
 class CascadeMemory(Memory):
-    """The replicas of the active parties, and what the policy for the missing remembers.
+    """The replicas of the active parties, and the memory of the policy for missing embeddings.
 
     Args:
         missing: the policy.
@@ -29,24 +29,24 @@ class CascadeMemory(Memory):
 
     def __init__(self, missing: MissingPolicy) -> None:
         self.latest = missing.memory
-        self.late: dict[int, list[Late]] = {}  # on the way to each active party
-        self._replicas: Replicas | None = None  # before a fit
+        self.late: dict[int, list[Late]] = {}  # embeddings in transit, by receiving active party
+        self._replicas: Replicas | None = None  # None before a fit
         self._resumed: dict[int, dict[str, Any]] = {}
 
     @property
     def replicas(self) -> Replicas:
         """The replicas, once the training has started."""
         if self._replicas is None:
-            raise RuntimeError("the replicas are made when the training starts")
+            raise RuntimeError("there are no replicas before the training starts; read them after on_train_start")
         return self._replicas
 
     def start_over(self) -> None:
-        """A fit begins: nothing is on the way, and no replicas are to be taken up unless ``load`` follows."""
+        """Clear the memory for a new fit; ``load`` may restore it afterwards."""
         self.late.clear()
         self._resumed = {}
 
     def begin(self, replicas: Replicas) -> bool:
-        """Keep these replicas from now on, in the state that was loaded; gives whether there was one."""
+        """Store new replicas, in the loaded state if there is one; returns whether there was one."""
         self._replicas = replicas
         resumed, self._resumed = self._resumed, {}
         if resumed:
@@ -54,12 +54,12 @@ class CascadeMemory(Memory):
         return bool(resumed)
 
     def send(self, joiner: int, message: Late) -> None:
-        """An embedding sets out to an active party, and comes too late."""
+        """Store a late embedding that is in transit to an active party."""
         if self.latest is not None:
             self.late.setdefault(joiner, []).append(message)
 
     def receive(self, joiner: int, now: float) -> None:
-        """Remember what has come to an active party until now."""
+        """Write the embeddings that have arrived at an active party until ``now`` into the policy's memory."""
         on_the_way = sorted(self.late.get(joiner, []), key=lambda message: message.moment)
         come = [message for message in on_the_way if message.moment <= now]
         if self.latest is not None:

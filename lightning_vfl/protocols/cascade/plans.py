@@ -1,4 +1,4 @@
-"""A period of an active party, planned before anything is computed: who answers, who learns, how long it takes."""
+"""The plan of an active party's period, made before any computation: who answers, who learns, and its duration."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ Rounds = Callable[[RoundCosts, Tensor, RoundOutcome, RoundOutcome, Callable[[Ten
 
 
 class Networks(NamedTuple):
-    """What events cost for: FLOPs of a record, and numbers in the top."""
+    """The sizes that determine an event's costs: FLOPs of a record, and numbers in the top."""
 
     bottoms: list[Work]
     top: Work
@@ -33,13 +33,13 @@ class Networks(NamedTuple):
 
 @dataclass(frozen=True)
 class EventPlan:
-    """What is going to happen in a period.
+    """The plan of a period.
 
     Args:
-        round: the collection and the delivery; its seconds are those from START to END.
-        there: whether the active party is; without it, nothing happens in this period.
-        steps: the collaborator gets the top's gradient and steps.
-        returns: the active party gets the top back.
+        round: the collection and the delivery; its seconds are the time from START to END.
+        there: whether the active party is present; if it is absent, the period is idle.
+        steps: whether the collaborator receives the top's gradient and steps.
+        returns: whether the active party receives the new top.
     """
 
     round: RoundPlan
@@ -49,26 +49,26 @@ class EventPlan:
 
     @property
     def changes(self) -> bool:
-        """Whether anybody learns."""
+        """Whether any network learns."""
         return bool(self.round.learning) or self.steps
 
 
 class EventPlanner:
-    """Costs and outcomes of periods, each seen from the active party that the others send to.
+    """Costs and outcomes of periods, each for the active party that receives the embeddings.
 
-    What the active party tells itself travels nowhere. Its period is as many times longer as it is slower in all it
-    does: computing, and sending.
+    Messages from the active party to itself have no traffic. A slow active party is slower in computing and in sending,
+    and its period is longer by the same factor.
 
     Args:
-        aggregator: how embeddings are joined.
-        roster: who takes part.
-        networks: their sizes.
-        clock: seconds of bytes and FLOPs.
-        faults: what goes wrong; event c makes the requests 2c (collect) and 2c + 1 (deliver) of everybody.
+        aggregator: joins the embeddings.
+        roster: the parties.
+        networks: the sizes of the networks.
+        clock: converts bytes and FLOPs into seconds.
+        faults: the faults; event c makes the requests 2c (collect) and 2c + 1 (deliver) of all parties.
         rounds: plans a collection under the protocol's waiting rule and policy.
-        slower: active party -> share s by which it is slower; its periods are 1 / (1 - s) as long.
-        amplifies: the active parties that are told the regularisers, and send a factor along.
-        keeps_late: embeddings that come too late are remembered, and their senders answered.
+        slower: active party -> share s by which it is slower; its periods are 1 / (1 - s) times as long.
+        amplifies: the active parties that receive the regularisers and send a factor.
+        keeps_late: whether late embeddings are stored and their senders receive an answer.
     """
 
     def __init__(
@@ -96,12 +96,15 @@ class EventPlanner:
         self._ids: dict[tuple[int, int], Leg] = {}
         self._faultless: dict[tuple[int, int], EventPlan] = {}
 
-    def seen_from(self, party: int) -> Roster:
-        """The parties in an event of this one."""
-        return replace(self.roster, active=party)
-
     def plan(self, number: int, party: int, rows: int, held: Tensor | None = None) -> EventPlan:
-        """Event ``number``, a period of ``party`` with so many records; ``held`` (M,) bool holds one of them."""
+        """The plan of event ``number``, a period of ``party``.
+
+        Args:
+            number: of the event.
+            party: the active party.
+            rows: records in the batch.
+            held: (M,) bool, the parties that hold at least one of these records; None: all parties.
+        """
         opening = self._opening_seconds(number, party, rows)
         if self.faults.models or held is not None:
             return self._planned(number, party, rows, opening, held)
@@ -117,14 +120,14 @@ class EventPlanner:
         held = everybody if held is None else held
         collect, deliver = self.faults.at(2 * number, self.roster), self.faults.at(2 * number + 1, self.roster)
         there = bool(collect.announced[party] & collect.sends[party])
-        if not there:  # it wakes up when its period would have ended
+        if not there:  # an absent party begins again when its period would have ended
             nothing = RoundOutcome.nothing(self.roster)
             round = self.rounds(costs, held, nothing, nothing, self._takes_part(party))
             seconds = (opening + round.seconds + self._beyond(costs, round, nothing, party)) * self._stretch(party)
             idle = replace(round, learners=~everybody, answered=~everybody, seconds=seconds)
             return EventPlan(idle, there=False, steps=False, returns=False)
         forward = _at_home(collect, party)
-        served = torch.ones_like(deliver.hosts)  # by the active party itself
+        served = torch.ones_like(deliver.hosts)  # the active party itself serves the bottoms
         backward = replace(_at_home(deliver, party), hosts=served, delay=deliver.delay)
         round = self.rounds(costs, held, forward, backward, self._takes_part(party))
         stretch = self._stretch(party)
@@ -132,12 +135,12 @@ class EventPlanner:
         steps = bool(deliver.hosts[0] & deliver.links[party, 0]) and not round.skipped
         more = 0.0
         if not round.skipped:
-            more = costs.server * (float(collect.slowdown[party]) - 1.0)  # the round's server is no machine apart
+            more = costs.server * (float(collect.slowdown[party]) - 1.0)  # the active party is the round's server
             more += self._beyond(costs, round, backward, party)
         round = replace(round, seconds=(opening + round.seconds + more) * stretch)
         if self.keeps_late and late:
             round = replace(round, late=late)
-            if not round.skipped:  # who was late learns from the gradient of what stood in for it
+            if not round.skipped:  # a late party learns from the gradient of its replacement
                 reached = deliver.receives & deliver.links[:, 0]
                 was_late = torch.zeros_like(reached)
                 was_late[list(late)] = True
@@ -146,17 +149,20 @@ class EventPlanner:
         return EventPlan(round, there=True, steps=steps, returns=steps and bool(deliver.receives[party]))
 
     def _beyond(self, costs: RoundCosts, round: RoundPlan, backward: RoundOutcome, party: int) -> float:
-        """By how much the top's way to the collaborator and back ends after the last bottom has learnt."""
+        """The seconds between the last bottom's update and the return of the top from the collaborator."""
         learning = (costs.answering + costs.backward * backward.slowdown).where(round.learners, 0.0)
         way = sum(float(self.clock.transfer(leg)[party]) for leg in self.top_legs(party))
         return max(0.0, float(learning[party] + backward.delay[party]) + way - float(learning.max()))
 
     def _stretch(self, party: int) -> float:
-        return float(1 / (1 - Fraction(str(self.slower.get(party, 0.0)))))  # 20 for 0.95, and not 19.999
+        return float(1 / (1 - Fraction(str(self.slower.get(party, 0.0)))))  # exactly 20 for 0.95, not 19.999
 
     def _takes_part(self, party: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """Whose embeddings the party can join; of a hidden sum it knows its own part, so two others have to be in."""
-        roster = self.seen_from(party)
+        """The rule for which embeddings the party can join.
+
+        The party knows its own part of a hidden sum, so at least two other parties must be in the sum.
+        """
+        roster = self.roster.joined_by(party)
 
         def usable(called: Tensor, arrived: Tensor) -> Tensor:
             there = self.wire.takes_part(called, arrived, roster)
@@ -169,16 +175,16 @@ class EventPlanner:
     # ---- traffic
 
     def costs(self, party: int, rows: int) -> RoundCosts:
-        """Seconds of a faultless collection and delivery."""
+        """The costs of a faultless collection and delivery."""
         if (party, rows) not in self._costs:
             self._costs[party, rows] = self._costs_of(party, rows)
         return self._costs[party, rows]
 
     def _costs_of(self, party: int, rows: int) -> RoundCosts:
-        networks, roster = self.networks, self.seen_from(party)
+        networks, roster = self.networks, self.roster.joined_by(party)
         legs = [_without(leg, party) for leg in self.wire.legs(rows, networks.widths, (), roster)]
         downlink = _without(self.wire.downlink(rows, networks.widths, roster), party)
-        if party in self.amplifies:  # Algorithm 1, lines 8 to 10; the factor travels with the gradients
+        if party in self.amplifies:  # Algorithm 1, lines 8 to 10; the factor is sent with the gradients
             one = _without(_leg("regularisers", "server", torch.ones(roster.parties, dtype=torch.int64)), party)
             legs.append(replace(one, gate=Gate.PREVIOUS))
             downlink = replace(downlink, elements=downlink.elements + one.elements)
@@ -195,13 +201,13 @@ class EventPlanner:
         )
 
     def top_legs(self, party: int) -> tuple[Leg, Leg]:
-        """The top's gradient to the collaborator, and the top back."""
+        """The legs of the top's gradient to the collaborator, and of the top back to the active party."""
         elements = torch.zeros(self.roster.parties, dtype=torch.int64)
         elements[party] = self.networks.top_size
         return _leg("top gradients", "server", elements), _leg("top", "parties", elements)
 
     def ids(self, party: int, rows: int) -> Leg:
-        """Which records the party asks the others for (Algorithm 1, line 12)."""
+        """The leg of the record ids that the party sends to the others (Algorithm 1, line 12)."""
         if (party, rows) not in self._ids:
             elements = torch.zeros(self.roster.parties, dtype=torch.int64)
             elements[party] = (self.roster.parties - 1) * rows
@@ -210,10 +216,10 @@ class EventPlanner:
         return self._ids[party, rows]
 
     def _opening_seconds(self, number: int, party: int, rows: int) -> float:
-        """What passes before anybody computes: the choice of records, and what the aggregator begins with."""
+        """The seconds before any computation: the record ids and the aggregator's opening."""
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         opening = self.aggregator.opening
-        roster = self.seen_from(party)
+        roster = self.roster.joined_by(party)
         own = () if opening is None else opening.legs(rows, roster, everybody, number, number - 1)
         legs = own if any(leg.kind == IDS for leg in own) else (self.ids(party, rows), *own)
         waits = [
@@ -223,7 +229,7 @@ class EventPlanner:
 
 
 def _late(costs: RoundCosts, round: RoundPlan, forward: RoundOutcome) -> dict[int, float]:
-    """Who has answered the collection, but too late, and when."""
+    """The parties that answered the collection too late, with the times of their answers."""
     answered = round.sent[0] & forward.links[:, 0] & ~round.roll.included
     if not answered.any():
         return {}
@@ -238,14 +244,14 @@ def _leg(kind: str, to: str, elements: Tensor) -> Leg:
 
 
 def _without(leg: Leg, party: int) -> Leg:
-    """What this party sends itself travels nowhere."""
+    """The leg without the messages of this party to itself."""
     elements = leg.elements.clone()
     elements[party] = 0
     return replace(leg, elements=elements)
 
 
 def _at_home(outcome: RoundOutcome, party: int) -> RoundOutcome:
-    """Between the active party and itself nothing is late or lost."""
+    """The outcome without delays and losses between the active party and itself."""
     here = torch.zeros_like(outcome.sends)
     here[party] = True
     return replace(

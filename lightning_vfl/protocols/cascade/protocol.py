@@ -1,4 +1,4 @@
-"""CascadeVFL: several active parties hold the labels, and train asynchronously with replicas of one top (CVFL)."""
+"""CascadeVFL: several active parties hold the labels and train asynchronously with replicas of one top (CVFL)."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,62 +36,66 @@ if TYPE_CHECKING:
 
 
 class CascadeVFL(RoundVFL):
-    r"""Cascade training with labels that several parties hold: CVFL.
+    r"""Cascade training with several label holders: CVFL.
 
-    L **active parties** hold disjoint sets of labels (``LabelPartition``; without one, the M parties share them out
-    evenly); every party has a bottom, a **collaborator** the global top w_0, and every active party a replica of it.
-    Active parties work side by side, each in periods of its own length. At the START of a period it picks a batch of
-    its own labelled records, collects the embeddings of all parties, and takes loss and gradients with the replica that
-    it was last sent. At the END its messages are delivered: the gradient of an embedding to the bottom it came from,
-    which carries it through the Jacobian at its CURRENT parameters, and the top's gradient to the collaborator, which
-    steps and sends w_0 back. Nobody waits for other active parties, so messages are out of date by what others have
-    done in between; ``train/staleness_mean`` and ``train/staleness_max`` say how many steps the collaborator has taken
-    since it sent the replica that a message was taken with.
+    L **active parties** hold disjoint sets of labels (``LabelPartition``; without one, the labels are split evenly
+    among the M parties). Every party has a bottom. A **collaborator** has the global top w_0, and every active party
+    has a replica of w_0. The active parties work in parallel, each in periods of its own length. At the START of a
+    period, the active party picks a batch of its own labelled records, collects the embeddings of all parties, and
+    computes loss and gradients with its latest replica. At the END, its messages are delivered. Each bottom receives
+    the gradient of its embedding and multiplies it by the Jacobian at its CURRENT parameters. The collaborator receives
+    the top's gradient, steps, and sends w_0 back. Active parties do not wait for each other, so messages are stale:
+    ``train/staleness_mean`` and ``train/staleness_max`` count the collaborator's steps since it sent the replica with
+    which a message was computed.
 
-    An active party minimises F_l = mean loss + λ Σ r(θ_m), r(θ) = ½|θ|², a slow one F_l^q: its message is multiplied by
-    c = max(1, q F_l^(q-1)), logged as ``train/amplification``. Slow are those in ``slower`` and the stragglers among
-    the active parties that fault models name. Where label counts differ, events weigh N_l L / N.
+    An active party minimises F_l = mean loss + λ Σ r(θ_m), r(θ) = ½|θ|². A slow active party minimises F_l^q: its
+    message is multiplied by c = max(1, q F_l^(q-1)), logged as ``train/amplification``. Slow active parties are those
+    in ``slower`` and those that a fault model names as stragglers. If label counts differ, an event has the weight
+    N_l L / N.
 
-    One END is one mini-batch is one optimiser step. The loss that is stepped on is a surrogate, whose gradient is what
-    the messages say; ``train/loss`` is the mean loss of the batch. An epoch is Σ⌊N_l / B⌋ events (one of
-    a party with fewer than B labels).
+    One END uses one mini-batch and makes one optimiser step. The optimiser steps on a surrogate loss, whose gradient
+    equals the messages; ``train/loss`` is the mean loss of the batch. An epoch has Σ⌊N_l / B⌋ events (one event for a
+    party with fewer than B labels).
 
-    Faults: event c makes the requests 2c (collect) and 2c + 1 (deliver) of everybody. The waiting rule closes the
-    collection. Under a policy that remembers (``Stale``), the embeddings of those who were late are used from the time
-    that they come, and they learn from the gradient of what stood in for them. The active party itself reads
-    ``announced`` and ``sends`` of its own (away: an idle period); its connection, and the host, are the collaborator's:
-    while these are down bottoms learn and w_0 does not, and its replica stays.
+    Faults: event c makes the requests 2c (collect) and 2c + 1 (deliver) of all parties. The waiting rule ends the
+    collection. Under a policy with memory (``Stale``), a late embedding is used from the time of its arrival, and a
+    late party learns from the gradient of its replacement. If the active party's own ``announced`` or ``sends`` is
+    false, its period is idle. Its connection and the host are those to the collaborator: while one of these is down,
+    the bottoms learn, but w_0 and the replica do not change.
 
-    Guarantee: what an active party sends depends on the labels of others only through parameters. Who does not learn
-        from an event keeps parameters and optimiser state. Dropout in a bottom is the same at START and END.
-    Not guaranteed: privacy of labels against gradients, which are in the clear; hidden embeddings against the active
-        party's own knowledge (its own part of a sum is no secret to it); several processes (refused). Privacy is
-        charged at the END, so a fit ends with up to L collections under way that nobody has been charged for.
+    Guarantee: an active party's messages depend on the labels of other parties only through parameters. Parties that do
+        not learn from an event keep their parameters and optimiser state. Dropout in a bottom is the same at START and
+        END.
+    Not guaranteed: privacy of labels, because gradients are sent in the clear. Hidden embeddings are not hidden from
+        what the active party knows (it knows its own part of a sum). Several processes (refused). Privacy is charged at
+        the END, so a fit ends with up to L collections in progress that are not charged.
 
     Args:
-        aggregator: how an active party joins embeddings: any that sends them, hidden or not, to one place.
+        aggregator: joins the embeddings at an active party: any aggregator that sends embeddings, hidden or not, to one
+            place.
         bottom: as in ``VFLModule``.
         top: as in ``VFLModule``.
         width: as in ``VFLModule``.
-        variant: ``async``; ``sync``: nobody begins a period before the slowest has ended, with the replicas refreshed
-            together; ``single``: only party ``alone`` has labels; ``centralized``: all features and labels are in one
-            place, nothing is sent, and the same networks are trained by plain mini-batches.
+        variant: ``async``; ``sync``: all periods begin together, after the slowest has ended, and all replicas are
+            refreshed together; ``single``: only the labels of party ``alone`` are used; ``centralized``: all features
+            and labels are in one place, no message is sent, and the same networks are trained by plain mini-batches.
         alone: the party of ``single``.
-        slower: active party -> s: it is slower by this share in all it does, its period is 1 / (1 - s) as long.
-        q: the exponent of slow active parties, 1 or more.
+        slower: active party -> s, the share by which it is slower in computing and sending; its period is 1 / (1 - s)
+            times as long.
+        q: the exponent of slow active parties, at least 1.
         decay: λ.
         waiting: when an active party stops waiting for embeddings; None: ``WaitForAll()``.
-        missing: what happens about the missing; None: ``Exclude()``.
-        limit_bytes: the largest replicas that are kept, L times all parameters.
-        settings: those of ``VFLModule``; without ``optimizer`` it is Adam, which undoes most of c.
+        missing: the policy for missing embeddings; None: ``Exclude()``.
+        limit_bytes: the largest allowed size of all replicas, L times all parameters.
+        settings: settings of ``VFLModule``; the default ``optimizer`` is Adam, which cancels most of the effect of c.
 
     Raises:
         ConfigurationError: before training.
 
     References:
         Xia, Li, Zhang, Wu, Yuan, "A Vertical Federated Learning Framework for Horizontally Partitioned Labels" (CVFL):
-        Algorithms 1 to 3, equations 2 and 3, section 5 for the variants. The scan prints the bound below which q does
-        not act as q^(1-q); q F^(q-1) = 1 is at F = q^(1/(1-q)).
+        Algorithms 1 to 3, equations 2 and 3, section 5 for the variants. The paper's scan gives q^(1-q) as the bound on
+        F below which q has no effect; q F^(q-1) = 1 holds at F = q^(1/(1-q)).
     """
 
     def __init__(
@@ -112,18 +116,18 @@ class CascadeVFL(RoundVFL):
     ) -> None:
         super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
         if not q >= 1:
-            raise ConfigurationError(f"q {q} would hold slow parties back; use 1 or more")
+            raise ConfigurationError(f"q must be at least 1; got {q}, which would weaken the messages of slow parties")
         if not decay >= 0:
-            raise ConfigurationError(f"decay {decay} would make parameters grow; use 0 or more")
+            raise ConfigurationError(f"decay must be 0 or more; got {decay}, which would make parameters grow")
         for party, share in (slower or {}).items():
             if not 0 <= share < 1:
                 raise ConfigurationError(
-                    f"slower gives party {party} the share {share}, with which it would never end; use 0 to less than 1"
+                    f"slower must be at least 0 and less than 1 for every party; got {share} for party {party}"
                 )
         if self.active is not None:
             raise ConfigurationError(
-                "active names one party with all labels; in CascadeVFL the data say who holds which: leave active out, "
-                "and give the data a LabelPartition"
+                "active names one party with all labels, but CascadeVFL takes the label holders from the data; leave "
+                "out active, and give the data a LabelPartition"
             )
         refuse_parts(aggregator, self.missing)
         self.variant = variant_of(variant, alone)
@@ -142,7 +146,7 @@ class CascadeVFL(RoundVFL):
 
     @property
     def counts(self) -> CascadeCounts:
-        """What is counted of events."""
+        """The event counts."""
         counts: CascadeCounts = self.books.own
         return counts
 
@@ -152,19 +156,20 @@ class CascadeVFL(RoundVFL):
         super().configure_model()
         if self.roster.shared:
             raise ConfigurationError(
-                f"CascadeVFL has no rule for the bottom that parties {list(self.roster.shared[0])} share; use SplitVFL"
+                f"CascadeVFL does not support shared bottoms, but parties {list(self.roster.shared[0])} share one; use "
+                "SplitVFL"
             )
         if self.variant.distributed:
             refuse_running_statistics(self.top)
         refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
-        """The ends of everybody's periods; whole batches only, with and without ``drop_last``."""
+        """The ENDs of all active parties' periods; only whole batches, with and without ``drop_last``."""
         shares = self._shares(records)
         if batch_size > (most := max(map(len, shares.values()))):
             raise ConfigurationError(
-                f"batch_size {batch_size} exceeds the {most} labels of the active party that holds most; lower it to "
-                f"at most {most}"
+                f"batch_size must be at most {most}, the largest number of labels that an active party holds; got "
+                f"{batch_size}"
             )
         total = sum(map(len, shares.values()))
         self._weights = {party: len(own) * len(shares) / total for party, own in shares.items()}
@@ -186,7 +191,7 @@ class CascadeVFL(RoundVFL):
             seed,
             seconds,
             self.variant.together,
-            self.clock.seconds,  # a second fit goes on where the first has ended
+            self.clock.seconds,  # a second fit starts where the first has ended
             self.counts.begun,
             self.counts.periods,
         )
@@ -210,7 +215,7 @@ class CascadeVFL(RoundVFL):
         )
 
     def _shares(self, records: RecordSource) -> "dict[int, NDArray[np.int64]]":
-        """Active party -> positions of the records whose labels it learns from."""
+        """Active party -> positions of the records with the labels that it trains on."""
         if records.label_holders is None:
             holders = even_shares(len(records), self.roster.parties, self.seed, "labels")
         else:
@@ -218,7 +223,8 @@ class CascadeVFL(RoundVFL):
         shares = {int(party): np.flatnonzero(holders == party) for party in np.unique(holders[holders >= 0])}
         if not shares:
             raise ConfigurationError(
-                f"none of the {len(records)} training records has a label that a party holds; share their labels out"
+                f"no party holds a label of the {len(records)} training records; give the data a LabelPartition that "
+                "assigns labels"
             )
         strangers = sorted(party for party in self.slower if party not in shares)
         if strangers and self.variant.distributed:
@@ -228,19 +234,19 @@ class CascadeVFL(RoundVFL):
         return self.variant.choose(shares)
 
     def on_fit_start(self) -> None:
-        """Refuse what cannot train, then make room for the replicas."""
+        """Refuse unsuitable settings, then make the replicas."""
         refuse_several_processes(self.joint, "CascadeVFL serves one event at a time in one process; use devices: 1")
-        refuse_scaler(self.trainer, "messages are taken before a loss could be scaled")
+        refuse_scaler(self.trainer, "a loss cannot be scaled, because messages are computed before the loss")
         trained = self.counts.variant
         if self.trainer.ckpt_path is not None and trained not in ("", self.variant.name):
             raise ConfigurationError(
-                f"the checkpoint was trained with variant: {trained}, this model has {self.variant.name}; resume with "
-                "the same"
+                f"the checkpoint was trained with variant: {trained}, but this model has {self.variant.name}; resume "
+                "with the same variant"
             )
         if self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]  # set in Trainer.__init__
             raise ConfigurationError(
-                "reload_dataloaders_every_n_epochs would begin all periods anew while messages are under way; leave it "
-                "at 0"
+                "reload_dataloaders_every_n_epochs must be 0, because a new loader would restart all periods while "
+                "messages are in transit"
             )
         self.counts.variant = self.variant.name
         self.memory.start_over()
@@ -255,7 +261,7 @@ class CascadeVFL(RoundVFL):
         return self._memory
 
     def on_train_start(self) -> None:
-        """Everybody begins with the networks as they are, or as they were when its period began."""
+        """Give every active party a replica of the current networks, or the replica of a checkpoint."""
         super().on_train_start()
         parties = self.active_parties if self.variant.distributed else ()
         if not self.memory.begin(Replicas(parties, self.bottoms, self.top)):
@@ -263,17 +269,17 @@ class CascadeVFL(RoundVFL):
             self.counts.sent_back.clear()
 
     def on_train_end(self) -> None:
-        """A later fit counts its first epoch anew."""
+        """Reset the epoch's counts: a later fit starts its first epoch from zero."""
         super().on_train_end()
         self.counts.staleness = Staleness()
 
-    def readers(self) -> tuple[int | None, ...]:
+    def joiners(self) -> tuple[int | None, ...]:
         return self.active_parties if self.variant.distributed else ()
 
     # ---- one event
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """The END of a period."""
+        """Run the END of a period."""
         event, counts = needed_event(batch, self), self.counts
         counts.begun = max(counts.begun, event.number + 1)
         counts.periods = max(counts.periods, event.request + 1)
@@ -289,7 +295,7 @@ class CascadeVFL(RoundVFL):
             charge_round(self, plan.round, batch, party)
         begin = partial(self._begin_periods, event.refresh)
         if not plan.changes:
-            if plan.round.late:  # what comes late is remembered all the same
+            if plan.round.late:  # late embeddings are stored in any case
                 collect(self, self.memory.replicas.of[party], batch, event, plan.round)
             return Step(None, after_optimizer=begin)
         message = send_message(self, batch, event, names, plan)
@@ -301,7 +307,7 @@ class CascadeVFL(RoundVFL):
         return Step(stepped, plan.round.learning, message.notes, logged=message.loss, after_optimizer=begin)
 
     def _step_in_one_place(self, batch: VerticalBatch) -> Step:
-        """A mini-batch where there is nobody to send anything to."""
+        """Train on a mini-batch without messages (``centralized``)."""
         self.books.mini_batches += self.roster.parties
         loss = self.rank_loss(self.output_in_the_clear(batch), batch)
         return Step(loss + self.decay * half_squares(list(self.bottoms.parameters())), logged=loss)
@@ -311,7 +317,7 @@ class CascadeVFL(RoundVFL):
         return sum(map(sum, (*bottoms, top)))
 
     def _begin_periods(self, parties: tuple[int, ...]) -> None:
-        """After the step, whoever begins a period takes note of everybody's parameters."""
+        """After the step, refresh the replicas of the parties that begin a period."""
         for party in parties:
             returned = self.counts.sent_back.pop(party, False)
             self.memory.replicas.refresh(party, returned)
@@ -321,13 +327,13 @@ class CascadeVFL(RoundVFL):
     # ---- books
 
     def _enter(self, plan: EventPlan, party: int, rows: int, names: RoundNames) -> None:
-        """Enter what the period has sent."""
+        """Count the traffic of the period."""
         self.counts.sent_back[party] = plan.returns
         if not plan.there:
             return
         meter, round = self.books.meter, plan.round
         if round.roll.called.any():
-            self.enter_opening(rows, names, round.roll.called, self.planner.seen_from(party))
+            self.enter_opening(rows, names, round.roll.called, self.roster.joined_by(party))
         if self.aggregator.opening is None:
             meter.add(self.planner.ids(party, rows))
         self.books.enter_traffic(round, self.planner.costs(party, rows))
@@ -341,7 +347,7 @@ class CascadeVFL(RoundVFL):
             self.counts.version += 1
 
     def _log_staleness(self) -> None:
-        """How stale the messages of the epoch were."""
+        """Log the staleness of the epoch's messages."""
         staleness = self.counts.staleness
         figures = {"train/staleness_mean": staleness.mean(), "train/staleness_max": float(staleness.most)}
         self.log_dict(figures, on_step=False, on_epoch=True, batch_size=1)
@@ -351,8 +357,11 @@ class CascadeVFL(RoundVFL):
         if self.wire.traits.visible or not self.variant.distributed:
             return super().protection(uploads)
         others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
-        return f"of the other parties' sum, as who joins it knows its own part: {wire_of(others).protection(uploads)}"
+        return (
+            "for the sum of the other parties, because the party that joins it knows its own part: "
+            f"{wire_of(others).protection(uploads)}"
+        )
 
     def requests_made(self) -> int:
-        """Two for each event that has begun."""
+        """Two requests for each event that has begun."""
         return 2 * (self.counts.begun + len(self.active_parties))

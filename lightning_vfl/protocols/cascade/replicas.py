@@ -1,4 +1,4 @@
-"""What each active party has last seen of everybody's parameters."""
+"""The active parties' copies of the networks."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -14,7 +14,7 @@ from lightning_vfl.networks.bank import PartyBank
 
 @dataclass
 class Replica:
-    """Networks as they were when a period began: the parties' bottoms then, and the top that the party has then."""
+    """The networks at the START of a period: the parties' bottoms, and the active party's replica of the top."""
 
     bottoms: PartyBank
     top: nn.Module
@@ -23,14 +23,14 @@ class Replica:
 class Replicas:
     """One copy of all networks for every active party.
 
-    A simulation keeps the bottoms of the START of a period instead of the embeddings that they gave then: it is the
-    same, and computed when it is needed. The copies are no submodules of anybody: neither optimiser nor state_dict
-    sees them; ``state`` puts them into checkpoints that can be resumed.
+    The simulation stores the bottoms at START instead of the embeddings that they computed at START. The result is the
+    same, and the embeddings are computed when they are needed. The copies are not submodules of the protocol, so
+    neither the optimiser nor state_dict contains them; ``state`` puts them into checkpoints for resuming.
 
     Args:
-        parties: the active ones.
-        bottoms: the networks that are copied, on the device where they are trained.
-        top: the collaborator's.
+        parties: the active parties.
+        bottoms: the bottoms to copy, on the device where they are trained.
+        top: the collaborator's top.
     """
 
     def __init__(self, parties: Sequence[int], bottoms: PartyBank, top: nn.Module) -> None:
@@ -42,29 +42,29 @@ class Replicas:
 
     @torch.no_grad()
     def refresh(self, party: int, top: bool = True) -> None:
-        """A party begins a period: bottoms as they are, and the global top if it was sent to it."""
+        """Copy the current bottoms for a party that begins a period, and the global top if the party received it."""
         replica, (bottoms, live_top) = self.of[party], self._live
         _copy(replica.bottoms, bottoms)
         if top:
             _copy(replica.top, live_top)
 
     def state(self) -> dict[int, dict[str, dict[str, Tensor]]]:
-        """For a checkpoint: L times all parameters."""
+        """The state for a checkpoint: L times all parameters."""
         return {
             party: {"bottoms": replica.bottoms.state_dict(), "top": replica.top.state_dict()}
             for party, replica in self.of.items()
         }
 
     def load_state(self, state: dict[int, dict[str, Any]]) -> None:
-        """Go on from there.
+        """Restore the replicas from a checkpoint.
 
         Raises:
-            ConfigurationError: if the active parties are others.
+            ConfigurationError: if the checkpoint has other active parties.
         """
         if sorted(state) != sorted(self.of):
             raise ConfigurationError(
-                f"the checkpoint has the replicas of parties {sorted(state)}, here parties {sorted(self.of)} hold "
-                "labels; resume with the same labels"
+                f"the checkpoint has replicas of parties {sorted(state)}, but in this run parties {sorted(self.of)} "
+                "hold labels; resume with the same label partition"
             )
         for party, networks in state.items():
             self.of[party].bottoms.load_state_dict(networks["bottoms"])
@@ -72,10 +72,10 @@ class Replicas:
 
 
 def refuse_above(limit_bytes: float, parties: int, bottoms: PartyBank, top: nn.Module) -> int:
-    """The bytes of so many replicas.
+    """The bytes of the replicas of ``parties`` active parties.
 
     Raises:
-        ConfigurationError: if they are more than the limit.
+        ConfigurationError: if these are more than ``limit_bytes``.
     """
     size = parties * sum(tensor.nbytes for network in (bottoms, top) for tensor in _tensors(network))
     if size > limit_bytes:

@@ -1,4 +1,4 @@
-"""Gradients that came by message, as the gradient of one scalar: what automatic optimisation can step on."""
+"""A scalar whose gradient equals the gradients in messages, so that automatic optimisation can step on it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ def surrogate(
     decay: float,
     scale: Tensor,
 ) -> Tensor:
-    """The scalar scale · (Σ <gradients, values> + decay / 2 · Σ |parameters|²), of which only these are differentiated.
+    """The scalar scale · (Σ <gradients, values> + decay / 2 · Σ |parameters|²); only values and parameters have graphs.
 
-    Its gradient carries each message through the Jacobian of its value, and adds decay · θ: the update of Algorithm 2.
+    Its gradient multiplies each message by the Jacobian of its value and adds decay · θ: the update of Algorithm 2.
 
     Args:
-        values: what messages are about: embeddings (B, D_m), parameters of the top.
-        gradients: of the same shapes, constants.
-        parameters: those that are regularised.
+        values: the tensors to which the messages belong: embeddings (B, D_m), parameters of the top.
+        gradients: the gradients in the messages, of the same shapes, constants.
+        parameters: the regularised parameters.
         decay: λ.
         scale: c, a scalar, constant.
 
@@ -44,7 +44,7 @@ def half_squares(parameters: Sequence[Tensor]) -> Tensor:
 
 
 class _Surrogate(torch.autograd.Function):
-    """One node for all of it: as sums of products it would be several for every tensor."""
+    """The surrogate as one node of the graph: sums of products would need several nodes for every tensor."""
 
     @staticmethod
     def forward(

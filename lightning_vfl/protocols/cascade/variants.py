@@ -1,4 +1,4 @@
-"""The variants of cascade training: whose labels are used, when periods begin, and whether anything is sent."""
+"""The variants of cascade training: which labels are used, when periods begin, and whether messages are sent."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ class Variant(ABC):
     """One of the systems that the paper compares (CVFL, section 5).
 
     Class data:
-        name: in recipes and checkpoints.
-        together: no active party begins a period before the slowest has ended.
-        distributed: the active parties are apart, so that messages travel.
+        name: the name in recipes and checkpoints.
+        together: whether all active parties begin their periods together, after the slowest has ended.
+        distributed: whether the active parties are separate, so that messages are sent.
     """
 
     name: ClassVar[VariantName]
@@ -31,15 +31,15 @@ class Variant(ABC):
 
     @abstractmethod
     def choose(self, shares: "Shares") -> "Shares":
-        """The labels that are learnt from, of those that parties hold: party -> positions of records.
+        """The labels used for training, from the labels that parties hold: party -> positions of records.
 
         Raises:
-            ConfigurationError: if a party that is named holds no label.
+            ConfigurationError: if a named party holds no label.
         """
 
 
 class Asynchronous(Variant):
-    """CVFL itself: every active party works in periods of its own length."""
+    """CVFL: every active party works in periods of its own length."""
 
     name = "async"
 
@@ -58,7 +58,7 @@ class Synchronous(Variant):
 
 
 class Single(Variant):
-    """One party learns from its own labels, and the labels of the others are not used.
+    """One party trains with its own labels; the labels of other parties are not used.
 
     Args:
         alone: the party.
@@ -78,7 +78,7 @@ class Single(Variant):
 
 
 class Centralized(Variant):
-    """All features and labels are in one place: the same networks, trained by plain mini-batches."""
+    """All features and labels are in one place; the same networks are trained by plain mini-batches."""
 
     name = "centralized"
     distributed = False
@@ -91,7 +91,7 @@ def variant_of(name: VariantName, alone: int) -> Variant:
     """The variant of this name.
 
     Raises:
-        ConfigurationError: if there is none.
+        ConfigurationError: if there is no variant of this name.
     """
     known: Mapping[str, Variant] = {v.name: v for v in (Asynchronous(), Synchronous(), Single(alone), Centralized())}
     if name not in known:

@@ -1,4 +1,4 @@
-"""Decoupled training, in which no gradient is sent: DVFL."""
+"""Decoupled training without messages of gradients: DVFL."""
 
 from lightning_vfl.protocols.decoupled.protocol import DecoupledVFL
 

@@ -1,4 +1,4 @@
-"""What decoupled training refuses before it begins."""
+"""Checks before decoupled training."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -19,10 +19,10 @@ def refuse_settings(
     register: str,
     table_dtype: str,
 ) -> None:
-    """Refuse settings with which somebody would learn nothing.
+    """Refuse settings with which guests, hosts or the owner would not learn.
 
     Args:
-        sizes: numbers that have to be at least 1, by name.
+        sizes: numbers that must be at least 1, by name.
         guest_epochs: as in ``DecoupledVFL``.
         replay_epochs: as in ``DecoupledVFL``.
         communicate_every: as in ``DecoupledVFL``.
@@ -30,20 +30,20 @@ def refuse_settings(
         table_dtype: as in ``DecoupledVFL``.
 
     Raises:
-        ConfigurationError: naming the first of them.
+        ConfigurationError: naming the first such setting.
     """
     for name, value in sizes.items():
         if value < 1:
-            raise ConfigurationError(f"{name} {value} leaves the owner nothing to learn from; use 1 or more")
+            raise ConfigurationError(f"{name} must be at least 1; got {value}")
     if not 1 <= communicate_every <= guest_epochs:
         raise ConfigurationError(
-            f"communicate_every {communicate_every} of guest_epochs {guest_epochs}: the guests would never send; "
-            "use at least 1 and at most guest_epochs"
+            f"communicate_every must be at least 1 and at most guest_epochs ({guest_epochs}), or guests never send; "
+            f"got {communicate_every}"
         )
     if register not in get_args(Register) or table_dtype not in get_args(TableDtype):
         raise ConfigurationError(
-            f"register {register!r} with table_dtype {table_dtype!r} is not known; use 'record' or 'message', and "
-            "'float32' or 'float16'"
+            "register must be 'record' or 'message', and table_dtype 'float32' or 'float16'; got "
+            f"{register!r} and {table_dtype!r}"
         )
     if replay_epochs < 0:
         raise ConfigurationError(f"replay_epochs must be 0 or more; got {replay_epochs}")
@@ -53,26 +53,26 @@ def refuse_short(trainer: Trainer, first: int) -> None:
     """Refuse a fit that ends before the owner's phase, which begins after ``first`` epochs.
 
     Raises:
-        ConfigurationError: naming the fewest epochs that are enough.
+        ConfigurationError: naming the smallest sufficient number of epochs.
     """
     last = trainer.max_epochs
     if last is not None and 0 <= last <= first and not trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
         raise ConfigurationError(
-            f"max_epochs {last} ends before the owner's phase begins, which is after {first} epochs (guest_epochs "
-            f"+ replay_epochs); use trainer.max_epochs {first + 1} or more"
+            f"max_epochs must be at least {first + 1}, because the owner's phase begins after {first} epochs "
+            f"(guest_epochs + replay_epochs); got {last}"
         )
 
 
 def refuse_other_settings(trained: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse to go on from a checkpoint of other settings.
+    """Refuse to resume from a checkpoint with other settings.
 
     Raises:
-        ConfigurationError: naming the first that differs.
+        ConfigurationError: naming the first setting that differs.
     """
     for name, there in trained.items():
         if there != own[name]:
             raise ConfigurationError(
-                f"the checkpoint was trained with {name} {there}, this model has {own[name]}; resume with the same"
+                f"the checkpoint was trained with {name} {there}, but this model has {own[name]}; resume with {there}"
             )
 
 
@@ -80,11 +80,11 @@ def refuse_early_stopping(trainer: Trainer) -> None:
     """Refuse early stopping that counts the epochs in which the owner learns nothing.
 
     Raises:
-        ConfigurationError: with the way to wrap it.
+        ConfigurationError: showing how to wrap the callback.
     """
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
     if any(type(callback) is EarlyStopping for callback in callbacks):
         raise ConfigurationError(
-            "EarlyStopping would count the epochs in which the owner learns nothing; wrap it: class_path "
+            "EarlyStopping would count the epochs in which the owner does not learn; wrap it: class_path "
             "DuringPhase, init_args: {phase: owner, callback: {class_path: EarlyStopping, ...}}"
         )

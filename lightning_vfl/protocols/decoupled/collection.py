@@ -1,4 +1,4 @@
-"""The owner's records: the hosts' encodings of them, which are collected once, and what that sends."""
+"""The owner's records: their encodings by the hosts, which are collected once, and the traffic of the collection."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from lightning_vfl.wire import Leg
 if TYPE_CHECKING:
     from lightning_vfl.protocols.decoupled.protocol import DecoupledVFL
 
-_ROWS = 1024  # encoded at a time
+_ROWS = 1024  # records encoded at a time
 
 
 @torch.no_grad()
@@ -21,7 +21,7 @@ def collect(module: "DecoupledVFL", data: RecordSource) -> tuple[Tensor, Tensor]
     """The hosts' encodings of all records that every guest holds; guests and hosts no longer change.
 
     Returns:
-        encodings (n, H W_h), and (N,) int64 the row of each record among them, -1: it has none.
+        encodings (n, H W_h), and (N,) int64, the row of each record in the encodings (-1: the record has no row).
     """
     every = torch.arange(len(data))
     common = every if data.present is None else every[data.present.all(1).cpu()]
@@ -34,15 +34,15 @@ def collect(module: "DecoupledVFL", data: RecordSource) -> tuple[Tensor, Tensor]
 
 
 def mean_and_scale(encodings: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the standard deviation (H W_h,) of encodings, in float64; 1 where encodings never vary."""
+    """The mean and the standard deviation (H W_h,) of encodings, in float64; 1 for constant columns."""
     mean = encodings.mean(0, dtype=torch.float64)
-    squares = sum(((part - mean) ** 2).sum(0) for part in torch.split(encodings, _ROWS))  # float64, a part at a time
+    squares = sum(((part - mean) ** 2).sum(0) for part in torch.split(encodings, _ROWS))  # float64, one part at a time
     deviation = (torch.as_tensor(squares) / len(encodings)).sqrt()
     return mean, torch.where(deviation > 1e-6, deviation, 1.0)
 
 
 def enter_collection(module: "DecoupledVFL", rows: int) -> None:
-    """Enter the final embeddings and encodings of so many records, which no fault befalls, in the books."""
+    """Count traffic and time of the final embeddings and encodings of ``rows`` records; there are no faults."""
     counts, clock, hosts = module.counts, module.clock, module.host_count
     counts.collected = True
     up = embeddings_leg("final embeddings", rows, hosts, module.embedding_widths)
@@ -54,6 +54,6 @@ def enter_collection(module: "DecoupledVFL", rows: int) -> None:
 
 
 def embeddings_leg(kind: str, rows: int, hosts: int, widths: Sequence[int]) -> Leg:
-    """Embeddings of so many records, from every guest to every host."""
+    """The leg of the embeddings of ``rows`` records, from every guest to every host."""
     nothing = torch.zeros(len(widths), dtype=torch.float64)
     return Leg(kind, "server", rows * hosts * torch.tensor(widths), 32, nothing)

@@ -1,4 +1,4 @@
-"""What decoupled training counts of guests and hosts."""
+"""The counts of decoupled training."""
 
 from dataclasses import dataclass, field
 
@@ -10,16 +10,16 @@ from lightning_vfl.simulation.meter import CommunicationMeter
 
 @dataclass
 class DecoupledCounts:
-    """What is counted of guests and hosts.
+    """The counts of DecoupledVFL.
 
     Args:
-        settings: what a fit that goes on has to have in common with the one that it continues.
-        iterations: of guests and hosts.
-        communications: rounds in which guests were to send.
+        settings: the settings that a resumed fit must share with the checkpoint.
+        iterations: iterations of guests and hosts.
+        communications: communication rounds, in which guests should send.
         collected: whether the hosts' encodings have been collected.
         host_meter: bytes that the hosts send.
-        own_seconds: (M + H,) the time that each guest and host has computed and sent.
-        begun: the virtual moment at which the training began.
+        own_seconds: (M + H,), the seconds in which each guest and host has computed and sent.
+        begun: the virtual time at which the training began.
     """
 
     settings: dict[str, int | str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Those who learn by themselves in decoupled training: all guests, or all hosts."""
+"""The local training of all guests, or of all hosts, in decoupled training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,14 +17,14 @@ Team = tuple[int, ...]
 
 
 class Learners:
-    """Encoders with a local objective, of which equal ones run in one call.
+    """Encoders with a local objective; encoders of the same architecture run in one call, as a team.
 
     Args:
-        who: ``guests`` or ``hosts``, in the names of streams.
+        who: ``guests`` or ``hosts``, for the names of streams.
         encoders: the members' networks.
-        objective: what they learn.
+        objective: the local objective.
         shapes: per-record shape of each member's input.
-        widths: of the members' embeddings.
+        widths: the widths of the members' embeddings.
     """
 
     def __init__(
@@ -56,31 +56,31 @@ class Learners:
 
         Args:
             learn: bool, by member.
-            names: of the round.
-            seed: of the run.
-            inputs: (T, B, ...) of a team of T members.
-            weights: (T, B) of the records; None: all count alike.
+            names: the names of the round's random streams.
+            seed: the seed of the run.
+            inputs: gives the inputs (T, B, ...) of a team of T members.
+            weights: gives the weights (T, B) of the records; None: equal weights.
 
         Yields:
-            the team, its losses (T,) and its embeddings (T, B, D).
+            The team, its losses (T,) and its embeddings (T, B, D).
         """
         for team in self.teams:
             if not learn[list(team)].any():
                 continue
             x = inputs(team)
-            if len(team) == 1:  # what draws in its forward pass (dropout) is never batched, and depends on nobody else
+            if len(team) == 1:  # networks with random layers (dropout) run alone, so they depend on no other member
                 seed_torch(x.device, seed, "networks", names.stage, names.round, self.who, team[0])
             draws = seed_of(seed, "local objective", names.stage, names.round, self.who)
             networks = partial(self.bank.together, team), partial(self.partners.together, team)
             yield team, *self.objective.losses(*networks, x, weights(team), partial(_generator, x.device, draws))
 
     def networks_of(self, members: Tensor) -> list[nn.Module]:
-        """The networks of these members, bool by member."""
+        """The networks of the ``members``, bool by member."""
         numbers = members.nonzero().flatten().tolist()
         return [bank.parties[number] for bank in (self.bank, self.partners) for number in numbers]
 
     def flops(self) -> Tensor:
-        """FLOPs of an iteration with one record, forward and backward, float64 by member."""
+        """FLOPs of an iteration with one record, forward and backward pass, float64 by member."""
         members = zip(self.bank.parties, self.partners.parties, self.shapes, self.widths, strict=True)
         single = [
             float(sum(work_of(encoder, shape, input_gradient=False)) + sum(work_of(beside, (width,), True)))
@@ -100,7 +100,7 @@ def guest_losses(
         return torch.stack([features[m] for m in team])
 
     for team, own, h in guests.losses(alive, names, seed, stacked):
-        if len(team) == len(alive) and alive.all():  # mostly: nothing is taken apart
+        if len(team) == len(alive) and alive.all():  # the usual case: all guests in one team
             return own, list(h.unbind(0))
         losses.update(zip(team, own.unbind(0), strict=True))
         embeddings.update(zip(team, h.unbind(0), strict=True))
@@ -118,7 +118,10 @@ def guest_losses(
 def host_losses(
     hosts: Learners, replay: ReplayBuffers, ids: Tensor, learn: Tensor, names: RoundNames, seed: int
 ) -> Tensor:
-    """Losses of the hosts that learn, (H,) bool, at least one, from what their buffers have of records (B,)."""
+    """Losses of the hosts that learn, on the rows of their buffers for the records ``ids`` (B,).
+
+    ``learn``: (H,) bool, the hosts that learn, at least one.
+    """
     known, everything = replay.known(ids)
     x = replay.read(ids).to(next(hosts.bank.parameters()).dtype)  # (1 or H, B, Σ D_m)
 

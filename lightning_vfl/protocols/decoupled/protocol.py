@@ -1,4 +1,4 @@
-"""DecoupledVFL: guests, hosts and the owner learn one after the other, and no gradient leaves anybody (DVFL)."""
+"""DecoupledVFL: guests and hosts learn by local objectives, the owner learns after them; no gradient is sent (DVFL)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,64 +33,65 @@ from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
 
 Phase = Literal["representation", "replay", "owner"]
-_KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # in one training
+_KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # as resumed
 
 
 class DecoupledVFL(VFLModule):
     r"""Decoupled vertical federated learning: DVFL.
 
-    In the phase ``representation`` every **guest** (a party with features) trains an encoder by a local objective on
-    its own columns, and each of H redundant **hosts** trains an encoder on the guests' latest embeddings side by side.
-    In the phase ``owner`` a classifier is trained on the hosts' encodings, which are collected once. Nobody is sent a
-    gradient, so nobody is held up by anybody: who crashes only misses its own updates.
+    In the phase ``representation``, every **guest** (a party with features) trains an encoder by a local objective on
+    its own columns, and each of H redundant **hosts** trains an encoder on the guests' concatenated latest embeddings.
+    In the phase ``owner``, a classifier is trained on the hosts' encodings, which are collected once. No participant
+    receives a gradient, so no participant waits for another: a participant that crashes misses only its own updates.
 
-    Guests send in every k-th epoch only. A host keeps the latest embedding of every record from every guest in a
-    replay buffer, zeros before the first has arrived, and learns from that: in every iteration of its own
-    (``host_every``), also where guests do not send, and in ``replay_epochs`` of further epochs without the guests.
+    Guests send only in every k-th epoch. A host stores the latest embedding of every record from every guest in a
+    replay buffer (zeros before the first message) and trains on the buffer: in its own iterations (``host_every``),
+    also when guests do not send, and in ``replay_epochs`` further epochs without the guests.
 
-    The phase is a function of the epoch: ``guest_epochs`` of representation, ``replay_epochs``, and the owner from then
-    to the end of the fit. All have the same number of steps. The loss of a step is the sum of the local losses, whose
-    parameters are disjoint; ``train/guest_loss``, ``train/host_loss`` and ``train/owner_loss`` are means over those who
-    learn. Records that only some guests hold are learnt from by these and the hosts; the owner learns from the
-    records that everybody holds.
+    The phase depends on the epoch: first ``guest_epochs`` of representation, then ``replay_epochs``, then the owner
+    until the end of the fit. All epochs have the same number of steps. The loss of a step is the sum of the local
+    losses, whose parameters are disjoint; ``train/guest_loss``, ``train/host_loss`` and ``train/owner_loss`` are means
+    over the participants that learn. Guests and hosts also learn from records that only some guests hold; the owner
+    learns from the records that all guests hold.
 
-    Faults: an iteration is one request to every guest and host, a communication round one to every connection. A guest
-    that is down neither learns nor sends; a connection that is down loses the message; a host that is down does not
-    learn, and nothing of that round enters its buffer. The owner's phase knows no faults.
+    Faults: an iteration is one request to every guest and host; a communication round is one request to every
+    connection. A guest that is down does not learn and does not send. A connection that is down loses the message. A
+    host that is down does not learn, and no message of that round is written to its buffer. The owner's phase has no
+    faults.
 
     Shapes: an embedding (B, D_m); the hosts' input (B, Σ D_m); an encoding (B, W_h); the owner's input (B, H W_h).
-    Units: embeddings and encodings in float32 on the wire. Virtual time: everybody has a clock of their own, a delay
-        falls on the guest's message, and the phase has taken as long as the slowest participant.
-    Guarantee: no gradient crosses a boundary between participants; a guest's update is the same to the bit whatever
-        hosts, labels and other guests are. Who does not learn in an iteration keeps parameters and optimiser state.
-    Not guaranteed: staleness by delay: a late message is written in its own iteration, and only its time is charged.
-        Privacy of embeddings, which hosts see in the clear. Several processes (refused).
+    Units: embeddings and encodings in float32 on the wire. Virtual time: every participant has its own clock, a delay
+        is added to the guest's message, and the phase takes as long as its slowest participant.
+    Guarantee: no gradient is sent between participants. A guest's update does not depend, bit for bit, on hosts, labels
+        or other guests. Participants that do not learn in an iteration keep their parameters and optimiser state.
+    Not guaranteed: staleness by delay: a late message is written in its own iteration, and only its time is counted.
+        Privacy of embeddings, which hosts receive in the clear. Several processes (refused).
 
     Args:
         bottom: makes a guest's encoder from (per-record shape, D).
         host: makes a host's encoder from (Σ D_m, W_h).
         top: makes the owner's network from H W_h.
         width: D, the embedding width of a guest.
-        widths: D_m of every guest, where they differ; None: ``width`` for all.
+        widths: D_m of every guest, if they differ; None: ``width`` for all.
         host_width: W_h, the encoding width of a host.
         hosts: H.
         guest_epochs: epochs of the phase ``representation``.
-        replay_epochs: epochs in which hosts go on learning from their buffers.
+        replay_epochs: epochs in which only hosts learn, from their buffers.
         communicate_every: k; guests send in the last of every k of their epochs. ``guest_epochs``: only once.
-        host_every: a host learns in every so many iterations.
-        guest_objective: what guests learn by themselves; None: ``Reconstruction()``.
-        host_objective: what hosts learn by themselves; None: ``Reconstruction()``.
-        standardise: the owner's network sees encodings with mean 0 and deviation 1, as of those it has collected. The
-            paper has none of it; encodings are of any scale, and a classifier learns from these in a third of the time.
-        register: what stands in for a lost message: the latest of that ``record``, or, as the paper's register has it,
-            the guest's last ``message``, whatever records it was of.
+        host_every: a host learns in every ``host_every``-th iteration.
+        guest_objective: the local objective of guests; None: ``Reconstruction()``.
+        host_objective: the local objective of hosts; None: ``Reconstruction()``.
+        standardise: scale the owner's input to mean 0 and standard deviation 1 over the collected encodings. The paper
+            does not do this; encodings can have any scale, and with it a classifier learns in a third of the time.
+        register: the replacement for a lost message: ``record``: the latest embedding of the same record; ``message``,
+            as in the paper: the guest's last message, of any records.
         table_dtype: ``float16`` halves the memory of the buffers.
-        limit_bytes: the largest buffers that are built, in all; the owner's N × H W_h encodings come on top.
-        settings: those of ``VFLModule``.
+        limit_bytes: the largest allowed size of all buffers; the owner's N × H W_h encodings need more memory.
+        settings: settings of ``VFLModule``.
 
     Raises:
-        ConfigurationError: before training, for phases that leave somebody out, buffers above the limit, groups,
-            several processes and protected evaluation.
+        ConfigurationError: before training, for phases in which a participant never learns, buffers above the limit,
+            groups, several processes and protected evaluation.
 
     References:
         Amalanshu, Sirvi, Inouye, "Decoupled Vertical Federated Learning for Practical Training on Vertically
@@ -124,7 +125,7 @@ class DecoupledVFL(VFLModule):
         sizes = {"host_width": host_width, "hosts": hosts, "host_every": host_every}
         refuse_settings(sizes, guest_epochs, replay_epochs, communicate_every, register, table_dtype)
         if self.protected_evaluation:
-            raise ConfigurationError("DecoupledVFL has no protected evaluation; use evaluate: plain")
+            raise ConfigurationError("DecoupledVFL does not support protected evaluation; use evaluate: plain")
         self._host = host
         self.host_width = host_width
         self.host_count = hosts
@@ -139,27 +140,27 @@ class DecoupledVFL(VFLModule):
         self.table_dtype = table_dtype
         self.limit_bytes = limit_bytes
         self._host_memory = HostMemory(hosts, register, table_dtype, limit_bytes)
-        self._encodings: tuple[Tensor, Tensor] | None = None  # of the owner's records, and where each stands
+        self._encodings: tuple[Tensor, Tensor] | None = None  # the owner's encodings, and the row of each record
 
     def own_books(self) -> DecoupledCounts:
         return DecoupledCounts()
 
     @property
     def counts(self) -> DecoupledCounts:
-        """What is counted of guests and hosts."""
+        """The counts of guests and hosts."""
         counts: DecoupledCounts = self.books.own
         return counts
 
     # ---- phases
 
     def phase_of(self, epoch: int) -> Phase:
-        """Who learns in this epoch."""
+        """The phase of an epoch, which decides who learns."""
         if epoch < self.guest_epochs:
             return "representation"
         return "replay" if epoch < self.guest_epochs + self.replay_epochs else "owner"
 
     def communicates(self, epoch: int) -> bool:
-        """Whether guests send in this epoch: the last of every k."""
+        """Whether guests send in this epoch, the last of every k."""
         return epoch < self.guest_epochs and (epoch + 1) % self.communicate_every == 0
 
     @property
@@ -168,7 +169,7 @@ class DecoupledVFL(VFLModule):
         return self.phase_of(self.current_epoch)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Phases:
-        """Every guest's own order of its own records; the owner's of those that all hold."""
+        """Every guest's own order of its own records, and the owner's order of the records that all guests hold."""
         present = None if records.present is None else records.present.cpu().numpy()
         return Phases(
             len(records),
@@ -189,8 +190,8 @@ class DecoupledVFL(VFLModule):
         super().configure_model()
         if self.roster.shared:
             raise ConfigurationError(
-                f"DecoupledVFL has no rule for the bottom that parties {list(self.roster.shared[0])} share; use "
-                "SplitVFL"
+                f"DecoupledVFL does not support shared bottoms, but parties {list(self.roster.shared[0])} share one; "
+                "use SplitVFL"
             )
         self.roster = replace(self.roster, hosts=self.host_count)
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
@@ -213,7 +214,7 @@ class DecoupledVFL(VFLModule):
         return self.host_count * self.host_width
 
     def on_fit_start(self) -> None:
-        """Refuse what cannot train, then make room for the buffers."""
+        """Refuse unsuitable settings, then allocate the buffers."""
         refuse_several_processes(
             self.joint,
             "DecoupledVFL keeps the hosts' buffers in one process; use devices: 1, or SplitVFL for several",
@@ -227,8 +228,8 @@ class DecoupledVFL(VFLModule):
         super().on_fit_start()
         if self.register_kind == "message" and self.datamodule.records("train").present is not None:
             raise ConfigurationError(
-                "register: message puts rows of one guest's records in the place of another's, which means nothing "
-                "where guests have records of their own; use register: record"
+                "register: message replaces rows by position, which is wrong if guests hold different records; use "
+                "register: record"
             )
         self._guest_seconds = self._guests.flops() / self.clock.speeds(self.roster.parties)
         self._host_seconds = float(self._hosts.flops()[0]) / self.clock.server_speed
@@ -244,24 +245,24 @@ class DecoupledVFL(VFLModule):
         )
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """A schedule that watches ``val/loss`` watches the owner's; before its phase that is of an untrained one."""
+        """Step a schedule that monitors ``val/loss`` only in the owner's phase; before, the owner is untrained."""
         if metric is None or self.phase == "owner":
             super().lr_scheduler_step(scheduler, metric)
 
     def on_train_epoch_start(self) -> None:
-        """Losses of a phase that is over are no values of this epoch."""
+        """Delete the logged losses of earlier phases, which are not values of this epoch."""
         super().on_train_epoch_start()
         over = {"owner": ("guest", "host"), "replay": ("guest",), "representation": ("owner",)}[self.phase]
         for who in over:
             self.trainer.callback_metrics.pop(f"train/{who}_loss", None)
 
     def on_train_end(self) -> None:
-        """A fit that was ended early may have left the owner without a single step."""
+        """Warn if the fit ended before the owner's first step."""
         super().on_train_end()
         if not self.counts.collected and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
             rank_zero_warn(
-                "the training ended before the owner's phase: its classifier has learnt nothing; go on from the "
-                "checkpoint, or let it end later"
+                "the training ended before the owner's phase, so the classifier is untrained; resume from the "
+                "checkpoint, or raise trainer.max_epochs"
             )
 
     def setup(self, stage: str) -> None:
@@ -275,18 +276,18 @@ class DecoupledVFL(VFLModule):
 
     @property
     def replay(self) -> ReplayBuffers:
-        """The hosts' buffers, from the first fit on."""
+        """The hosts' buffers, available from the first fit on."""
         return self._host_memory.buffers
 
     # ---- training
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """One iteration of everybody whose phase it is."""
+        """Run one iteration of the current phase."""
         if self.phase == "owner":
             loss = self._owner_step(batch)
             return Step(loss, notes={"train/owner_loss": loss.detach()})
         counts = self.counts
-        if counts.collected:  # a second fit: what was collected is out of date, and its time is over
+        if counts.collected:  # a second fit: collect again later, and measure seconds from now
             counts.collected, counts.begun = False, self.clock.seconds
             counts.own_seconds.zero_()
         number, counts.iterations = counts.iterations, counts.iterations + 1
@@ -321,7 +322,7 @@ class DecoupledVFL(VFLModule):
     def _communicate(
         self, ids: Tensor, embeddings: list[Tensor], alive: Tensor, hosts: Tensor, delay: Tensor
     ) -> Tensor:
-        """Guests send, hosts write; returns the seconds (M,) that it takes each guest."""
+        """Send the guests' embeddings and write the hosts' buffers; returns the seconds (M,) of each guest."""
         links = self.faults.at(self.counts.communications, self.roster).links
         self.counts.communications += 1
         self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
@@ -330,7 +331,7 @@ class DecoupledVFL(VFLModule):
         return (self.clock.transfer(leg) + delay) * alive
 
     def _owner_step(self, batch: VerticalBatch) -> Tensor:
-        """The owner's loss on encodings that were collected."""
+        """The owner's loss on the collected encodings."""
         encodings, place = self._encodings or self._collect_encodings()
         self.clock.advance(len(batch.record_ids) * self._owner_seconds)
         return self.rank_loss(self.head(encodings.index_select(0, place[batch.record_ids])), batch)
@@ -338,7 +339,7 @@ class DecoupledVFL(VFLModule):
     # ---- the owner's records
 
     def _collect_encodings(self) -> tuple[Tensor, Tensor]:
-        """The owner's encodings, entered in the books once; with ``standardise``, their mean and scale are kept."""
+        """The owner's encodings; their traffic is counted once. ``standardise`` stores their mean and scale."""
         encodings, place = self._encodings = collect(self, self.datamodule.records("train"))
         if self.standardise:
             mean, scale = mean_and_scale(encodings)
@@ -349,7 +350,7 @@ class DecoupledVFL(VFLModule):
         return encodings, place
 
     def encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
-        """(B, H W_h), the hosts' encodings; zeros stand for what a guest does not hold."""
+        """(B, H W_h), the hosts' encodings; the embedding of a record that a guest does not hold is zero."""
         joined = self.aggregator.plain(self.bottoms(features), Roll.everyone(self.roster.parties), present)
         return torch.cat(self.hosts((joined,) * self.host_count), dim=1)
 
@@ -370,7 +371,7 @@ class DecoupledVFL(VFLModule):
         return standing
 
     def requests_made(self) -> int:
-        """One a guest, host or connection and iteration."""
+        """One request for each iteration, to every guest, host or connection."""
         return self.counts.iterations
 
     def owners(self) -> Iterator[nn.Module]:

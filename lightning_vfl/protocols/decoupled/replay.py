@@ -1,4 +1,4 @@
-"""What the hosts of decoupled training have been told: their input buffers, and what stands in for a lost message."""
+"""The input buffers of the hosts in decoupled training, and the replacement of lost messages."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -14,27 +14,27 @@ Register = Literal["record", "message"]
 
 
 class ReplayBuffers(nn.Module):
-    """The input buffers of H hosts: of every record, the latest embedding of every guest, zeros before the first.
+    """The input buffers of H hosts: for every record, the latest embedding of every guest (zeros before the first).
 
-    All hosts have one table until a connection or a host fails and tells them apart; from then on each has its own.
+    All hosts share one table until a connection or a host fails; then every host gets its own table.
 
-    Shapes: N records, M guests with embeddings (B, D_m); what is read is (1, B, Σ D_m) while all hosts know the same,
-        (H, B, Σ D_m) afterwards.
-    Guarantee: what is read of a record is the last message about it that reached the host. With ``register: message``
-        it is what the host's registers held when the record's batch came: fresh, or the guest's last message.
-    Not guaranteed: a meaning of ``register: message`` where guests have records of their own: rows of a message then
-        have nothing in common with those of another guest.
+    Shapes: N records, M guests with embeddings (B, D_m); ``read`` gives (1, B, Σ D_m) while all hosts have received the
+        same messages, and (H, B, Σ D_m) afterwards.
+    Guarantee: ``read`` gives the last message about a record that reached the host. With ``register: message`` it gives
+        the host's registers at the time of the record's batch: the new message, or the guest's last message.
+    Not guaranteed: ``register: message`` is not meaningful if guests hold different records, because equal rows of two
+        guests' messages then belong to different records.
 
     Args:
         records: N.
         widths: D_m of the guests.
         hosts: H.
-        register: what stands in for a lost message.
+        register: the replacement for a lost message, see ``DecoupledVFL``.
         dtype: ``float16`` halves the memory.
-        limit_bytes: the most that all tables may take.
+        limit_bytes: the largest allowed size of all tables.
 
     Raises:
-        ConfigurationError: for buffers above the limit, and a register that is not known.
+        ConfigurationError: for buffers above the limit, and for an unknown register.
 
     References:
         DVFL, section 4, appendices C.2 (replay) and D.2 (what faults do to registers and buffers).
@@ -51,7 +51,7 @@ class ReplayBuffers(nn.Module):
     ) -> None:
         super().__init__()
         if register not in get_args(Register):
-            raise ConfigurationError(f"register {register!r} is not known; use 'record' or 'message'")
+            raise ConfigurationError(f"register must be 'record' or 'message'; got {register!r}")
         self.records, self.widths, self.hosts = records, tuple(widths), hosts
         self.register_kind, self.dtype, self.limit_bytes = register, dtype, limit_bytes
         self.refuse_above_limit(1)
@@ -65,24 +65,24 @@ class ReplayBuffers(nn.Module):
         return table_bytes(self.records, self.widths, self.dtype)
 
     def refuse_above_limit(self, tables: int) -> None:
-        """Refuse buffers that are too large: one for all hosts, or, where faults may tell them apart, one each."""
+        """Refuse ``tables`` buffers above the limit: one for all hosts, or one for each host if faults may differ."""
         needed = tables * self.table_bytes
         if needed > self.limit_bytes:
             raise ConfigurationError(
                 f"the buffers of {tables} hosts, {self.records:,} records with {sum(self.widths)} numbers each, take "
-                f"{needed / 1e6:,.0f} MB, more than limit_bytes = {self.limit_bytes:.0f}; raise the limit, lower "
+                f"{needed / 1e6:,.0f} MB, more than limit_bytes = {self.limit_bytes:.0f}; raise limit_bytes, lower "
                 "width, or use table_dtype float16"
             )
 
     def write(self, ids: Tensor, embeddings: Sequence[Tensor], sent: Tensor, hosts: Tensor) -> None:
-        """One communication round.
+        """Write the messages of one communication round.
 
         Args:
-            ids: the records, (B,), or (B, M or more), where column m has those of guest m.
+            ids: the records, (B,), or (B, M or more) with the records of guest m in column m.
             embeddings: (B, D_m) of every guest.
-            sent: (M, H) bool, which messages get through.
-            hosts: (H,) bool, which hosts are up; the buffers of the others stay as they are. Their registers do not:
-                a register is written by the guest.
+            sent: (M, H) bool, the messages that arrive.
+            hosts: (H,) bool, the hosts that are up. The buffers of the other hosts do not change, but their registers
+                do, because the guest writes a register.
         """
         told = torch.cat([sent, hosts[None]]) if self.register_kind == "message" else sent & hosts
         if len(self.tables) == 1 and bool((told != told[:, :1]).any()):
@@ -108,7 +108,7 @@ class ReplayBuffers(nn.Module):
                 if there:
                     table.write(own, m, embeddings[m])
                     known[own] = True
-                elif literal:  # the register as it is, row by row; zeros where it has never been so long
+                elif literal:  # the register, row by row; zeros if it is shorter than the batch
                     stale = torch.zeros_like(embeddings[m])
                     if last is not None:
                         rows = min(len(last), len(stale))
@@ -117,7 +117,7 @@ class ReplayBuffers(nn.Module):
                     table.write(own, m, stale)
 
     def known(self, ids: Tensor) -> tuple[Tensor, bool]:
-        """(1 or H, B) bool, of which records a host has been told anything; and whether it is all of them."""
+        """(1 or H, B) bool, the records of which a host has received a message; and whether these are all records."""
         told = torch.stack([known[ids] for known in self._known])
         return told, bool(told.all())
 
@@ -126,7 +126,7 @@ class ReplayBuffers(nn.Module):
         return torch.stack([table.joined(ids) for table in self._all()])
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint that a run goes on from."""
+        """The state for a checkpoint for resuming."""
         return {
             "rows": [table.rows for table in self._all()],
             "known": list(self._known),
@@ -134,19 +134,19 @@ class ReplayBuffers(nn.Module):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there.
+        """Restore the buffers from a checkpoint.
 
         Raises:
-            ConfigurationError: if the records, widths or hosts are others.
+            ConfigurationError: if the checkpoint has other numbers of records or hosts, or other widths.
         """
         if len(state["rows"]) not in (1, self.hosts):
             raise ConfigurationError(
-                f"the checkpoint has the buffers of {len(state['rows'])} hosts, this run has {self.hosts}; resume with "
-                "the same hosts"
+                f"the checkpoint has buffers of {len(state['rows'])} hosts, but this run has {self.hosts}; resume with "
+                "the same number of hosts"
             )
         if len(state["rows"]) > len(self.tables):
             self._tell_apart()
-        elif len(state["rows"]) < len(self.tables):  # of a time when all hosts knew the same
+        elif len(state["rows"]) < len(self.tables):  # in the checkpoint, all hosts share one table
             del self.tables[1:]
         for table, rows in zip(self._all(), state["rows"], strict=True):
             table.load_state({"rows": rows})
@@ -157,7 +157,7 @@ class ReplayBuffers(nn.Module):
         ]
 
     def _tell_apart(self) -> None:
-        """A table for every host, all with what they know in common."""
+        """Give every host its own copy of the shared table."""
         common = self._all()[0]
         for _ in range(1, self.hosts):
             table = self._table().to(common.rows.device)
@@ -167,10 +167,10 @@ class ReplayBuffers(nn.Module):
         self._registers = [list(self._registers[0]) for _ in range(self.hosts)]
 
     def _table(self) -> RecordTable:
-        return RecordTable(self.records, self.widths, self.dtype, float("inf"))  # the limit is on all together
+        return RecordTable(self.records, self.widths, self.dtype, float("inf"))  # the limit is on all tables together
 
     def _all(self) -> list[RecordTable]:
-        return list(self.tables)  # type: ignore[arg-type]  # nothing else is appended
+        return list(self.tables)  # type: ignore[arg-type]  # the list has only tables
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ReplayBuffers":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -183,7 +183,7 @@ class ReplayBuffers(nn.Module):
 
 
 class HostMemory(Memory):
-    """The hosts' buffers, from the first fit on.
+    """The memory of DecoupledVFL: the hosts' buffers, available from the first fit on.
 
     Args:
         hosts: H.
@@ -200,7 +200,7 @@ class HostMemory(Memory):
     def buffers(self) -> ReplayBuffers:
         """The buffers, after ``prepare``."""
         if self._buffers is None:
-            raise RuntimeError("the hosts have no buffers before prepare")
+            raise RuntimeError("the hosts have no buffers yet; call prepare first")
         return self._buffers
 
     def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:

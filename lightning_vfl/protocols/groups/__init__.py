@@ -1,1 +1,1 @@
-"""Groups of parties that share a bottom: what they send of it, with which noise, and when that is too much."""
+"""Groups of parties that share a bottom: their model updates, the noise on these, and checks against inversion."""

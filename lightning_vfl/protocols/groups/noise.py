@@ -12,7 +12,7 @@ from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.types import RoundNames
 
-_INSIDE = 1 - 2.0**-30  # a float64 norm of up to 2^22 numbers is off by less than this share of itself
+_INSIDE = 1 - 2.0**-30  # the relative error of a float64 norm of up to 2^22 numbers is below 2^-30
 
 
 class UpdateNoise:
@@ -20,26 +20,27 @@ class UpdateNoise:
 
     .. math:: \tilde u = u \cdot \min(1, C / \|u\|_2) + \mathcal{N}(0, \sigma^2 I),
 
-    u the party's gradient of the shared bottom, summed over ``sum_updates_over`` batches. With plain SGD the party
-    sends :math:`-\eta \tilde u`.
+    where u is the party's gradient of the shared bottom, summed over ``sum_updates_over`` batches. With plain SGD the
+    party sends :math:`-\eta \tilde u`.
 
-    Shapes: u (W,), W the parameters of the shared bottom; the noisy update (W,).
-    Units: ``clip`` and ``sigma`` in those of the gradient of the mean loss of a batch.
-    Guarantee: one update is as private as ``GaussianEvent(sigma, 2 clip, 1)`` says for the party's values of ANY number
-        of records in it, against a server and parties that know everything else; masks are not relied on. Each update
-        that is sent is charged to the records of its batches.
-    Not guaranteed: anything about embeddings. Their masked sums are exact, so ε of the updates is no ε of the training.
-        With ``draws: seeded``, secrecy of the noise and freedom from the gaps of floating-point noise (Mironov 2012).
+    Shapes: u (W,), with W parameters of the shared bottom; the noisy update (W,).
+    Units: ``clip`` and ``sigma`` have the unit of the gradient of a batch's mean loss.
+    Guarantee: one update has the privacy of ``GaussianEvent(sigma, 2 clip, 1)`` for the party's values of ANY number of
+        records in the update, against a server and parties that know everything else; the guarantee does not rely on
+        masks. Each update that is sent is charged to the records of its batches.
+    Not guaranteed: privacy of embeddings. Their masked sums are exact, so the ε of the updates is not an ε of the
+        training. With ``draws: seeded``, the noise is not secret, and its floating-point values have gaps (Mironov
+        2012).
 
     Args:
-        clip: C, the largest L2 norm of an update that is not shortened.
-        sigma: σ, the standard deviation of the noise in every number.
+        clip: C; an update with a larger L2 norm is scaled down to C.
+        sigma: σ, the standard deviation of the noise on every number.
         draws: ``system``: the noise comes from AES-256 in counter mode under a key from the operating system and is
             rounded to a grid with exact probabilities, as in ``LocalGaussian``. ``seeded``: it comes from a named
-            stream, so that runs can be repeated; anyone who knows the seed knows the noise.
+            stream, so that runs are reproducible; anyone who knows the seed can compute the noise.
 
     Raises:
-        ConfigurationError: for a clip or a sigma that is not above 0; in a round, for updates that are NaN or infinite.
+        ConfigurationError: for a clip or a sigma that is not above 0; in a round, for NaN or infinite updates.
 
     Examples:
         >>> UpdateNoise(clip=1.0, sigma=4.0).event(groups=1)
@@ -63,16 +64,17 @@ class UpdateNoise:
         return f"UpdateNoise(clip={self.clip:g}, sigma={self.sigma:g}, draws={self.draws})"
 
     def event(self, groups: int) -> GaussianEvent:
-        """What the updates of so many groups cost a record that is in each of them."""
+        """The privacy event of a record that is in the updates of this many groups."""
         return GaussianEvent(self.sigma, 2 * self.clip, groups)
 
     def noisy(self, update: Tensor, names: RoundNames, party: int) -> Tensor:
-        """What a party sends in the place of its update (W,)."""
+        """The noisy form of a party's update (W,), which the party sends."""
         exact = update.detach().to(torch.float64)
         norm = torch.linalg.vector_norm(exact)
         if not torch.isfinite(norm):
             raise ConfigurationError(
-                "NaN or infinite updates cannot be hidden by noise; clean the data or lower the learning rate"
+                "a model update has NaN or infinite numbers, which noise cannot hide; clean the data or lower the "
+                "learning rate"
             )
         inside = self.clip * _INSIDE
         clipped = exact * (inside / norm.clamp(min=inside))

@@ -1,4 +1,4 @@
-"""What the parties of a group add up of their updates before they send one."""
+"""The parties' sums of updates over several rounds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Summed:
-    """The update of each party of a group, and whose records are in it.
+    """The summed update of each party of a group, and the records in it.
 
     Args:
         gradients: for each party its gradients (W,), summed over the rounds.
-        records: positions of the records of these rounds' batches, in their order; empty where nobody asks for them.
+        records: positions of the records of these rounds' batches, in their order; empty if updates are not charged.
     """
 
     gradients: dict[int, Tensor]
@@ -29,11 +29,12 @@ class Summed:
 class UpdateSums:
     """Each party's sum of gradients since its group last sent an update.
 
-    Only rounds from which the whole group learns are added, so that every update is the sum of exactly ``over`` rounds.
+    Only rounds from which the whole group learns are added. Every update is therefore the sum of exactly ``over``
+    rounds.
 
     Args:
-        over: k, how many rounds are summed.
-        rounds: for each group, how many rounds are in its sums.
+        over: k, the number of summed rounds.
+        rounds: for each group, the number of rounds in its sums.
     """
 
     over: int = 1
@@ -46,11 +47,11 @@ class UpdateSums:
             raise ConfigurationError(f"sum_updates_over must be at least 1; got {self.over}")
 
     def due(self, groups: Iterable[Group]) -> tuple[Group, ...]:
-        """The groups that send an update after the next round that they learn from."""
+        """The groups that send an update after the next round from which they learn."""
         return tuple(group for group in groups if self.rounds.get(group, 0) + 1 >= self.over)
 
     def add(self, group: Group, gradients: Mapping[int, Tensor], records: Tensor) -> Summed | None:
-        """Add a round's gradients; gives what is sent, if the sum is complete, and begins a new one."""
+        """Add a round's gradients. If the sum is then complete, return it and begin a new one."""
         before = self.rounds.pop(group, 0)
         summed = dict(gradients)
         if before:
@@ -64,7 +65,7 @@ class UpdateSums:
         return None
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: tensors and plain values."""
+        """The state for a checkpoint: tensors and plain values."""
         return {
             "rounds": [(list(group), rounds) for group, rounds in self.rounds.items()],
             "gradients": dict(self._gradients),
@@ -72,7 +73,7 @@ class UpdateSums:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the sums of a checkpoint."""
+        """Restore the sums from a checkpoint."""
         self.rounds = {tuple(group): rounds for group, rounds in state.get("rounds", ())}
         self._gradients = dict(state.get("gradients", {}))
         self._records = {tuple(group): records for group, records in state.get("records", ())}

@@ -1,4 +1,4 @@
-"""What the parties of a group send of the bottom that they share, after the backward pass of a round."""
+"""The model updates that the parties of a group send after the backward pass of a round."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,23 +22,23 @@ Group = tuple[int, ...]
 def send_updates(
     module: "SplitVFL", groups: Sequence[Group], records: Tensor, optimizer: Optimizer, exchange: Exchange
 ) -> None:
-    """Move the gradients of these groups' parties to what is sent, and give each bottom whose sum is complete its sum.
+    """Add the gradients of these groups' parties to their sums; a complete sum becomes the gradient of its bottom.
 
     Args:
         module: the protocol, after the backward pass.
-        groups: those that learn from the round.
-        records: positions of the batch's records, where updates are charged to them; else empty.
-        optimizer: it steps next.
+        groups: the groups that learn from the round.
+        records: positions of the batch's records, if updates are charged to records; else empty.
+        optimizer: the optimiser, before its step.
         exchange: the messages of the round.
     """
     complete = {group: sent for group in groups if (sent := _add(module, group, records)) is not None}
-    _charge(module, list(complete.values()))  # on the disk before anything is sent
+    _charge(module, list(complete.values()))  # on the disk before any update is sent
     for group, sent in complete.items():
         _join(module, group, sent, optimizer, exchange)
 
 
 def _add(module: "SplitVFL", group: Group, records: Tensor) -> Summed | None:
-    """Take the gradients of a group's parties and add them to their sums; gives the sums that are complete."""
+    """Take the gradients of a group's parties and add them to the sums; returns the sums if they are complete."""
     gradients = {}
     for m in group:
         own = list(module.bottoms.parties[m].parameters())
@@ -50,7 +50,7 @@ def _add(module: "SplitVFL", group: Group, records: Tensor) -> Summed | None:
 
 
 def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
-    """Charge the records behind noisy updates: a record for as many groups as have its batch in their update."""
+    """Charge the records in noisy updates: each record for the number of groups with its batch in their update."""
     if module.update_noise is None or module.privacy.accountant is None:
         return
     groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
@@ -60,10 +60,10 @@ def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
 
 
 def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, exchange: Exchange) -> None:
-    """Give the group's shared bottom the sum of its parties' updates as its gradient.
+    """Set the sum of the parties' updates as the gradient of the group's shared bottom.
 
-    With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2); any other optimiser runs at the
-    server, on the sum of the gradients.
+    With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2). Any other optimiser runs at the
+    server, with the sum of the gradients.
     """
     leading = list(module.bottoms.parties[group[0]].parameters())
     if not leading:
@@ -77,14 +77,14 @@ def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer
     shared = shared_bottoms_of(module.aggregator)
     joined = shared.join(shared.tell(updates, exchange.parties), exchange.server)
     total = joined.to(updates[group[0]]) / scale
-    if module.joint and noise is not None and noise.draws == "system":  # each process has drawn noise of its own
+    if module.joint and noise is not None and noise.draws == "system":  # each process has drawn its own noise
         total = module.trainer.strategy.broadcast(total)
     for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
         p.grad = part.view_as(p).to(p.dtype)
 
 
 def _plain_sgd_rate(optimizer: Any, parameter: Tensor) -> float | None:
-    """The learning rate of this parameter, if a step is that times the gradient and nothing else; None: it is not."""
+    """The learning rate η of this parameter, if the optimiser's step is exactly -η · gradient; None otherwise."""
     optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
     if type(optimizer) is not torch.optim.SGD:
         return None

@@ -81,10 +81,10 @@ def test_the_callback_sees_its_phase_and_what_happens_once_a_run(tmp_path):
         ("on_train_epoch_end", 2),
         ("on_train_end", 5), ("on_fit_end", 5), ("teardown", 5),
     ]  # fmt: skip
-    assert [entry for entry in whole.counts.seen if entry[1] == 2] == [entry for entry in part.seen if entry[1] == 2]
-    whole.counts.seen, part.seen = [], []
+    assert [entry for entry in whole.seen if entry[1] == 2] == [entry for entry in part.seen if entry[1] == 2]
+    whole.seen, part.seen = [], []
     t.test(t.model, verbose=False)  # it has come to the owner's phase
-    assert {hook for hook, _ in whole.counts.seen} - {hook for hook, _ in part.seen} >= {
+    assert {hook for hook, _ in whole.seen} - {hook for hook, _ in part.seen} >= {
         "on_test_start",
         "on_test_batch_end",
     }

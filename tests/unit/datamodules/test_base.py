@@ -103,7 +103,7 @@ def test_a_batch_larger_than_the_data():
     data = InMemory({"train": table(10, 4)}, batch_size=11)
     data.setup("fit")
     with pytest.raises(
-        ConfigurationError, match="batch_size 11 exceeds the 10 training records; lower it to at most 10"
+        ConfigurationError, match="batch_size must be at most 10, the number of training records; got 11"
     ):
         data.train_dataloader()
 

@@ -185,7 +185,7 @@ class Hidden(Mean):
     ("make", "message"),
     [
         (lambda: AsyncVFL(Hidden()), "use Concat, Sum, Mean or Max"),
-        (lambda: AsyncVFL(Mean(), noise=-1.0), "use 0 or more"),
+        (lambda: AsyncVFL(Mean(), noise=-1.0), "noise must be .* 0 or more; got -1.0"),
         (lambda: AsyncVFL(Mean(), evaluate="protocol"), "use evaluate: plain"),
     ],
 )

@@ -186,7 +186,7 @@ LATE = {2 * r: {"delay": [0.0, 0.5 if r % 2 else 0.1, 0.2]} for r in range(ROUND
 def test_every_pair_trains_or_is_refused(tmp_path, rule, policy):
     settings = {"waiting": copy.deepcopy(RULES[rule]), "missing": policy(), "silent": False, "slow": (1,)}
     if policy is Skip and rule in ("ignore", "fastest", "threshold"):
-        with pytest.raises(ConfigurationError, match="nothing would be learnt; use WaitForAll or Deadline"):
+        with pytest.raises(ConfigurationError, match="no network would learn; use WaitForAll or Deadline"):
             fit(tmp_path, LATE, **settings)
         return
     module, seen, _ = fit(tmp_path, LATE, **settings)
@@ -227,7 +227,7 @@ def test_every_pair_gives_gradients_with_every_plain_aggregator(aggregator, rule
 
 
 def test_waiting_for_ever_is_refused_before_training(tmp_path):
-    with pytest.raises(ConfigurationError, match="give it a timeout in seconds, or use Deadline"):
+    with pytest.raises(ConfigurationError, match="give a timeout in seconds, or use Deadline"):
         fit(tmp_path, {}, silent=True)
 
 
@@ -246,7 +246,9 @@ class HiddenWire(InTheClear):
 
 
 def test_stale_is_refused_where_uploads_are_hidden(tmp_path):
-    with pytest.raises(ConfigurationError, match="Hidden hides from the server; use Exclude, PadAfterNorm or Skip"):
+    with pytest.raises(
+        ConfigurationError, match="Hidden hides these from the server; use Exclude, PadAfterNorm or Skip"
+    ):
         fit(tmp_path, {}, Hidden(), silent=False, missing=Stale())
 
 
@@ -306,7 +308,7 @@ def test_the_active_party_never_drops_out(tmp_path):
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
     assert module.books.meter.total("up", "embeddings").tolist() == [0, 0, 54 * 5 * 4]
     assert module.books.meter.total("up", "labels").tolist() == [0, 0, 54 * 4]
-    with pytest.raises(ConfigurationError, match="active names party 3, but the parties are 0 to 2"):
+    with pytest.raises(ConfigurationError, match="active must be a party from 0 to 2; got 3"):
         trainer(tmp_path).fit(split(active=3), datamodule=Blobs(batch_size=10))
 
 

@@ -246,7 +246,7 @@ def test_noise_is_on_the_sum_that_the_server_is_given(tmp_path, monkeypatch):
 def test_noise_that_cannot_be_is_refused(setting):
     with pytest.raises(ConfigurationError, match=next(iter(setting))):
         UpdateNoise(**({"clip": 1.0, "sigma": 1.0} | setting))
-    with pytest.raises(ConfigurationError, match="NaN or infinite updates"):
+    with pytest.raises(ConfigurationError, match="NaN or infinite numbers"):
         NOISE.noisy(torch.tensor([math.nan]), RoundNames(0, "fit", 0), 0)
 
 

@@ -323,12 +323,12 @@ def normed(shape, width):
 
 @pytest.mark.parametrize("aggregator", [Sum, masked_sum])
 def test_batch_norm_in_the_bottoms_of_groups_is_refused(tmp_path, aggregator):
-    refused(tmp_path, "BatchNorm1d in the bottom of a group", aggregator(), bottom=normed)
+    refused(tmp_path, "BatchNorm1d, which would normalise each party by its own records", aggregator(), bottom=normed)
     for norm in (nn.LazyBatchNorm1d, nn.SyncBatchNorm):
         lazy = norm is nn.LazyBatchNorm1d
         refused(
             tmp_path,
-            "in the bottom of a group",
+            ", which would normalise each party by its own records",
             aggregator(),
             bottom=lambda s, w, n=norm, z=lazy: nn.Sequential(nn.Linear(s[0], w), n() if z else n(w).eval()),
         )
@@ -337,7 +337,9 @@ def test_batch_norm_in_the_bottoms_of_groups_is_refused(tmp_path, aggregator):
 
 @pytest.mark.parametrize("follower", [2, 4, 5])
 def test_a_bottom_of_its_own_for_a_follower_is_refused(tmp_path, follower):
-    refused(tmp_path, f"bottom_of names party {follower}, which has the bottom of its group", bottom_of={follower: MLP})
+    refused(
+        tmp_path, f"bottom_of names party {follower}, which uses the bottom of its group", bottom_of={follower: MLP}
+    )
 
 
 def test_a_bottom_for_the_first_of_a_group_is_everybodys(tmp_path):
@@ -372,10 +374,10 @@ def test_records_that_two_parties_of_a_group_hold_are_refused(tmp_path):
 def test_groups_that_are_no_partition_are_refused():
     for groups in ([[0], [1]], [[0, 1], [1, 2]], [[0], [1, 2], [3]]):
         module = grouped(masked_sum(), party_shapes=[(2,)] * 3, num_classes=3, party_groups=groups)
-        with pytest.raises(ConfigurationError, match="do not name each of the parties 0 to 2 once"):
+        with pytest.raises(ConfigurationError, match="must name each of the parties 0 to 2 exactly once"):
             module.configure_model()
     module = grouped(masked_sum(), party_shapes=[(2,), (2,), (3,)], num_classes=3, party_groups=[[0], [1, 2]])
-    with pytest.raises(ConfigurationError, match="a group holds the same columns"):
+    with pytest.raises(ConfigurationError, match="give all parties of a group the same columns"):
         module.configure_model()
 
 

@@ -144,7 +144,7 @@ def test_before_training_naming_the_party_and_the_remedy(tmp_path, aggregator, p
     with pytest.raises(ConfigurationError, match=rf"{name} .* in the bottom of party 1 .* use norm: group"):
         trainer(tmp_path).fit(protocol(aggregator(), bottom_of={1: normed}, width=4), datamodule=Blobs())
     with pytest.raises(
-        ConfigurationError, match=rf"{name} .* in Fitted: Standardise is fitted .*; use normaliser: Given"
+        ConfigurationError, match=rf"{name} .* in Fitted .*: Standardise is fitted .*; use normaliser: Given"
     ):
         trainer(tmp_path).fit(protocol(aggregator(), width=4), datamodule=Fitted())
 

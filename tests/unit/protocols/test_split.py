@@ -214,12 +214,12 @@ def test_a_second_fit_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top": partial(Linear, outputs=7)}, "7.* where 3 are needed"),
+        ({"top": partial(Linear, outputs=7)}, "7.* but 3 are needed"),
         ({"top": lambda width: nn.Linear(width + 1, 3)}, "the top Linear cannot take input"),
-        ({"bottom": lambda shape, width: nn.Linear(shape[0], width + 1)}, "bottom Linear of party 0 gives .6"),
+        ({"bottom": lambda shape, width: nn.Linear(shape[0], width + 1)}, "bottom Linear of party 0 outputs .6"),
         ({"bottom": lambda shape, width: nn.Linear(99, width)}, "cannot take input of per-record shape .3"),
         ({"bottom": partial(MLP, hidden=(-1,))}, "the bottom of party 0 cannot be built"),
-        ({"bottom_of": {5: MLP}}, "the parties are 0 to 2"),
+        ({"bottom_of": {5: MLP}}, "must name parties from 0 to 2; got 5"),
     ],
 )
 def test_networks_that_do_not_fit_name_the_fix(tmp_path, settings, message):

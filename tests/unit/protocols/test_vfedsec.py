@@ -678,9 +678,7 @@ def refused(folder, message, module, source=None, **settings):
 
 @pytest.mark.parametrize("rule", [Fastest(3), Fastest(4), Deadline(1.0), Threshold()], ids=repr)
 def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_path, rule):
-    refused(
-        tmp_path, "their masks are in the uploads of the others.*recovery, or layout: segments", vfedsec(waiting=rule)
-    )
+    refused(tmp_path, "their masks are in the other uploads.*recovery, or layout: segments", vfedsec(waiting=rule))
     if not isinstance(rule, Threshold):
         fit(tmp_path, vfedsec("segments", waiting=rule))
     recovering = vfedsec(recovery={"threshold": 3}, waiting=rule)
@@ -689,7 +687,7 @@ def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_pat
 
 
 def test_rules_that_end_with_too_few_answers_to_recover_are_refused(tmp_path):
-    refused(tmp_path, "needs 3 to decode", vfedsec(recovery={"threshold": 3}, waiting=Fastest(2)))
+    refused(tmp_path, "needs 3 answers to decode", vfedsec(recovery={"threshold": 3}, waiting=Fastest(2)))
 
 
 def test_parties_that_are_known_to_be_slow_may_be_left_out(tmp_path):
@@ -748,7 +746,7 @@ def test_recovery_in_segments_and_thresholds_out_of_range_are_refused(tmp_path):
 
 @pytest.mark.parametrize("policy", [Stale(), Zeros()], ids=repr)
 def test_stand_ins_for_single_embeddings_are_refused(tmp_path, policy):
-    refused(tmp_path, "stands in for single embeddings, which MaskedSum hides", vfedsec(missing=policy))
+    refused(tmp_path, "replaces single embeddings, but MaskedSum hides these", vfedsec(missing=policy))
 
 
 def test_a_batch_of_one_record_has_no_norm(tmp_path):
@@ -765,7 +763,7 @@ def test_norms_that_cannot_leave_columns_out_are_refused_with_padding(tmp_path):
 
 
 def test_asynchronous_training_and_levels_that_overflow_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="which MaskedSum hides from the server"):
+    with pytest.raises(ConfigurationError, match="MaskedSum hides these from the server"):
         AsyncVFL(MaskedSum(), width=WIDTH)
     many = vfedsec(levels=2**27, party_shapes=[(1,)] * 33, num_classes=3)
     with pytest.raises(ConfigurationError, match="use levels: 67108864, or auto"):

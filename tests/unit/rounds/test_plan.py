@@ -177,7 +177,7 @@ def test_the_legs_of_a_round_follow_each_other():
 ALL = [WaitForAll(), WaitForAll(1.0), Fastest(M), Fastest(2), Deadline(1.0), Threshold(), Ignore()]
 
 
-@pytest.mark.filterwarnings("ignore:Ignore leaves nobody out")
+@pytest.mark.filterwarnings("ignore:Ignore leaves out no party")
 @pytest.mark.parametrize("rule", ALL, ids=repr)
 @pytest.mark.parametrize("policy", [Exclude(), Zeros(), Stale(), Skip()], ids=repr)
 @pytest.mark.parametrize("slow", [(0, 0, 0, 0), (0, 1, 0, 1)])
@@ -205,7 +205,7 @@ def test_the_server_gives_up_by_the_deadline_on_a_leg_that_waits_for_all():
 
 def test_a_rule_that_ends_with_fewer_answers_than_can_be_decoded_is_refused():
     with pytest.raises(
-        ConfigurationError, match=r"Fastest\(n=2.* ends a round with 2 answers, and .* needs 3 to decode"
+        ConfigurationError, match=r"Fastest\(n=2.* ends a round with 2 answers, but .* needs 3 answers to decode"
     ):
         check_pair(Fastest(2), Exclude(), silent=False, stragglers=torch.zeros(M).bool(), needed=3)
     with pytest.raises(ConfigurationError, match="ends a round with 2 answers"):
@@ -213,5 +213,5 @@ def test_a_rule_that_ends_with_fewer_answers_than_can_be_decoded_is_refused():
 
 
 def test_ignoring_everybody_is_refused():
-    with pytest.raises(ConfigurationError, match="would call nobody"):
+    with pytest.raises(ConfigurationError, match="calls no party"):
         check_pair(Ignore(), Exclude(), silent=False, stragglers=torch.ones(M, dtype=torch.bool))

@@ -145,7 +145,7 @@ def test_the_queue_goes_on_from_its_state():
         assert a.tolist() == b.tolist()
         assert left == right
     assert one.steps == M * (N // B)
-    assert one.books.pass_batches == N // B
+    assert one.pass_batches == N // B
 
 
 def test_the_plan_of_an_epoch_does_not_move_the_queue():
@@ -194,5 +194,5 @@ def test_only_what_is_asked_for_is_planned():
 
 
 def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(ConfigurationError, match="lower it to at most 5"):
+    with pytest.raises(ConfigurationError, match="must be at most 5, the number of training records"):
         FirstComeFirstServed(Records(5), 6, ROSTER, costs(), Faults(0), 0)

@@ -46,7 +46,7 @@ def test_an_epoch_depends_on_its_number_and_the_seed_alone():
 
 
 def test_a_batch_larger_than_the_data_names_the_fix():
-    with pytest.raises(ConfigurationError, match="lower it to at most 10"):
+    with pytest.raises(ConfigurationError, match="must be at most 10, the number of training records"):
         Shuffled(10, 11, seed=0)
 
 
@@ -176,7 +176,7 @@ def test_what_was_left_out_of_an_epoch_is_not_known_to_have_been_sent(first, kno
 def test_phases_where_everybody_holds_everything_are_shuffled(drop_last):
     usual = Shuffled(11, 4, 5, drop_last)
     schedule = Phases(11, None, 4, 5, 3, lambda e: KINDS[e], lambda e: e == 0, drop_last)
-    assert (schedule.steps, schedule.pass_batches) == (usual.steps, usual.books.pass_batches)
+    assert (schedule.steps, schedule.pass_batches) == (usual.steps, usual.pass_batches)
     for epoch in range(6):
         assert [ids.tolist() for ids, _ in schedule.epoch(epoch)] == [ids.tolist() for ids, _ in usual.epoch(epoch)]
 
@@ -201,16 +201,16 @@ def test_phases_are_pure_in_seed_and_epoch():
         (
             [[1, 0], [0, 1]],
             1,
-            "the owner has nothing to learn from: none of the 2 training records is held by all 2 parties; give them "
-            "some in common",
+            "none of the 2 training records is held by all 2 parties, but the owner trains on such records; give the "
+            "parties some records in common",
         ),
-        ([[1, 0], [1, 0]], 1, "party 1 holds no training record; give it some or leave the party out"),
-        ([[1, 1], [1, 0]], 2, "batch_size 2 exceeds the 1 training records of party 1; lower it to at most 1"),
+        ([[1, 0], [1, 0]], 1, "party 1 holds no training record; assign it records or leave the party out"),
+        ([[1, 1], [1, 0]], 2, "batch_size must be at most 1, the number of training records of party 1; got 2"),
     ],
 )
 def test_phases_that_cannot_be(present, batch_size, message):
     with pytest.raises(ConfigurationError) as error:
         phases(np.array(present, dtype=bool), batch_size)
     assert str(error.value) == message
-    with pytest.raises(ConfigurationError, match="batch_size 3 exceeds the 2 training records; lower it to at most 2"):
+    with pytest.raises(ConfigurationError, match="batch_size must be at most 2, the number of training records; got 3"):
         Phases(2, None, 3, 0, 2, lambda e: "owner", lambda e: False)

@@ -243,7 +243,7 @@ def test_a_fit_after_a_resumed_one_is_what_it_would_have_been_without(folder, tm
 def test_another_variant_cannot_go_on(folder, tmp_path):
     kept, _, _ = whole("async", folder)
     module = cascade(variant="sync", optimizer=ADAM, clock=VirtualClock(latency=0.01), **SLOW)
-    message = "trained with variant: async, this model has sync; resume with the same"
+    message = "trained with variant: async, but this model has sync; resume with the same"
     with pytest.raises(ConfigurationError, match=message):
         fit(tmp_path, module, epochs=EPOCHS, ckpt_path=kept / "step=4.ckpt")
 
@@ -251,5 +251,7 @@ def test_another_variant_cannot_go_on(folder, tmp_path):
 def test_other_active_parties_cannot_go_on(folder, tmp_path):
     kept, _, _ = whole("single", folder)
     module = cascade(variant="single", alone=1, optimizer=ADAM)
-    with pytest.raises(ConfigurationError, match=r"replicas of parties \[2\], here parties \[1\] hold labels; resume"):
+    with pytest.raises(
+        ConfigurationError, match=r"replicas of parties \[2\], but in this run parties \[1\] hold labels; resume"
+    ):
         fit(tmp_path, module, epochs=EPOCHS, ckpt_path=kept / "step=4.ckpt")

@@ -35,20 +35,29 @@ from tests.unit.protocols.cascade.cascade_by_hand import BOTTOM, TOP, WIDTH, B, 
             lambda: CascadeVFL(Mean(), variant="parallel"),  # type: ignore[arg-type]  # that is what is tested
             "variant 'parallel' is unknown; use async, sync, single, cen",
         ),
-        (lambda: CascadeVFL(Mean(), q=0.5), "q 0.5 would hold slow parties back; use 1 or more"),
-        (lambda: CascadeVFL(Mean(), q=float("nan")), "q nan would hold slow parties back; use 1 or more"),
-        (lambda: CascadeVFL(Mean(), decay=-1e-3), "decay -0.001 would make parameters grow; use 0 or more"),
-        (lambda: CascadeVFL(Mean(), decay=float("nan")), "use 0 or more"),
-        (lambda: CascadeVFL(Mean(), slower={1: 1.0}), "party 1 the share 1.0, with which it would never end; use 0 to"),
-        (lambda: CascadeVFL(Mean(), slower={1: -0.5}), "the share -0.5, .*; use 0 to less than 1"),
-        (lambda: CascadeVFL(Mean(), active=0), "leave active out, and give the data a LabelPartition"),
+        (lambda: CascadeVFL(Mean(), q=0.5), "q must be at least 1; got 0.5"),
+        (lambda: CascadeVFL(Mean(), q=float("nan")), "q must be at least 1; got nan"),
+        (lambda: CascadeVFL(Mean(), decay=-1e-3), "decay must be 0 or more; got -0.001"),
+        (lambda: CascadeVFL(Mean(), decay=float("nan")), "decay must be 0 or more; got nan"),
+        (
+            lambda: CascadeVFL(Mean(), slower={1: 1.0}),
+            "at least 0 and less than 1 for every party; got 1.0 for party 1",
+        ),
+        (lambda: CascadeVFL(Mean(), slower={1: -0.5}), "at least 0 and less than 1 .*; got -0.5 for"),
+        (lambda: CascadeVFL(Mean(), active=0), "leave out active, and give the data a LabelPartition"),
         (lambda: CascadeVFL(LagrangeCoded()), "LagrangeCoded computes on shares of records and models, .*; use Concat"),
-        (lambda: CascadeVFL(MaskedSum(layout="segments")), "made for one active party, .*; use layout: sum"),
-        (lambda: CascadeVFL(PoissonBinomial(MaskedSum(layout="segments"))), "made for one active .*; use layout: sum"),
-        (lambda: CascadeVFL(Concat(), missing=PadAfterNorm()), "pads behind a norm, and CascadeVFL has none; use Excl"),
-        (lambda: CascadeVFL(MaskedSum(), missing=Stale()), "stands in for single embeddings, .*; use Exclude or Skip"),
-        (lambda: CascadeVFL(MaskedSum(), missing=Zeros()), "stands in for single embeddings, .*; use Exclude or Skip"),
-        (lambda: CascadeVFL(LocalGaussian(), missing=Stale()), "does not send as they are; use Exclude or Skip"),
+        (lambda: CascadeVFL(MaskedSum(layout="segments")), "makes sums for one active party, .*; use layout: sum"),
+        (
+            lambda: CascadeVFL(PoissonBinomial(MaskedSum(layout="segments"))),
+            "makes sums for one active .*; use layout: sum",
+        ),
+        (
+            lambda: CascadeVFL(Concat(), missing=PadAfterNorm()),
+            "pads after a norm, but CascadeVFL has no norm; use Excl",
+        ),
+        (lambda: CascadeVFL(MaskedSum(), missing=Stale()), "replaces single embeddings, .*; use Exclude or Skip"),
+        (lambda: CascadeVFL(MaskedSum(), missing=Zeros()), "replaces single embeddings, .*; use Exclude or Skip"),
+        (lambda: CascadeVFL(LocalGaussian(), missing=Stale()), "hides these; use Exclude or Skip"),
     ],
 )
 def test_settings_that_cannot_be(make, message):
@@ -100,16 +109,20 @@ def small(aggregator=None, **settings):
 
 
 REFUSED = {
-    "groups": (small, grouped, r"no rule for the bottom that parties \[1, 2\] share; use SplitVFL"),
-    "a sum of two": (partial(small, MaskedSum()), few(2), "would read the other's embedding; use at least 3 parties"),
+    "groups": (small, grouped, r"does not support shared bottoms, but parties \[1, 2\] share one; use SplitVFL"),
+    "a sum of two": (
+        partial(small, MaskedSum()),
+        few(2),
+        "could read the other embedding of a sum of two parties; use at least 3 parties",
+    ),
     "draws of two": (partial(small, PoissonBinomial()), few(2), "use at least 3 parties"),
     "shares": (
         partial(small, LagrangeShared()),
         shared,
-        "the shares of LagrangeShared hide embeddings from who joins them, .* use Concat, Sum, Mean, MaskedSum or Pois",
+        "LagrangeShared hides embeddings only from a server, .* use Concat, Sum, Mean, MaskedSum or Pois",
     ),
     "batch norm": (partial(small, top=BATCH_NORM), shared, "use LayerNorm in the top, or no norm"),
-    "batches": (small, lambda: many(19), "batch_size 19 exceeds the 18 labels .*; lower it to at most 18"),
+    "batches": (small, lambda: many(19), "batch_size must be at most 18, .*; got 19"),
     "slower": (
         partial(small, slower={3: 0.5}),
         shared,
@@ -124,12 +137,12 @@ REFUSED = {
     "faults": (
         partial(small, waiting=Fastest(2), missing=Skip()),
         shared,
-        "discards such rounds, so nothing would be learnt; use WaitForAll or Deadline, or missing: Exclude",
+        "gives up such rounds, so no network would learn; use WaitForAll or Deadline, or missing: Exclude",
     ),
     "masks": (
         partial(small, MaskedSum(), waiting=Deadline(1.0)),
         shared,
-        "their masks are in the uploads of the others",
+        "their masks are in the other uploads",
     ),
 }
 
@@ -165,7 +178,7 @@ def test_what_is_refused_once_is_refused_again(tmp_path, name):
 def test_silent_losses_need_a_timeout(tmp_path):
     module = small()
     module.faults.add(Crashes("connections", 0.5, 0.5))
-    assert "give it a timeout in seconds, or use Deadline" in refusal(tmp_path, module, shared())
+    assert "give a timeout in seconds, or use Deadline" in refusal(tmp_path, module, shared())
 
 
 def test_a_loader_alone_does_not_say_who_holds_labels(tmp_path):

@@ -111,7 +111,7 @@ def test_they_go_on_from_their_state(networks):
 
 def test_replicas_of_other_parties_are_refused(networks):
     state = Replicas((0, 1), *networks).state()
-    with pytest.raises(ConfigurationError, match=r"parties \[0, 1\], here parties \[0, 2\] .* same labels"):
+    with pytest.raises(ConfigurationError, match=r"parties \[0, 1\], but in this run parties \[0, 2\] .* same label"):
         Replicas((0, 2), *networks).load_state(state)
 
 

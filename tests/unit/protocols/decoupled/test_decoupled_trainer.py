@@ -190,10 +190,10 @@ def kept(tmp_path_factory):
         ({"host": partial(GUEST, hidden=(9,))}, "another host"),
         ({"register": "message"}, "another register than this model has: record there, message here"),
         ({"host_objective": BarlowTwins((4,))}, "another host_objective"),
-        ({"guest_epochs": 2}, "guest_epochs 1, this model has 2; resume with the same"),
-        ({"replay_epochs": 1}, "replay_epochs 0, this model has 1"),
-        ({"host_every": 2}, "host_every 1, this model has 2"),
-        ({"table_dtype": "float16"}, "table_dtype float32, this model has float16"),
+        ({"guest_epochs": 2}, "guest_epochs 1, but this model has 2; resume with 1"),
+        ({"replay_epochs": 1}, "replay_epochs 0, but this model has 1"),
+        ({"host_every": 2}, "host_every 1, but this model has 2"),
+        ({"table_dtype": "float16"}, "table_dtype float32, but this model has float16"),
         ({"guest_objective": BarlowTwins((4,))}, "another guest_objective"),
     ],
 )
@@ -208,22 +208,25 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path, kept, other, mess
 
 
 REFUSED_AT_ONCE = {
-    "never sends": ({"guest_epochs": 3, "communicate_every": 4}, "communicate_every 4 of guest_epochs 3"),
-    "sends in no epoch": ({"communicate_every": 0}, "the guests would never send"),
-    "no epochs of guests": ({"guest_epochs": 0}, "the guests would never send"),
+    "never sends": (
+        {"guest_epochs": 3, "communicate_every": 4},
+        "communicate_every must be .* at most guest_epochs .3., .*; got 4",
+    ),
+    "sends in no epoch": ({"communicate_every": 0}, "or guests never send"),
+    "no epochs of guests": ({"guest_epochs": 0}, "or guests never send"),
     "replay": ({"replay_epochs": -1}, "replay_epochs must be 0 or more; got -1"),
-    "hosts": ({"hosts": 0}, "hosts 0 leaves the owner nothing"),
-    "host_width": ({"host_width": 0}, "host_width 0"),
-    "host_every": ({"host_every": 0}, "host_every 0"),
+    "hosts": ({"hosts": 0}, "hosts must be at least 1; got 0"),
+    "host_width": ({"host_width": 0}, "host_width must be at least 1; got 0"),
+    "host_every": ({"host_every": 0}, "host_every must be at least 1; got 0"),
     "width": ({"width": 0}, "width must be at least 1; got 0"),
     "widths": ({"widths": [4, 0, 2]}, "give every party a width"),
     "as many widths": ({"widths": [4, 4]}, "widths are given for 2 parties, but there are 3"),
     "dtype": ({"table_dtype": "float64"}, "'float32' or 'float16'"),
     "register": ({"register": "latest"}, "'record' or 'message'"),
-    "protected": ({"evaluate": "protocol"}, "no protected evaluation"),
+    "protected": ({"evaluate": "protocol"}, "does not support protected evaluation"),
     "a host of another width": (
         {"host": lambda inputs, width: torch.nn.Linear(inputs[0], 3)},
-        r"the host Linear gives",
+        r"the host Linear outputs",
     ),
     "no mirror": ({"bottom": lambda shape, width: torch.nn.Linear(shape[0], width)}, "no decoder is known"),
 }
@@ -237,7 +240,7 @@ def test_what_cannot_be_is_refused_when_it_is_built(case):
 
 
 REFUSED_BEFORE_TRAINING = {
-    "no owner": ({"guest_epochs": 3, "replay_epochs": 1}, {"max_epochs": 4}, "use trainer.max_epochs 5 or more"),
+    "no owner": ({"guest_epochs": 3, "replay_epochs": 1}, {"max_epochs": 4}, "max_epochs must be at least 5"),
     "limit": ({"limit_bytes": 100.0}, {}, "more than limit_bytes = 100"),
     "patience": ({}, {"callbacks": [EarlyStopping("val/accuracy")]}, "DuringPhase"),
     "accumulation": ({}, {"accumulate_grad_batches": 2}, "raise batch_size"),
@@ -275,5 +278,5 @@ def test_several_processes_are_refused(tmp_path, monkeypatch):
 
 def test_groups_are_refused():
     module = DecoupledVFL(party_shapes=[[3], [3], [2]], party_groups=[[0, 1], [2]], num_classes=3)
-    with pytest.raises(ConfigurationError, match=r"parties \[0, 1\] share; use SplitVFL"):
+    with pytest.raises(ConfigurationError, match=r"parties \[0, 1\] share one; use SplitVFL"):
         module.configure_model()

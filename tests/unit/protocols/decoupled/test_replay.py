@@ -242,7 +242,7 @@ def test_the_limit_is_on_all_tables_that_there_can_be():
     replay.refuse_above_limit(1)
     with pytest.raises(ConfigurationError, match=r"the buffers of 3 hosts, 6 records with 3 numbers .* float16"):
         replay.refuse_above_limit(HOSTS)
-    with pytest.raises(ConfigurationError, match="raise the limit"):
+    with pytest.raises(ConfigurationError, match="raise limit_bytes"):
         buffers(limit_bytes=one - 1)
     buffers(limit_bytes=HOSTS * one / 2, dtype="float16").refuse_above_limit(HOSTS)
 
@@ -251,7 +251,7 @@ def test_the_limit_is_on_all_tables_that_there_can_be():
 def test_other_settings_are_refused(dtype):
     with pytest.raises(ConfigurationError, match="use float32 or float16"):
         buffers(dtype=dtype)
-    with pytest.raises(ConfigurationError, match="use 'record' or 'message'"):
+    with pytest.raises(ConfigurationError, match="must be 'record' or 'message'"):
         buffers("guest")
 
 
@@ -311,7 +311,7 @@ def test_an_earlier_state_can_be_gone_back_to():
 
 
 def test_states_of_others_are_refused():
-    with pytest.raises(ConfigurationError, match="buffers of 3 hosts, this run has 2"):
+    with pytest.raises(ConfigurationError, match="buffers of 3 hosts, but this run has 2"):
         ReplayBuffers(N, WIDTHS, 2).load_state(told().state())
     with pytest.raises(ConfigurationError, match="resume with the same data and width"):
         ReplayBuffers(N + 1, WIDTHS, HOSTS).load_state(told().state())
