@@ -63,6 +63,10 @@ def test_every_block_is_run_or_says_why_not():
     assert Counter(block.reason for block in BLOCKS if block.reason) == REASONS
 
 
+def test_the_architecture_page_is_short():
+    assert len((ROOT / "docs/architecture.md").read_text(encoding="utf-8").split()) <= 900
+
+
 @pytest.mark.parametrize("block", runnable("python"), ids=str)
 def test_python_runs(block):
     with torch.random.fork_rng(devices=[]):
