@@ -176,8 +176,8 @@ BUGS = (
     ),
     Bug(
         "lightning_vfl/protocols/decoupled/learners.py",
-        "return None if everything else known.to(x.dtype)",
-        "return None if everything else torch.ones_like(known, dtype=x.dtype)",
+        "return None if known is None else known.to(x.dtype)",
+        "return None if known is None else torch.ones_like(known, dtype=x.dtype)",
         "hosts learn from records of which they have been told nothing",
         "unit/protocols/decoupled/test_decoupled.py unit/protocols/decoupled/test_decoupled_faults.py",
     ),

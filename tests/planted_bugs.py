@@ -72,7 +72,8 @@ class Copies:
 
 def pytest_of(files: Sequence[str]) -> list[str]:
     """The arguments of Python that run these test files up to the first failure."""
-    return ["-m", "pytest", "-qx", "-p", "no:cacheprovider", *(f"tests/{name}" for name in files)]
+    named = ["-m", ""] if any("::" in name for name in files) else []  # a test that is named may be a slow one
+    return ["-m", "pytest", "-qx", "-p", "no:cacheprovider", *named, *(f"tests/{name}" for name in files)]
 
 
 def found_wrong(copies: Copies, bug: Bug) -> str:

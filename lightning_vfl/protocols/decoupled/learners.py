@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from lightning_vfl.local_objectives import LocalObjective
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
-from lightning_vfl.protocols.decoupled.replay import ReplayBuffers
 from lightning_vfl.streams import seed_of, seed_torch
 from lightning_vfl.types import RoundNames
 
@@ -116,20 +115,25 @@ def guest_losses(
 
 
 def host_losses(
-    hosts: Learners, replay: ReplayBuffers, ids: Tensor, learn: Tensor, names: RoundNames, seed: int
+    hosts: Learners, inputs: Tensor, known: Tensor | None, learn: Tensor, names: RoundNames, seed: int
 ) -> Tensor:
-    """Losses of the hosts that learn, on the rows of their buffers for the records ``ids`` (B,).
+    """Compute the losses of the hosts that learn.
 
-    ``learn``: (H,) bool, the hosts that learn, at least one.
+    Args:
+        hosts: the hosts.
+        inputs: (1 or H, B, Σ D_m) the buffered embeddings.
+        known: (1 or H, B) bool, the records of which a host has received an embedding; None: all records.
+        learn: (H,) bool, at least one.
+        names: of the round.
+        seed: of the run.
     """
-    known, everything = replay.known(ids)
-    x = replay.read(ids).to(next(hosts.bank.parameters()).dtype)  # (1 or H, B, Σ D_m)
+    x = inputs.to(next(hosts.bank.parameters()).dtype)
 
     def buffered(team: Team) -> Tensor:
         return x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
 
     def weights(team: Team) -> Tensor | None:
-        return None if everything else known.to(x.dtype).expand(len(hosts.bank), -1)[list(team)]
+        return None if known is None else known.to(x.dtype).expand(len(hosts.bank), -1)[list(team)]
 
     losses = []
     for team, own, _ in hosts.losses(learn, names, seed, buffered, weights):

@@ -314,9 +314,14 @@ class DecoupledVFL(VFLModule):
             withheld += self._guests.networks_of(~alive)
         if number % self.host_every == 0:
             joined = ids if ids.dim() == 1 else ids[:, -1]
-            learn = outcome.hosts & self.replay.known(joined)[0].any(1).cpu()
+            known, everything = self.replay.known(joined)
+            learn = outcome.hosts & known.any(1).cpu()
             if learn.any():
-                losses.append(host_losses(self._hosts, self.replay, joined, learn, names, self.seed))
+                losses.append(
+                    host_losses(
+                        self._hosts, self.replay.read(joined), None if everything else known, learn, names, self.seed
+                    )
+                )
                 notes["train/host_loss"] = losses[-1].detach().mean()
                 spent[self.roster.parties :] = len(ids) * self._host_seconds * learn
                 withheld += self._hosts.networks_of(~learn)
