@@ -212,7 +212,7 @@ class Deadline(WaitingRule):
 
     def __init__(self, seconds: float) -> None:
         if not (seconds > 0 and isfinite(seconds)):
-            raise ConfigurationError(f"Deadline must be a number of seconds > 0; got {seconds}")
+            raise ConfigurationError(f"Deadline must be a finite number of seconds > 0; got {seconds}")
         self.seconds = seconds
 
     @property

@@ -118,7 +118,9 @@ def test_a_recorded_training_is_replayed_to_the_bit(file, folder, capsys):
 def test_the_end_of_a_trace_ends_the_training_with_one_line(folder):
     table = pd.read_csv(folder / "trace.csv")
     table[table["request"] < 4].to_csv(folder / "trace.csv", index=False)
-    with pytest.raises(ConfigurationError, match=r"request 4 of party 0, .* requests 0 to 3; record a longer one"):
+    with pytest.raises(
+        ConfigurationError, match=r"request 4 is past the end .* requests 0 to 3 .*; record a longer trace"
+    ):
         fit(folder, TraceReplay(str(folder / "trace.csv")))
 
 

@@ -165,20 +165,20 @@ def test_segments_cost_what_all_their_coordinates_do(tmp_path):
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_what_cannot_be_is_refused_before_training(tmp_path):
     for settings, words in (
-        ({"target_epsilon": 0}, "target_epsilon must be above 0; got 0"),
+        ({"target_epsilon": 0}, "target_epsilon must be a finite number above 0; got 0"),
         ({"target_epsilon": 1.0, "delta": 1.0}, "delta must be above 0 and below 1; got 1.0"),
         ({"target_epsilon": 1.0, "unit": "person"}, "unit 'person'"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             PrivacyBudget(**settings)
-    with pytest.raises(ConfigurationError, match="nothing to count with Mean"):
+    with pytest.raises(ConfigurationError, match="needs an aggregator that accounts for privacy; got Mean"):
         trainer(tmp_path, callbacks=[PrivacyBudget(1.0)]).fit(private(Mean()), datamodule=Blobs(batch_size=10))
     module = private()
-    with pytest.raises(ConfigurationError, match="one round alone would cost"):
+    with pytest.raises(ConfigurationError, match="one round would already cost"):
         trainer(tmp_path, callbacks=[PrivacyBudget(1e-3)]).fit(module, datamodule=Blobs(batch_size=10))
     assert "fit" not in module.books.rounds
     loader = [next(iter(Blobs_loader()))]
-    with pytest.raises(ConfigurationError, match="needs to know the records"):
+    with pytest.raises(ConfigurationError, match="must know the records"):
         trainer(tmp_path).fit(private(party_shapes=[(3,), (3,), (2,)], num_classes=3), loader)
 
 

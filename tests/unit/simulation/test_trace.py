@@ -134,7 +134,7 @@ def test_the_end_and_other_parties_are_refused(tmp_path):
         match=r"request 40 is past the end of trace.csv, which has requests 0 to 39 .*; record a longer",
     ):
         model.sample(40, roster_of(4), 0)
-    with pytest.raises(ConfigurationError, match="a trace of 4 parties, but 3 take part"):
+    with pytest.raises(ConfigurationError, match="a trace of 4 parties, but this run has 3"):
         model.sample(0, roster_of(3), 0)
 
 
@@ -179,7 +179,7 @@ def test_files_that_cannot_be(tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(ConfigurationError, match=f"{name} cannot be read .*; correct it"):
             TraceReplay(str(tmp_path / name)).sample(0, roster_of(1), 0)
-    with pytest.raises(ConfigurationError, match="record 1 or more"):
+    with pytest.raises(ConfigurationError, match="at least 1 request; got 0"):
         record(lambda request: RoundOutcome.nothing(roster_of(2)), 0)
 
 
