@@ -39,7 +39,7 @@ class PrivacyBudget(Callback):
 
     def __init__(self, target_epsilon: float, delta: float = 1e-5, unit: str = "party-record") -> None:
         if not target_epsilon > 0:
-            raise ConfigurationError(f"target_epsilon must be above 0; got {target_epsilon}")
+            raise ConfigurationError(f"target_epsilon must be a finite number above 0; got {target_epsilon}")
         if not 0 < delta < 1:
             raise ConfigurationError(f"delta must be above 0 and below 1; got {delta}")
         unit_of_one_release(unit)

@@ -1,4 +1,4 @@
-"""Secrets: what must not be a function of a seed."""
+"""Cryptography: keys, signatures, masks and sealed messages, which must not depend on a seed."""
 
 from lightning_vfl.crypto.identities import Identities, Signer, verified
 from lightning_vfl.crypto.keys import Confined, KeyPair, PairKeys, derive, hkdf

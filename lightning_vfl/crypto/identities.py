@@ -1,4 +1,4 @@
-"""Signatures (Ed25519), and the long-lived identity keys of the parties as a folder of PEM files."""
+"""Signatures (Ed25519), and the parties' long-lived identity keys in a folder of PEM files."""
 
 import os
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ from lightning_vfl.crypto.keystream import SeededSecrets
 from lightning_vfl.errors import ConfigurationError
 
 SIGNATURE = 64  # bytes
-VERIFY = 32  # bytes of a key that signatures are verified with
+VERIFY = 32  # bytes of a public key
 
 
 class Signer:
-    """An Ed25519 key that signs; it works only in the object and the process that made it.
+    """An Ed25519 key for signatures; it works only in the object and the process that made it.
 
-    Shapes: ``public`` is 32 bytes, a signature 64.
-    Guarantee: nobody without the private half can sign a message that ``verified`` accepts under ``public``
-        (existential unforgeability under chosen messages). Pickles and deep copies hold the public half alone.
+    Shapes: ``public`` has 32 bytes, a signature 64.
+    Guarantee: only the holder of the private key can sign a message that ``verified`` accepts with ``public``
+        (existential unforgeability under chosen messages). Pickles and deep copies have only the public key.
     Not guaranteed: erasure from memory.
 
     Args:
-        private: a key that exists already; None: a fresh one from the operating system.
+        private: an existing key; None: a new key from the operating system.
 
     References:
-        RFC 8032, section 5.1 (Ed25519); the ``cryptography`` package does the work.
+        RFC 8032, section 5.1 (Ed25519), implemented by the ``cryptography`` package.
 
     Examples:
         >>> one, other = Signer(), Signer()
@@ -52,28 +52,28 @@ class Signer:
 
     @classmethod
     def insecure_seeded(cls, seed: int, *names: str | int) -> "Signer":
-        """A key that is a function of seed and names. INSECURE: everybody can compute it; tests and simulations."""
+        """A key that depends only on seed and names. INSECURE: anyone can compute it; for tests and simulations."""
         words = SeededSecrets(seed).source("signing key", *names)(VERIFY // 8)
         return cls(Ed25519PrivateKey.from_private_bytes(words.astype("<u8").tobytes()))
 
     def sign(self, *statement: str | int | bytes) -> bytes:
-        """The signature of a statement; its parts are encoded with kind and length, so that no two statements meet.
+        """The signature of a statement. Parts are encoded with type and length, so different statements never collide.
 
         Raises:
             RuntimeError: in a deep copy or a forked process.
-            TypeError: for a part that is neither text nor bytes nor an integer.
+            TypeError: for a part that is not a text, bytes or an integer.
         """
         return self._private.open().sign(encoded(statement))
 
 
 def verified(public: bytes, signature: bytes, *statement: str | int | bytes) -> bool:
-    """Whether the holder of this public key has signed exactly this statement; False for malformed keys as well."""
+    """Whether the holder of this public key has signed exactly this statement; also False for malformed keys."""
     return _verified(public, signature, encoded(statement))
 
 
 @lru_cache(maxsize=4096)
 def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
-    """A function of public values, so parties in one process need not verify the same signature again (120 us each)."""
+    """The cached check of public values: parties in one process verify a signature only once (120 µs)."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -82,18 +82,18 @@ def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
 
 
 class Identities:
-    """The parties' identity keys in a folder: ``party-0.key.pem`` (private, PKCS 8) and ``party-0.pub.pem`` a party.
+    """The parties' identity keys in a folder.
 
-    In a simulation one folder holds all keys. In a deployment a party has its own private key and the public keys of
-    all parties.
+    Party 0 has the files ``party-0.key.pem`` (private key, PKCS 8) and ``party-0.pub.pem``. In a simulation, one folder
+    has all keys. In a deployment, a party has its own private key and the public keys of all parties.
 
-    Guarantee: what is loaded are Ed25519 keys, every private key belongs to its public key, and no two parties have the
+    Guarantee: loaded keys are Ed25519 keys, every private key belongs to its public key, and no two parties have the
         same key.
-    Not guaranteed: that a file is the party's that its name says; the parties have to compare public keys by a channel
+    Not guaranteed: that a file belongs to the party in its name. The parties must compare public keys over a channel
         that the server does not control. Private keys are not encrypted; their files have mode 0600.
 
     Args:
-        folder: where the files are.
+        folder: the folder of the files.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -104,10 +104,10 @@ class Identities:
 
     @classmethod
     def make(cls, folder: str | Path, parties: int) -> "Identities":
-        """Draw the keys of M parties and write them.
+        """Make the keys of M parties and write them.
 
         Raises:
-            ConfigurationError: for fewer than one party, and if one of the files exists; nothing is written then.
+            ConfigurationError: for fewer than one party, and if one of the files exists; no file is written then.
         """
         if parties < 1:
             raise ConfigurationError(f"--parties must be at least 1; got {parties}")
@@ -116,7 +116,7 @@ class Identities:
         for path in paths:
             if path.exists():
                 raise ConfigurationError(
-                    f"{path} exists, and a key that is overwritten is lost; give another folder or move it away"
+                    f"{path} exists, and overwriting it would destroy a key; give another folder or move the file"
                 )
         made.folder.mkdir(parents=True, exist_ok=True)
         for party in range(parties):
@@ -137,8 +137,8 @@ class Identities:
         """The public keys of parties 0 to M - 1, 32 bytes each.
 
         Raises:
-            ConfigurationError: for a file that is missing or holds no Ed25519 public key, and for a key that two
-                parties have.
+            ConfigurationError: for a file that is missing or has no Ed25519 public key, and if two parties have the
+                same key.
         """
         found: dict[int, bytes] = {}
         holders: dict[bytes, int] = {}
@@ -149,7 +149,7 @@ class Identities:
             except (ValueError, UnsupportedAlgorithm):
                 key = None
             if not isinstance(key, Ed25519PublicKey):
-                raise ConfigurationError(f"{path} holds no Ed25519 public key in PEM; {_remedy(parties)}")
+                raise ConfigurationError(f"{path} has no Ed25519 public key in PEM; {_remedy(parties)}")
             found[party] = key.public_bytes_raw()
             if holders.setdefault(found[party], party) != party:
                 raise ConfigurationError(
@@ -159,11 +159,11 @@ class Identities:
         return found
 
     def signers(self, hosted: Sequence[int], parties: int) -> dict[int, Signer]:
-        """The private keys of the parties that are hosted here.
+        """The private keys of the hosted parties.
 
         Raises:
-            ConfigurationError: for a file that is missing or holds no Ed25519 private key, and for a key that is not
-                the one of the party's public key.
+            ConfigurationError: for a file that is missing or has no Ed25519 private key, and for a key that does not
+                belong to the party's public key.
         """
         publics, found = self.publics(parties), {}
         for party in hosted:
@@ -173,7 +173,7 @@ class Identities:
             except (ValueError, TypeError, UnsupportedAlgorithm):
                 key = None
             if not isinstance(key, Ed25519PrivateKey):
-                raise ConfigurationError(f"{path} holds no Ed25519 private key in PEM; {_remedy(parties)}")
+                raise ConfigurationError(f"{path} has no Ed25519 private key in PEM; {_remedy(parties)}")
             found[party] = Signer(key)
             if found[party].public != publics[party]:
                 raise ConfigurationError(
@@ -196,5 +196,5 @@ def _remedy(parties: int) -> str:
 
 
 def _private(path: str, flags: int) -> int:
-    """A new file that its owner alone can read."""
+    """Open a new file that only its owner can read."""
     return os.open(path, flags, 0o600)

@@ -19,17 +19,17 @@ Held = TypeVar("Held")
 
 
 class Confined(Generic[Held]):
-    """A secret that works in one object of one process: deep copies, pickles and forked processes are refused it.
+    """A secret that works in one object of one process; deep copies, pickles and forked processes cannot open it.
 
-    Two processes that go on under one key mask two messages with the same words, and the difference of what they send
-    is the difference of the messages.
+    Two processes with one key would mask two messages with the same words; the difference of the masked messages would
+    then be the difference of the messages.
 
-    Guarantee: a pickle and a deep copy are made without the secret and say so when it is asked for, and so does a
-        forked process.
-    Not guaranteed: erasure from memory; a forked process still has the pages.
+    Guarantee: pickles and deep copies do not contain the secret. Opening it in these, or in a forked process, raises an
+        error.
+    Not guaranteed: erasure from memory; a forked process still has the memory pages.
 
     Args:
-        secret: what is kept; whoever opens it must not keep it.
+        secret: the secret; a caller of ``open`` must not store it.
 
     Examples:
         >>> import copy
@@ -49,7 +49,7 @@ class Confined(Generic[Held]):
         """The secret.
 
         Raises:
-            RuntimeError: in a deep copy, in what was unpickled, in a forked process.
+            RuntimeError: in a deep copy, in an unpickled object, in a forked process.
         """
         if self._process != os.getpid():
             raise RuntimeError(
@@ -63,25 +63,27 @@ class Confined(Generic[Held]):
 
 
 def _emptied() -> Confined[Any]:
-    """What a copy holds: nothing, made by no process."""
+    """The content of a copy: no secret, and no process."""
     confined = Confined[Any](None)
     confined._process = -1
     return confined
 
 
 class KeyPair:
-    """An X25519 key pair; its private half stays where it was made.
+    """An X25519 key pair; the private key works only in the object and the process that made it.
 
-    Shapes: ``public`` and a shared secret are 32 bytes.
-    Guarantee: ``a.shared(b.public) == b.shared(a.public)``; whoever knows neither private key learns nothing about it
-        (computational Diffie-Hellman on Curve25519). Pickles and deep copies hold the public key alone.
-    Not guaranteed: that a public key is the party's it is said to be (``Identities`` sign them); erasure from memory.
+    Shapes: ``public`` and a shared secret have 32 bytes.
+    Guarantee: ``a.shared(b.public) == b.shared(a.public)``. Without one of the private keys, an attacker learns nothing
+        about the shared secret (computational Diffie-Hellman on Curve25519). Pickles and deep copies have only the
+        public key.
+    Not guaranteed: that a public key belongs to the stated party (keys of ``Identities`` sign public keys); erasure
+        from memory.
 
     Args:
-        private: a key that exists already; None: a fresh one from the operating system.
+        private: an existing key; None: a new key from the operating system.
 
     References:
-        RFC 7748, Sections 5 (X25519) and 6.1 (Diffie-Hellman); the ``cryptography`` package does the work.
+        RFC 7748, Sections 5 (X25519) and 6.1 (Diffie-Hellman), implemented by the ``cryptography`` package.
 
     Examples:
         >>> one, other = KeyPair(), KeyPair()
@@ -96,7 +98,7 @@ class KeyPair:
 
     @classmethod
     def insecure_seeded(cls, seed: int, *names: str | int) -> "KeyPair":
-        """A key pair that is a function of seed and names. INSECURE: everybody can compute it; tests and simulations.
+        """A key pair that depends only on seed and names. INSECURE: anyone can compute it; for tests and simulations.
 
         Examples:
             >>> KeyPair.insecure_seeded(0, "party", 1).public == KeyPair.insecure_seeded(0, "party", 1).public
@@ -106,26 +108,26 @@ class KeyPair:
         return cls(X25519PrivateKey.from_private_bytes(words.astype("<u8").tobytes()))
 
     def shared(self, public: bytes) -> bytes:
-        """The secret shared with the holder of ``public``. No key: points of a curve are not uniform bytes; derive.
+        """The secret shared with the holder of ``public``. Use ``derive``: a point of a curve is not a uniform key.
 
         Raises:
-            ValueError: for a public key of another length, or of low order: the secret would be zero, known to all.
+            ValueError: for a public key of another length, or of low order: the secret would be zero and public.
             RuntimeError: in a deep copy or a forked process.
         """
         private = self._private.open()
         if len(public) != SIZE:
-            raise ValueError(f"a public key has {SIZE} bytes, not {len(public)}")
+            raise ValueError(f"a public key must have {SIZE} bytes; got {len(public)}")
         try:
             return private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
             raise ValueError(
                 f"the public key {public.hex()} is a point of low order, with which every shared secret is zero; "
-                "no honest party has it, discard its message"
+                "no honest party sends it, so discard the message"
             ) from error
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, size: int = SIZE) -> bytes:
-    """Extract and expand with HMAC-SHA256: ``size`` bytes (at most 8160), uniform to whoever does not know ``secret``.
+    """Extract and expand with HMAC-SHA256: ``size`` bytes (at most 8160), which are uniform without ``secret``.
 
     References:
         RFC 5869, Sections 2.2 and 2.3.
@@ -134,20 +136,20 @@ def hkdf(secret: bytes, salt: bytes, info: bytes, size: int = SIZE) -> bytes:
 
 
 def derive(secret: bytes, *names: str | int | bytes, session: bytes) -> bytes:
-    """The 32-byte key of these names, one of many from one secret.
+    """The 32-byte key of these names, one of many keys from one secret.
 
     Shapes: 32 bytes.
-    Guarantee: different sequences of names, and different sessions, give independent keys: every name enters with its
-        kind and its length, so that ("a", "b") and ("ab",), 1, "1" and b"1" differ.
-    Not guaranteed: anything about a secret that can be guessed.
+    Guarantee: different sequences of names, and different sessions, give independent keys. Every name is encoded with
+        its type and its length, so that ("a", "b") and ("ab",), 1, "1" and b"1" differ.
+    Not guaranteed: secrecy of keys from a secret that can be guessed.
 
     Args:
-        secret: shared by those who shall derive the same key.
-        names: what the key is for.
-        session: the salt: public, fresh with every set-up, and the same for everybody.
+        secret: the secret that the parties of the key share.
+        names: the purpose of the key.
+        session: the salt: public, new for every set-up, and the same for all parties.
 
     Raises:
-        TypeError: for a name that is neither text nor bytes nor an integer.
+        TypeError: for a name that is not a text, bytes or an integer.
 
     References:
         RFC 5869, Sections 3.1 (salt) and 3.2 (``info`` binds a key to its context).
@@ -160,7 +162,7 @@ def derive(secret: bytes, *names: str | int | bytes, session: bytes) -> bytes:
 
 
 def encoded(names: tuple[str | int | bytes, ...]) -> bytes:
-    """An injective encoding: kind, length in 8 bytes and content, name by name."""
+    """An injective encoding: for each name its type, its length in 8 bytes and its content."""
     parts = []
     for name in names:
         if isinstance(name, str):
@@ -174,30 +176,30 @@ def encoded(names: tuple[str | int | bytes, ...]) -> bytes:
 
 
 class PairKeys:
-    """One party's secrets with all others for one key period, and the keys derived from them.
+    """One party's secrets with all other parties for one key period, and the keys derived from these.
 
-    A new period has new key pairs, and hence a new object (vFedSec, Section 4.1: set-up every K iterations, so that a
-    leaked key opens K rounds and no more).
+    A new period has new key pairs, and therefore a new object (vFedSec, Section 4.1: set-up every K iterations, so that
+    a leaked key discloses at most K rounds).
 
-    Shapes: public keys and derived keys are 32 bytes.
-    Guarantee: both parties of a pair derive the same key for the same names, and nobody else can; keys of different
-        pairs, names, sessions and key pairs are independent. Pickles and deep copies hold no secret, a forked process
-        is refused it.
-    Not guaranteed: agreement with a party that was told other public keys or another session (its masks will not
-        cancel); who is behind a public key; erasure from memory.
+    Shapes: public keys and derived keys have 32 bytes.
+    Guarantee: both parties of a pair derive the same key for the same names, and no other party can derive it. Keys of
+        different pairs, names, sessions and key pairs are independent. Pickles and deep copies have no secret, and a
+        forked process cannot use it.
+    Not guaranteed: agreement with a party that received other public keys or another session (its masks do not cancel);
+        the identity of the holder of a public key; erasure from memory.
 
     Args:
-        party: whose secrets these are.
+        party: the number of this party.
         own: the key pair of this party.
-        publics: public keys of all parties by their number; this party's own may be among them.
-        session: the salt of all derivations: public, fresh with every set-up, the same for every party.
+        publics: public keys of all parties by number; this party's own key may be among them.
+        session: the salt of all derivations: public, new for every set-up, the same for all parties.
 
     Raises:
-        ValueError: if two parties have the same public key, this party's is not ``own``'s, or one of them is no usable
-            point; names the parties.
+        ValueError: if two parties have the same public key, if this party's public key is not that of ``own``, or if a
+            key is not a usable point; names the parties.
 
     References:
-        RFC 7748, Section 6.1: the public keys of both parties go into the derivation.
+        RFC 7748, Section 6.1: the public keys of both parties are part of the derivation.
         Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), Sections 3.4 and 4.1.
 
     Examples:
@@ -212,14 +214,14 @@ class PairKeys:
 
     def __init__(self, party: int, own: KeyPair, publics: "Mapping[int, bytes]", session: bytes) -> None:
         if publics.get(party, own.public) != own.public:
-            raise ValueError(f"the public key that is listed for party {party} is not the one of its own key pair")
+            raise ValueError(f"the public key of party {party} in publics must be that of its own key pair")
         self.party = party
         self.session = session
         self.publics = {**publics, party: own.public}
         holders: dict[bytes, int] = {}
         for number, public in self.publics.items():
             if holders.setdefault(public, number) != number:
-                raise ValueError(f"parties {holders[public]} and {number} have one public key; each makes its own")
+                raise ValueError(f"parties {holders[public]} and {number} have the same public key; each needs its own")
         secrets = {}
         for other, public in self.publics.items():
             if other == party:
@@ -232,10 +234,10 @@ class PairKeys:
         self._held = Confined((secrets, derived))
 
     def key(self, other: int, *names: str | int | bytes) -> bytes:
-        """The key of these names that this party has in common with ``other``; derived once.
+        """The key of these names that this party shares with ``other``; derived once.
 
         Raises:
-            ValueError: for a party without a public key here, this party itself among them.
+            ValueError: for a party without a public key in ``publics``, and for this party itself.
             RuntimeError: in a deep copy or a forked process.
         """
         secrets, derived = self._held.open()

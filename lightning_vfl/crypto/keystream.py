@@ -1,4 +1,4 @@
-"""Uniform random words that nobody can predict, and a stand-in for simulations that everybody can repeat."""
+"""Unpredictable uniform random words, and a reproducible replacement for simulations."""
 
 import os
 from abc import ABC, abstractmethod
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
     Words = Callable[[int], NDArray[np.uint64]]
 
-BLOCK = 16  # bytes of an AES block: what older versions of ``update_into`` want to see behind the output
+BLOCK = 16  # bytes of an AES block, by which older versions of ``update_into`` need a larger output buffer
 ZEROS = bytes(2**18)  # encrypting zeros gives the keystream itself
 
 
 class Secrets(ABC):
-    """Where masks, shares and keys come from."""
+    """The source of the random words of masks, shares and keys."""
 
     @abstractmethod
     def source(self, *names: Name) -> "Words":
-        """What gives the next n uniform 64-bit words for n; ``names`` say whose they are and what they are for."""
+        """The function that returns the next n uniform 64-bit words; ``names``: their owner and purpose."""
 
 
 class Keystream(Secrets):
-    """AES-256 in counter mode under a key from the operating system: no two words are ever the same keystream.
+    """AES-256 in counter mode with a key from the operating system; no part of the keystream is used twice.
 
     Units: 64-bit words.
-    Guarantee: computationally indistinguishable from uniform words, and from those of every other object: a copy or a
-        forked process gets a key of its own, and pickling keeps no key.
-    Not guaranteed: repeatability (that is the point); erasure of keys from memory.
+    Guarantee: computationally indistinguishable from uniform words, and independent of every other object's words: a
+        copy or a forked process gets its own key, and a pickle has no key.
+    Not guaranteed: reproducibility (on purpose); erasure of keys from memory.
 
     References:
-        NIST SP 800-38A (counter mode); the ``cryptography`` package does the work.
+        NIST SP 800-38A (counter mode), implemented by the ``cryptography`` package.
 
     Examples:
         >>> bool((Keystream().words(4) == Keystream().words(4)).any())
@@ -54,7 +54,7 @@ class Keystream(Secrets):
 
     def words(self, n: int) -> "NDArray[np.uint64]":
         """The next n words of the keystream."""
-        if self._process != os.getpid():  # a fork would go on with the same stream
+        if self._process != os.getpid():  # a forked process would continue the same stream
             self._rekey()
         size = 8 * n
         out = np.empty(n + BLOCK // 8, np.uint64)
@@ -73,10 +73,10 @@ class Keystream(Secrets):
 
 
 class SeededSecrets(Secrets):
-    """Words that are a function of their names. INSECURE: for tests and simulations that compare messages to the bit.
+    """Words that depend only on seed and names. INSECURE: for tests and simulations that compare messages bit for bit.
 
     Args:
-        seed: of the run.
+        seed: the seed of the run.
     """
 
     def __init__(self, seed: int) -> None:
@@ -87,10 +87,11 @@ class SeededSecrets(Secrets):
 
 
 def repeatable_bytes(size: int, seed: int, *names: Name) -> "NDArray[np.uint8]":
-    """Uniform bytes of the named stream, by AES-256-CTR: where much is drawn, a third of Philox's time. NO secrets.
+    """Uniform bytes of the named stream, by AES-256-CTR: for large draws, a third of Philox's time. NOT secret.
 
-    Shapes: (size,). Guarantee: a function of seed and names, the same on every machine; fewer bytes are the first of
-        more.
+    Shapes: (size,).
+    Guarantee: the bytes depend only on seed and names, and are the same on every machine. A smaller ``size`` gives the
+        first bytes of a larger one.
     """
     encryptor = Cipher(AES(key_of(seed, *names)), CTR(bytes(BLOCK))).encryptor()
     return np.frombuffer(encryptor.update(ZEROS[:size] if size <= len(ZEROS) else bytes(size)), np.uint8)

@@ -1,4 +1,4 @@
-"""Masks that cancel in a sum: every pair of parties has a keystream, which one of them adds and the other subtracts."""
+"""Masks that cancel in a sum: every pair of parties has a keystream that one party adds and the other subtracts."""
 
 import operator
 from threading import local
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     UInts = NDArray[np.unsignedinteger[Any]]
 
-ROUNDS = 2**64  # the round is the upper half of the counter block, blocks are counted in the lower
-CHUNK = len(ZEROS)  # bytes that are encrypted in one call: keystream and sum stay in the second-level cache
-PLAIN = memoryview(ZEROS)  # a slice of it is no copy
+ROUNDS = 2**64  # the upper half of the counter block is the round, the lower half counts blocks
+CHUNK = len(ZEROS)  # bytes encrypted in one call: keystream and sum fit into the second-level cache
+PLAIN = memoryview(ZEROS)  # slicing a memoryview makes no copy
 
 
 class MaskNames(NamedTuple):
-    """What a pair's key is for; one key serves all rounds of its period.
+    """The purpose of a pair's key; one key serves all rounds of its period.
 
     Args:
-        purpose: what is summed, e.g. ``"embeddings"`` or ``"updates"``.
-        stage: fit, validation, ...: rounds are counted for each.
-        segment: which sum of the round.
-        rank: of the process; every rank masks rows of its own.
-        period: of the keys, ``key_period(round, rekey_every)``.
+        purpose: the kind of the sum, for example ``"embeddings"`` or ``"updates"``.
+        stage: fit, validation, ...; each stage counts its own rounds.
+        segment: the number of the sum in the round.
+        rank: the rank of the process; every rank masks its own rows.
+        period: the period of the keys, ``key_period(round, rekey_every)``.
     """
 
     purpose: str
@@ -57,21 +57,21 @@ def key_period(round: int, rekey_every: int) -> int:
         [0, 0, 1, 2]
     """
     if rekey_every < 1:
-        raise ConfigurationError(f"rekey_every {rekey_every} is no number of rounds; use 1 or more")
+        raise ConfigurationError(f"rekey_every must be 1 or more rounds; got {rekey_every}")
     return round // rekey_every
 
 
 class _Scratch(local):
-    """Where a thread's keystream is written before it is added; as little-endian words of 4 and of 8 bytes."""
+    """A thread's buffer for the keystream before it is added; as little-endian words of 4 and of 8 bytes."""
 
     def __init__(self) -> None:
-        buffer = np.empty(CHUNK + BLOCK, np.uint8)  # older versions of ``update_into`` want a block behind the output
+        buffer = np.empty(CHUNK + BLOCK, np.uint8)  # older versions of ``update_into`` need a block after the output
         self.target = buffer.data
         self.words = {size: buffer[:CHUNK].view(f"<u{size}") for size in (4, 8)}
 
 
 class _Progress:
-    """An encryptor and the last round it was used for: one object, so that no shallow copy can go its own way."""
+    """An encryptor and its last round, in one object, so that shallow copies share the state."""
 
     __slots__ = ("encryptor", "last")
 
@@ -85,25 +85,25 @@ _combine = {1: np.add, -1: np.subtract}
 
 
 class PairKeystream:
-    """The keystream of a pair: AES-256 in counter mode under one key, with a stretch of its own for every round.
+    """The keystream of a pair: AES-256 in counter mode with one key, and a separate part of the keystream every round.
 
-    The counter block is round (64 bits, big endian) ‖ number of the block (64 bits, big endian), so that stretches of
-    different rounds never meet, however long they are: 2^64 blocks are more than any address space holds.
+    The counter block is round (64 bits, big endian) ‖ number of the block (64 bits, big endian). The parts of different
+    rounds therefore never overlap: 2^64 blocks are more than any address space.
 
     Shapes: ``values`` (n,) of the word's type, any stride.
     Units: words of 32 or 64 bits, little-endian in the keystream: the same on every machine.
-    Guarantee: computationally indistinguishable from uniform words to whoever does not have the key. Every word is
-        handed out once: rounds can only go up. Equal keys and rounds give equal words; whoever asks for fewer gets the
-        first of them. Pickles, deep copies and forked processes are refused; a shallow copy is the same stream.
-    Not guaranteed: anything about a second object with the same key, which gives the same words; calls from two threads
-        at once; erasure from memory.
+    Guarantee: computationally indistinguishable from uniform words without the key. Every word is returned once,
+        because rounds must increase. Equal keys and rounds give equal words; a smaller n gives the first words.
+        Pickles, deep copies and forked processes are refused; a shallow copy is the same stream.
+    Not guaranteed: safety of a second object with the same key, which gives the same words; calls from two threads at
+        once; erasure from memory.
 
     Args:
-        key: 32 bytes, used for nothing else.
+        key: 32 bytes, used only for this keystream.
         word: ``np.uint32`` or ``np.uint64``.
 
     Raises:
-        ValueError: for another size of key or word.
+        ValueError: for another size of the key or of the word.
 
     References:
         NIST SP 800-38A, Section 6.5 (CTR) and Appendix B.2: the nonce of a message in the upper bits of the counter.
@@ -116,10 +116,10 @@ class PairKeystream:
 
     def __init__(self, key: bytes, word: type[np.unsignedinteger[Any]] = np.uint32) -> None:
         if len(key) != 32:
-            raise ValueError(f"a key of AES-256 has 32 bytes, not {len(key)}")
+            raise ValueError(f"a key of AES-256 must have 32 bytes; got {len(key)}")
         self.word = np.dtype(word)
         if self.word not in (np.dtype(np.uint32), np.dtype(np.uint64)):
-            raise ValueError(f"words are uint32 or uint64, not {self.word}")
+            raise ValueError(f"words must be uint32 or uint64; got {self.word}")
         self._progress = Confined(_Progress(key))
 
     def words(self, round: int, n: int) -> "UInts":
@@ -142,7 +142,7 @@ class PairKeystream:
         """
         progress = self._progress.open()
         if values.dtype != self.word or values.ndim != 1:
-            raise ValueError(f"values are (n,) {self.word}, not {values.shape} {values.dtype}")
+            raise ValueError(f"values must be (n,) {self.word}; got {values.shape} {values.dtype}")
         combine, encryptor = _combine[sign], progress.encryptor
         encryptor.reset_nonce(self._first_block(progress, round))
         target, words = _scratch.target, _scratch.words[self.word.itemsize]
@@ -153,39 +153,41 @@ class PairKeystream:
             combine(piece, words[: len(piece)], out=piece)
 
     def _first_block(self, progress: _Progress, round: int) -> bytes:
-        """The counter block with which the round starts; from now on the round is used."""
+        """The counter block at the start of the round; marks the round as used."""
         round = operator.index(round)
         if not 0 <= round < ROUNDS:
-            raise ValueError(f"round {round} does not fit the 64 bits that count rounds")
+            raise ValueError(f"round must fit 64 bits; got {round}")
         if round <= progress.last:
             raise ValueError(
-                f"round {round} comes after round {progress.last}, and its words must never be used again; "
-                "count rounds upwards, or set up again with fresh keys"
+                f"round {round} must be above the last round {progress.last}, because words must never be used twice; "
+                "use increasing rounds, or set up again with new keys"
             )
         progress.last = round
         return round.to_bytes(8, "big") + bytes(8)
 
 
 class PairMasks:
-    r"""One party's masks in the ring Z_{2^bits}: they are uniform one by one and add up to zero over all members.
+    r"""One party's masks in the ring Z_{2^bits}: each mask is uniform, and the masks of all members sum to zero.
 
     .. math:: \mathrm{mask}_m = \sum_{j \in U, j > m} G(k_{mj}) - \sum_{j \in U, j < m} G(k_{mj}) \bmod 2^{bits}
 
-    for party m among the members U, with the keystream G of the pair's key: the lower number adds, the higher
-    subtracts (as Bonawitz et al. write it; vFedSec lets the higher add, which is the same masks with the sign turned).
+    for party m among the members U, with the keystream G of the pair's key. The party with the lower number adds, the
+    other subtracts (as in Bonawitz et al.; in vFedSec the higher number adds, which gives the same masks with the
+    opposite sign).
 
-    Shapes: values and masks of any shape; of uint32 for ``bits`` up to 32, of uint64 above.
+    Shapes: values and masks of any shape; uint32 for ``bits`` up to 32, uint64 above.
     Units: elements of the ring, 0 to 2^bits - 1.
-    Guarantee: the masks of all members add up to zero, exactly. To the server, and to members that collude with it,
-        what the other members send is computationally indistinguishable from uniform messages with the same sum
-        (vFedSec, Lemma 4.1); semi-honest. A word masks once: rounds of equal names can only go up. Elements are the low
-        bits of words, never a biased remainder.
-    Not guaranteed: anything for a single member, whose mask is zero (the caller refuses that set); a sum that misses a
-        member, where nothing cancels. Two objects over one ``PairKeys`` give the same masks: make one.
+    Guarantee: the masks of all members sum to zero, exactly. To the server, and to members that collude with it, the
+        other members' messages are computationally indistinguishable from uniform messages with the same sum (vFedSec,
+        Lemma 4.1; semi-honest). A word masks only once, because rounds of equal names must increase. Elements are the
+        low bits of words, never a biased remainder.
+    Not guaranteed: protection of a single member, whose mask is zero (the caller refuses such a set); a correct sum
+        without a member, because its masks do not cancel. Two objects with one ``PairKeys`` give the same masks, so
+        make only one.
 
     Args:
-        keys: of this party, for this period.
-        bits: of the ring, 1 to 64.
+        keys: the keys of this party for this period.
+        bits: the bits of the ring, 1 to 64.
 
     Raises:
         ConfigurationError: for another number of bits.
@@ -208,17 +210,17 @@ class PairMasks:
 
     def __init__(self, keys: PairKeys, bits: int = 32) -> None:
         if not 1 <= bits <= 64:
-            raise ConfigurationError(f"a ring of {bits} bits does not fit a word; use 1 to 64")
+            raise ConfigurationError(f"bits of the ring must be from 1 to 64; got {bits}")
         self.keys = keys
         self.bits = bits
         self.word: type[np.unsignedinteger[Any]] = np.uint32 if bits <= 32 else np.uint64
         self._streams: dict[MaskNames, dict[int, PairKeystream]] = {}
 
     def keystream(self, other: int, names: MaskNames) -> PairKeystream:
-        """The keystream of these names that this party has in common with ``other``; made once.
+        """The keystream of these names that this party shares with ``other``; made once.
 
         Raises:
-            ValueError: for a party with which there is no shared secret.
+            ValueError: for a party without a shared secret.
             RuntimeError: in a deep copy or a forked process.
         """
         streams = self._streams.setdefault(names, {})
@@ -230,7 +232,7 @@ class PairMasks:
     def mask_of(
         self, members: "Sequence[int]", names: MaskNames, round: int, shape: "int | tuple[int, ...]"
     ) -> "UInts":
-        """This party's mask among ``members``, itself one of them; zeros if there is no other.
+        """This party's mask among ``members``, which include this party; zeros if there is no other member.
 
         Raises:
             ValueError, RuntimeError: as ``add_to``.
@@ -240,27 +242,27 @@ class PairMasks:
         return values
 
     def add_to(self, values: "UInts", members: "Sequence[int]", names: MaskNames, round: int) -> None:
-        """Add this party's mask to values of the ring, in place: what it may send.
+        """Add this party's mask to values of the ring, in place; the party may send the result.
 
         Args:
-            values: what to hide, in C order.
-            members: everybody whose message is summed, this party among them; in any order.
-            names: what the key is for.
-            round: above all rounds before under these names.
+            values: the values to hide, in C order.
+            members: all parties whose messages are summed, including this party, in any order.
+            names: the purpose of the key.
+            round: above all earlier rounds with these names.
 
         Raises:
-            ValueError: for values of another type or order; for members without this party, twice the same or without
-                a secret in common; for a round that is not above the last one, or does not fit 64 bits: some masks may
-                then have been added, the values are not to be sent.
+            ValueError: for values of another type or order; for members without this party, with a party named twice,
+                or with a party without a shared secret; for a round that is not above the last one, or does not fit 64
+                bits. Some masks may then have been added, so the values must not be sent.
             RuntimeError: in a deep copy or a forked process.
         """
         if values.dtype != self.word or not values.flags.c_contiguous:
-            raise ValueError(f"values of a ring of {self.bits} bits are {np.dtype(self.word)} in C order")
+            raise ValueError(f"values of a ring of {self.bits} bits must be {np.dtype(self.word)} in C order")
         party = self.keys.party
         if members and party not in members:
-            raise ValueError(f"party {party} is not among the members {sorted(members)} and has no mask there")
+            raise ValueError(f"the members must include party {party}; got {sorted(members)}")
         if len(set(members)) != len(members):
-            raise ValueError(f"the members {sorted(members)} name a party twice")
+            raise ValueError(f"the members must name every party once; got {sorted(members)}")
         streams = [(other, self.keystream(other, names)) for other in members if other != party]
         flat = values.reshape(-1)
         for other, stream in streams:

@@ -1,4 +1,4 @@
-"""Bottom and top networks. Bottoms take (per-record shape, embedding width) first, tops the aggregate's width."""
+"""Bottom and top networks. First arguments: of bottoms (per-record shape, embedding width), of tops the input width."""
 
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.conv import ConvNet

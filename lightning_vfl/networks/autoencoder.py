@@ -1,4 +1,4 @@
-"""Decoders that undo encoders."""
+"""Decoders for autoencoders."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -11,19 +11,19 @@ from lightning_vfl.networks.mlp import MLP
 
 
 def mirrored(encoder: nn.Module, shape: tuple[int, ...], output_activation: Callable[[], nn.Module] | None) -> MLP:
-    """The decoder that undoes an ``MLP``: its widths in reverse, with the same activation between them.
+    """The mirror image of an ``MLP`` encoder: its widths in reverse order, with the same activation between layers.
 
     Shapes: input (B, D), the encoder's output; output (B, ∏ S).
-    Guarantee: it has a batched rule if its activations have one; it shares nothing with the encoder.
+    Guarantee: the decoder has a batched rule if its activations have one; it shares no parameter with the encoder.
 
     Args:
-        encoder: an ``MLP`` of records of this shape. Its first hidden activation, with its settings, is repeated.
-        shape: S, per-record shape of what is decoded.
+        encoder: an ``MLP`` for records of shape S. The decoder repeats its first hidden activation with its settings.
+        shape: S, per-record shape of the decoded records.
         output_activation: makes the last activation, for numbers of a known range: ``torch.nn.Sigmoid`` for pixels in
-            [0, 1]; None: none, as for standardised columns.
+            [0, 1]; None: no activation, as for standardised columns.
 
     Raises:
-        ConfigurationError: for an encoder that is no ``MLP``.
+        ConfigurationError: for an encoder that is not an ``MLP``.
 
     Examples:
         >>> mirrored(MLP((196,), 80, hidden=(100,), activation=nn.LeakyReLU), (196,), nn.Sigmoid)
@@ -38,8 +38,8 @@ def mirrored(encoder: nn.Module, shape: tuple[int, ...], output_activation: Call
     """
     if not isinstance(encoder, MLP):
         raise ConfigurationError(
-            f"no decoder is known that undoes {type(encoder).__name__}; give the objective a decoder, "
-            "a factory of (width, shape), or choose an MLP encoder"
+            f"only an MLP encoder has a mirrored decoder; got {type(encoder).__name__}; give the objective a decoder "
+            "(a factory of (width, shape)), or use an MLP encoder"
         )
     linear = [layer for layer in encoder.layers if isinstance(layer, nn.Linear)]
     activations = [layer for layer in encoder.layers if not isinstance(layer, nn.Linear | nn.Flatten)]
@@ -47,6 +47,6 @@ def mirrored(encoder: nn.Module, shape: tuple[int, ...], output_activation: Call
         linear[-1].out_features,
         prod(shape),
         hidden=[layer.in_features for layer in reversed(linear[1:])],
-        activation=lambda: deepcopy(activations[0]),  # asked for only where the encoder has a hidden layer
+        activation=lambda: deepcopy(activations[0]),  # called only if the encoder has a hidden layer
         output_activation=output_activation,
     )

@@ -1,4 +1,4 @@
-"""The bottom models of all parties, equal ones run in one batched call."""
+"""The bottom models of all parties; bottoms of the same architecture run in one batched call."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -9,26 +9,27 @@ from torch import Tensor, nn
 from lightning_vfl.networks.batched import batched, has_rule
 from lightning_vfl.networks.tied import Tied, own_memory
 
-# From how many equal bottoms on the batched call is faster than the loop (benchmarks.split_step prints the crossing).
+# From this number of equal bottoms on, the batched call is faster than the loop (benchmarks.split_step measures it).
 BATCH_FROM = 8
 
 
 class PartyBank(nn.Module):
-    """One bottom a party, each with parameters of its own.
+    """One bottom for each party, each with its own parameters.
 
-    Bottoms of the same architecture are run in one batched call by stacking their parameters in the forward. Every
-    party keeps its own ``nn.Parameter`` objects: optimisers, checkpoints and ``deepcopy`` see M separate models, and a
-    party whose gradients are withheld is not touched by the optimiser.
+    Bottoms of the same architecture run in one batched call, with their parameters stacked in the forward pass. Every
+    party keeps its own ``nn.Parameter`` objects: optimisers, checkpoints and ``deepcopy`` see M separate models, and
+    the optimiser does not change a party without gradients.
 
     Shapes: input M tensors (B, *S_m); output M tensors (B, D_m).
-    Guarantee: batched equals looped within float32 rounding; bottoms with anything random or stateful are looped.
+    Guarantee: batched and looped results are equal within float32 rounding; bottoms with random layers or state are
+        looped.
 
     Args:
         bottoms: the M bottoms, in order of party numbers.
-        batch_from: the fewest equal bottoms that are run in one call.
-        shared: groups of party numbers that have the same bottom, each party a copy of its own. The first of a group
-            leads: the optimiser moves its copy, and ``follow`` makes the others equal to it.
-        tied: lay the parameters of equal bottoms side by side in memory, for training that always runs all of them.
+        batch_from: the smallest number of equal bottoms that run in one call.
+        shared: groups of party numbers that have the same bottom; each party has its own copy. The optimiser has the
+            copy of the first party of a group, and ``follow`` makes the other copies equal to it.
+        tied: store the parameters of equal bottoms side by side in memory, for training that always runs all of them.
 
     Examples:
         >>> bank = PartyBank([nn.Linear(3, 2) for _ in range(10)])
@@ -64,7 +65,7 @@ class PartyBank(nn.Module):
         return tuple(h[m] for m in range(len(self.parties)))
 
     def some(self, features: tuple[Tensor, ...], parties: Collection[int]) -> dict[int, Tensor]:
-        """The embeddings of these parties alone; no time is spent on the others."""
+        """The embeddings of ``parties``; the other bottoms do not run."""
         h: dict[int, Tensor] = {}
         for group in self.groups:
             run = [m for m in group if m in parties]
@@ -78,7 +79,7 @@ class PartyBank(nn.Module):
         return h
 
     def together(self, parties: tuple[int, ...], x: Tensor) -> Tensor:
-        """Bottom i of these parties applied to x[i]: one of ``groups`` in one call, any others one by one.
+        """Apply the bottom of parties[i] to x[i]: for one of ``groups`` in one call, for other parties one by one.
 
         Shapes: x (n, B, *S); output (n, B, D).
         """
@@ -91,27 +92,27 @@ class PartyBank(nn.Module):
             return batched(bottoms[0], bottoms, x)
 
     def leading(self) -> list[nn.Parameter]:
-        """The parameters that an optimiser is given: of several copies, the first."""
+        """The parameters for the optimiser: of several copies, the first."""
         followers = {m for group in self.shared for m in group[1:]}
         return [p for m, bottom in enumerate(self.parties) if m not in followers for p in bottom.parameters()]
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Make all copies of a shared bottom equal to the first one's: what the server sends its group."""
+        """Make all copies of a shared bottom equal to the first copy, as the server sends it to the group."""
         for first, *others in self.shared:
             for m in others:
                 for own, leading in zip(self.parties[m].parameters(), self.parties[first].parameters(), strict=True):
                     own.copy_(leading)
 
     def withhold(self, parties: Iterable[int]) -> None:
-        """Take these parties' gradients away: the optimiser then moves neither their parameters nor their state."""
+        """Delete the gradients of ``parties``: the optimiser then changes neither their parameters nor their state."""
         for party in parties:
             for parameter in self.parties[party].parameters():
                 parameter.grad = None
 
 
 def _architecture(bottom: nn.Module) -> tuple[Any, ...]:
-    """What two bottoms must share to be run as one: types, printed settings, parameter shapes and dtypes."""
+    """The key that bottoms of one batched call share: types, printed settings, parameter shapes and dtypes."""
     parameters = tuple((n, tuple(p.shape), p.dtype) for n, p in bottom.named_parameters())
     layers = tuple((name, type(layer), layer.extra_repr()) for name, layer in bottom.named_modules())
     return layers, parameters

@@ -1,9 +1,9 @@
-"""How several networks of one architecture run in one call: one rule a layer type.
+"""Run several networks of one architecture in one call, with one rule for each layer type.
 
-``batched(layers, x)`` applies the i-th of n equal layers to x[i]; parameters are stacked in the call, so every network
-keeps its own. A layer type without a rule here is simply looped over by ``PartyBank``; add a rule with
-``@batched.register``, and it must equal the loop within rounding, draw nothing and keep nothing.
-Convolutions have none on purpose: batched they become grouped convolutions, slower than the loop on a CPU.
+``batched(layers, x)`` applies the i-th of n equal layers to x[i]; the call stacks the parameters, so every network
+keeps its own. ``PartyBank`` loops over networks with a layer type without a rule. Add a rule with
+``@batched.register``: it must equal the loop within rounding, draw no random numbers and keep no state. Convolutions
+have no rule on purpose: batched, they become grouped convolutions, which are slower than the loop on a CPU.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 
 Layers = Sequence[Any]
-STACKED = "_stacked"  # where ``Tied`` leaves the stacked parameters of a call
+STACKED = "_stacked"  # the attribute in which ``Tied`` stores the stacked parameters of a call
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid)
 
 
 @singledispatch
 def batched(first: nn.Module, layers: Layers, x: Tensor) -> Tensor:
-    """Layer i applied to x[i]. first = layers[0]; x (n, B, *S); returns (n, B, *S')."""
+    """Apply layer i to x[i]. first = layers[0]; x (n, B, *S); returns (n, B, *S')."""
     raise TypeError(f"no batched rule for {type(first).__name__}")
 
 
 def has_rule(network: nn.Module) -> bool:
-    """Whether this network and everything inside it has a batched rule."""
-    # the exact type: a subclass may have a forward of its own
+    """Whether this network and all its submodules have a batched rule."""
+    # the exact type: a subclass may have its own forward
     if not all(type(layer) in batched.registry for layer in network.modules()):
         return False
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -34,7 +34,7 @@ def has_rule(network: nn.Module) -> bool:
 
 
 def stack(layers: Layers, name: str) -> Tensor:
-    """The parameter ``name`` of all layers, (n, ...), differentiable; ``Tied`` networks have it side by side."""
+    """The parameter ``name`` of all layers, (n, ...), differentiable; ``Tied`` networks store it side by side."""
     tied = layers[0].__dict__.get(STACKED)
     return torch.stack([getattr(layer, name) for layer in layers]) if tied is None else tied[name]
 
@@ -49,8 +49,8 @@ def _sequential(first: nn.Sequential, layers: Layers, x: Tensor) -> Tensor:
 @batched.register
 def _linear(first: nn.Linear, layers: Layers, x: Tensor) -> Tensor:
     weight = stack(layers, "weight").transpose(1, 2)
-    bias: Tensor | None = first.bias  # torch's annotation forgets bias=False
-    rows = x.flatten(1, -2)  # a record may have further axes in front of the features
+    bias: Tensor | None = first.bias  # torch's annotation ignores bias=False
+    rows = x.flatten(1, -2)  # a record may have more axes before the features
     out = torch.bmm(rows, weight) if bias is None else torch.baddbmm(stack(layers, "bias").unsqueeze(1), rows, weight)
     return out.view(*x.shape[:-1], out.shape[-1])
 
@@ -68,7 +68,7 @@ def _layer_norm(first: nn.LayerNorm, layers: Layers, x: Tensor) -> Tensor:
         return x
     between = (1,) * (x.ndim - 1 - len(first.normalized_shape))  # rows, and axes that are not normalised
     x = x * stack(layers, "weight").view(len(layers), *between, *first.normalized_shape)
-    bias: Tensor | None = first.bias  # torch's annotation forgets bias=False
+    bias: Tensor | None = first.bias  # torch's annotation ignores bias=False
     return x if bias is None else x + stack(layers, "bias").view(len(layers), *between, *first.normalized_shape)
 
 

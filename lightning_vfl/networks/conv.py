@@ -10,7 +10,7 @@ from lightning_vfl.errors import ConfigurationError
 class ConvNet(nn.Module):
     """Blocks of 3 x 3 convolution, ReLU and 2 x 2 pooling, then one linear layer.
 
-    A side of one pixel is pooled no further, so thin strips (1 x 28) keep their length to the end.
+    A side of one pixel is not pooled further, so that thin strips (1 x 28) can pass all blocks.
 
     Shapes: input (B, C, H, W); output (B, width).
 

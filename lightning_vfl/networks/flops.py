@@ -1,4 +1,4 @@
-"""How much work a network is, counted by torch on two records."""
+"""The FLOPs of a network, counted by torch on two records."""
 
 import copy
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _ROWS = 2
 
 
 class Work(NamedTuple):
-    """Floating-point operations for one record: of the forward pass, and of its gradients."""
+    """Floating-point operations for one record: of the forward pass, and of the backward pass."""
 
     forward: float
     backward: float
@@ -22,15 +22,15 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
     """FLOPs of a network for one record of this shape: those of its matrix products and convolutions.
 
     Args:
-        network: any network; a copy of it is run.
+        network: any network; a copy of it runs.
         shape: per-record shape of its input.
-        input_gradient: whether the gradient of the input is wanted too; a bottom needs none, the top does.
+        input_gradient: whether to count the gradient of the input too; needed for the top, not for a bottom.
 
     Examples:
         >>> work_of(nn.Linear(10, 3), (10,), input_gradient=False)
         Work(forward=60.0, backward=60.0)
     """
-    copied = copy.deepcopy(network).eval()  # no running statistics, no generator and no gradient is touched
+    copied = copy.deepcopy(network).eval()  # running statistics, generators and gradients do not change
     parameter = next(copied.parameters(), None)
     like = torch.zeros(()) if parameter is None else parameter
     x = torch.zeros(_ROWS, *shape, device=like.device, dtype=like.dtype, requires_grad=input_gradient)
@@ -44,7 +44,7 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
 
 
 def works_of(bottoms: Iterable[nn.Module], shapes: Iterable[tuple[int, ...]]) -> list[Work]:
-    """The work of each bottom for one record; equal bottoms, by their printed form and input, are counted once."""
+    """The work of each bottom for one record; bottoms with equal printed form and input shape are counted once."""
     counted: dict[tuple[str, tuple[int, ...]], Work] = {}
     works = []
     for bottom, shape in zip(bottoms, shapes, strict=True):

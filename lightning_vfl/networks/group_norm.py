@@ -1,4 +1,4 @@
-"""The norm of a record by itself that stands in for a batch norm in convolutional bottoms."""
+"""A norm of single records, which replaces batch norm in convolutional bottoms."""
 
 from math import gcd
 
@@ -8,9 +8,9 @@ __all__ = ["group_norm"]
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """A norm over groups of 16 channels, or of more where 16 does not divide their number.
+    """A norm over groups of 16 channels, or of more channels if 16 does not divide their number.
 
-    Guarantee: the output for a record depends on that record alone.
+    Guarantee: the output for a record depends only on this record.
 
     Examples:
         >>> group_norm(64).num_groups, group_norm(24).num_groups

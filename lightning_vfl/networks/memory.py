@@ -1,4 +1,4 @@
-"""What is kept between rounds and is as large as the data: an interface, and the latest embeddings of every record."""
+"""State between rounds that is as large as the data: an interface, and the latest embeddings of every record."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,34 +11,34 @@ from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableD
 
 
 class Memory(ABC):
-    """Room for something of every record, kept from round to round; the fits of one module on as many records share it.
+    """State for every record, kept between rounds and between fits of one module on the same number of records.
 
-    It stands in checkpoints that a run goes on from, and in no others.
+    Only checkpoints for resuming contain the state.
     """
 
     @abstractmethod
     def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
-        """Make room for N records with embeddings of these widths; nothing is remembered then."""
+        """Allocate empty state for N records with embeddings of these widths."""
 
     @abstractmethod
     def move(self, device: torch.device) -> None:
-        """Go on with what is remembered on this device."""
+        """Move the state to this device."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values; empty before ``prepare``."""
+        """The state for a checkpoint: tensors and plain values; empty before ``prepare``."""
 
     @abstractmethod
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from there, after ``prepare``."""
+        """Restore the state from a checkpoint, after ``prepare``."""
 
 
 class LatestEmbeddings(Memory):
-    """The latest embedding of every record from every party; zeros where none has arrived.
+    """The latest embedding of every record from every party; zeros before the first.
 
     Args:
         table_dtype: ``float16`` halves the memory of the table.
-        limit_bytes: the largest table that is built.
+        limit_bytes: the largest allowed table.
 
     Raises:
         ConfigurationError: in ``prepare``, if the table would be larger.
@@ -51,9 +51,9 @@ class LatestEmbeddings(Memory):
 
     @property
     def table(self) -> RecordTable:
-        """The table, after ``prepare``."""
+        """The table, available after ``prepare``."""
         if self._table is None:
-            raise RuntimeError("there is no table of latest embeddings before prepare")
+            raise RuntimeError("there is no table of latest embeddings yet; call prepare first")
         return self._table
 
     def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
@@ -63,7 +63,7 @@ class LatestEmbeddings(Memory):
         self.table.to(device)
 
     def write(self, ids: Tensor, party: int, h: Tensor) -> None:
-        """Keep the embeddings (B, D_m) of these records (B,)."""
+        """Store a party's embeddings (B, D_m) of the records ``ids`` (B,)."""
         self.table.write(ids, party, h)
 
     def state(self) -> dict[str, Any]:

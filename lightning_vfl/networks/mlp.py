@@ -15,10 +15,11 @@ class MLP(nn.Module):
 
     Args:
         inputs: per-record shape S of the features (as a bottom) or width of the aggregate (as a top).
-        outputs: width of the embedding (as a bottom) or of the prediction (as a top); a top that leaves it open is
-            given what the task needs.
-        hidden: widths of the hidden layers; empty makes it one linear layer.
-        activation: makes the activation after every hidden layer; None: ReLU in place, which saves a buffer a layer.
+        outputs: width of the embedding (as a bottom) or of the prediction (as a top); if a top leaves it open, the
+            protocol sets the number that the task needs.
+        hidden: widths of the hidden layers; empty: one linear layer.
+        activation: makes the activation after every hidden layer; None: ReLU in place, which saves a buffer for each
+            layer.
         output_activation: makes a last activation, e.g. ``torch.nn.Tanh``; default: none.
 
     Examples:
@@ -64,7 +65,7 @@ def _mlps(first: MLP, layers: Layers, x: Tensor) -> Tensor:
 
 
 class Linear(nn.Module):
-    """One linear layer: the smallest top, and as a bottom a linear model per party.
+    """One linear layer: the smallest top, or a linear bottom.
 
     Shapes: input (B, *S); output (B, outputs).
 
@@ -91,5 +92,5 @@ def _linears(first: Linear, layers: Layers, x: Tensor) -> Tensor:
 
 def _stated(outputs: int | None, network: nn.Module) -> int:
     if outputs is None:
-        raise TypeError(f"{type(network).__name__} was built without its number of outputs; state outputs=")
+        raise TypeError(f"{type(network).__name__} needs its number of outputs; give outputs=")
     return outputs

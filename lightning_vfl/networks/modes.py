@@ -1,4 +1,4 @@
-"""Training and evaluation mode, put back as they were."""
+"""A context with evaluation mode, which restores the former modes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Everything in evaluation mode, and each module in its own again afterwards."""
+    """Set all modules to evaluation mode, and restore the mode of each module afterwards."""
     modes = [(inner, inner.training) for inner in network.modules()]
     network.eval()
     try:

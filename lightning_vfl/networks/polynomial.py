@@ -9,12 +9,13 @@ from lightning_vfl.networks.batched import Layers, batched, stack
 
 
 class PolynomialNetwork(nn.Module):
-    r"""A polynomial of its input, taken element-wise, linear in its weights.
+    r"""A polynomial of the input's elements, which is linear in its weights.
 
     .. math:: h = \sum_{i=1}^{D} x^{\circ i} W^i + b
 
-    The paper gives every degree a bias b^i of its own; they occur only as their sum, so there is ONE. Powers, the
-    constant and the weights are each one matrix: ``h = expand(x) @ weight``, which is what coded aggregators share.
+    The paper has a bias b^i for every degree; only the sum of these matters, so there is ONE bias here. The powers and
+    the constant form one matrix, and the weights another: ``h = expand(x) @ weight``. Coded aggregators share these
+    two matrices.
 
     Shapes: input (B, *S) with d = ∏ S; expand(x) (B, D·d + 1), the powers 1..D in turn, then a column of ones;
     weight (D·d + 1, width), its last row the bias; output (B, width).
@@ -36,7 +37,7 @@ class PolynomialNetwork(nn.Module):
     def __init__(self, shape: tuple[int, ...], width: int, degree: int = 1) -> None:
         super().__init__()
         if degree < 1:
-            raise ValueError(f"degree {degree} gives no polynomial; use degree >= 1")
+            raise ValueError(f"degree must be >= 1; got {degree}")
         self.degree = degree
         inputs = prod(shape)
         self.weight = nn.Parameter(torch.empty(degree * inputs + 1, width))
@@ -44,7 +45,7 @@ class PolynomialNetwork(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def expand(self, x: Tensor) -> Tensor:
-        """(B, D·d + 1): powers 1..D of every feature, then the constant one."""
+        """(B, D·d + 1): powers 1..D of every feature, then the constant 1."""
         flat = x.flatten(1)
         powers = [flat]
         for _ in range(self.degree - 1):

@@ -1,4 +1,4 @@
-"""The latest embedding of every record, party by party, at whoever may remember it."""
+"""A table of the latest embedding of every record from every party."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -13,17 +13,18 @@ TableDtype = Literal["float32", "float16"]
 
 
 class RecordTable(nn.Module):
-    """The latest embedding known of every record, zeros before anything has arrived.
+    """The latest embedding of every record, zeros before the first.
 
-    Shapes: rows (N, Σ D_m), record-major: the embeddings of one record lie side by side, so that a batch is one gather.
-    Guarantee: what is read is what was written last, bit for bit in ``float32`` and rounded to half precision in
-        ``float16``. The rows are a buffer of no state_dict: ``state`` puts them into checkpoints that can be resumed.
+    Shapes: rows (N, Σ D_m), record-major: the embeddings of one record are side by side, so reading a batch is one
+        gather.
+    Guarantee: reading gives the values written last, bit for bit in ``float32`` and rounded to half precision in
+        ``float16``. The rows are a buffer that is not in state_dict: ``state`` puts them into checkpoints for resuming.
 
     Args:
         records: N.
         widths: (M,) embedding widths.
         dtype: ``float16`` halves the memory.
-        limit_bytes: the largest table that is built.
+        limit_bytes: the largest allowed table.
 
     Raises:
         ConfigurationError: if the table would be larger.
@@ -47,13 +48,13 @@ class RecordTable(nn.Module):
         super().__init__()
         self.widths = tuple(widths)
         if dtype not in get_args(TableDtype):
-            raise ConfigurationError(f"a table of {dtype} is not known; use float32 or float16")
+            raise ConfigurationError(f"table_dtype must be float32 or float16; got {dtype}")
         needed = table_bytes(records, widths, dtype)
         if needed > limit_bytes:
             raise ConfigurationError(
                 f"the latest embeddings of {records} records, {sum(self.widths)} numbers each, take "
                 f"{needed / 1e6:,.0f} MB, more than limit_bytes = {limit_bytes:.0f}; "
-                "raise the limit, lower width, or use table_dtype float16"
+                "raise limit_bytes, lower width, or use table_dtype float16"
             )
         self._starts = [sum(self.widths[:m]) for m in range(len(self.widths))]
         self.register_buffer(
@@ -61,13 +62,13 @@ class RecordTable(nn.Module):
         )
 
     def write(self, ids: Tensor, party: int, h: Tensor) -> None:
-        """Remember these embeddings, (B, D_m), of one party."""
+        """Write one party's embeddings, (B, D_m)."""
         start = self._starts[party]
         columns = self.rows[:, start : start + self.widths[party]]
         columns.index_copy_(0, ids.to(self.rows.device), h.detach().to(self.rows.dtype))
 
     def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
-        """Remember the embeddings of all parties, (B, D_m) each: one copy instead of M."""
+        """Write the embeddings of all parties, (B, D_m) each, with one copy instead of M."""
         self.rows.index_copy_(0, ids.to(self.rows.device), torch.cat([x.detach().to(self.rows.dtype) for x in h], 1))
 
     def joined(self, ids: Tensor) -> Tensor:
@@ -75,29 +76,29 @@ class RecordTable(nn.Module):
         return self.rows.index_select(0, ids.to(self.rows.device)).float()
 
     def read(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """The latest embeddings, float32 (B, D_m) a party: views of one gathered tensor."""
+        """The latest embeddings, float32 (B, D_m) for each party: views of one gathered tensor."""
         return torch.split(self.joined(ids), list(self.widths), dim=1)
 
     def state(self) -> dict[str, Any]:
-        """The rows, for a checkpoint that a run goes on from."""
+        """The rows, for a checkpoint for resuming."""
         return {"rows": self.rows}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there.
+        """Restore the table from a checkpoint.
 
         Raises:
-            ConfigurationError: if the records or widths are others.
+            ConfigurationError: if the checkpoint has another number of records or other widths.
         """
         if state["rows"].shape != self.rows.shape:
             raise ConfigurationError(
-                f"the checkpoint remembers embeddings of shape {tuple(state['rows'].shape)}, this run has "
+                f"the checkpoint has latest embeddings of shape {tuple(state['rows'].shape)}, but this run has "
                 f"{tuple(self.rows.shape)}; resume with the same data and width"
             )
         self.rows.copy_(state["rows"])
 
 
 def table_bytes(records: int, widths: Sequence[int], dtype: TableDtype = "float32") -> int:
-    """The memory that such a table takes.
+    """The memory of a table in bytes.
 
     Examples:
         >>> table_bytes(60_000, (64,) * 28)

@@ -9,34 +9,34 @@ from torch.nn.functional import relu
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.group_norm import group_norm
 
-# Output channels of the four stages in units of `base`; every stage has two blocks, all but the first halve the sides.
+# Output channels of the four stages in units of `base`; a stage has two blocks; all stages but the first halve sides.
 _STAGES = (1, 2, 4, 8)
 
 
 class ResNet18(nn.Module):
     """ResNet with 18 weight layers: a convolution, four stages of two residual blocks, and a linear layer.
 
-    What differs from the published network: it begins with a 3 x 3 convolution of stride 1 and no pooling, as is usual
-    for images of 32 x 32 pixels, of which the published beginning would leave 8 x 8. And the norm behind every
-    convolution is one of a record, over groups of 16 channels, not of a batch. So an embedding depends on its own
-    record alone, as the price of a record's privacy supposes; however a batch is shared out between processes, it is
-    the same; and there are no running statistics, which copies of a shared bottom would not have in common.
-    ``norm: batch`` is the published network's.
+    Two parts differ from the published network. It begins with a 3 x 3 convolution of stride 1 without pooling, as is
+    usual for images of 32 x 32 pixels, which the published first layers would reduce to 8 x 8. The norm after every
+    convolution is a group norm of single records, over groups of 16 channels, not a batch norm. An embedding therefore
+    depends only on its own record, as privacy figures of a record require. An embedding does not depend on how
+    processes split a batch, and there are no running statistics, which copies of a shared bottom would not share.
+    ``norm: batch`` gives the published network's norm.
 
     Shapes: input (B, C, H, W); output (B, width).
 
     Args:
         shape: (C, H, W) of a party's part of an image.
         width: D, width of the embedding.
-        base: channels of the first stage; the others have 2, 4 and 8 times as many. 64 is ResNet18, and less a smaller
-            network in its shape.
-        norm: the norm behind every convolution: ``group`` (None: the same) as above; ``batch``, the published
-            network's, which is refused where the privacy of single records is accounted for; or what makes a norm from
+        base: channels of the first stage; the other stages have 2, 4 and 8 times as many. 64 is ResNet18; a smaller
+            number is a smaller network of the same form.
+        norm: the norm after every convolution: ``group`` (also for None) as above; ``batch``, as in the published
+            network, which is refused if the privacy of single records is accounted for; or a factory of a norm from
             the number of channels.
         output_activation: makes a last activation, e.g. ``torch.nn.Tanh``; default: none.
 
     Raises:
-        ConfigurationError: if the features are no images.
+        ConfigurationError: if the features are not images.
 
     Examples:
         >>> import torch
@@ -64,7 +64,7 @@ class ResNet18(nn.Module):
                 "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
             )
         if base < 1:
-            raise ConfigurationError(f"base {base} makes no convolution; use base >= 1")
+            raise ConfigurationError(f"base must be >= 1; got {base}")
         make_norm = _maker(norm)
         layers: list[nn.Module] = [_convolution(shape[0], base, 3), make_norm(base), nn.ReLU(inplace=True)]
         depth = base
@@ -84,7 +84,7 @@ class ResNet18(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions, and around them the input, projected where its shape changes."""
+    """A residual block: two convolutions, and a skip connection with a projection if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -105,17 +105,17 @@ class _Block(nn.Module):
 
 
 def _maker(norm: str | Callable[[int], nn.Module] | None) -> Callable[[int], nn.Module]:
-    """What makes a norm from its number of channels."""
+    """The factory of a norm from its number of channels."""
     if norm is None or norm == "group":
         return group_norm
     if norm == "batch":
         return nn.BatchNorm2d
     if isinstance(norm, str):
-        raise ConfigurationError(f"norm {norm!r} is no norm of ResNet18; use batch, group or what makes a norm")
+        raise ConfigurationError(f"norm of ResNet18 must be batch, group or a factory of a norm; got {norm!r}")
     return norm
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)  # the norm behind has one
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)  # the norm has a bias
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer

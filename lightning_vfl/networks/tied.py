@@ -1,4 +1,4 @@
-"""Parameters of equal networks side by side in memory, so that running the networks as one copies nothing."""
+"""Parameters of equal networks side by side in memory, so that running the networks in one call needs no copies."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,27 +11,27 @@ from lightning_vfl.networks.batched import STACKED
 
 
 class Tied:
-    """n networks of one architecture whose parameters are rows of one tensor a name.
+    """n networks of one architecture; the parameters of one name are rows of one tensor.
 
-    Every network keeps its own ``nn.Parameter`` objects: optimisers, checkpoints and withheld gradients see n networks.
-    Their memory is shared with the stacked tensors that ``batched`` computes with, so neither the forward pass nor the
-    optimiser copies a parameter. What moves parameters elsewhere (``deepcopy``, ``.to()``, ``load_state_dict`` with
-    ``assign``) is noticed at the next use, and they are laid side by side again.
+    Every network keeps its own ``nn.Parameter`` objects, so optimisers and checkpoints see n networks. The parameters
+    share memory with the stacked tensors of ``batched``, so neither the forward pass nor the optimiser copies a
+    parameter. Operations that move parameters in memory (``deepcopy``, ``.to()``, ``load_state_dict`` with ``assign``)
+    are detected at the next use, and the parameters are then stored side by side again.
 
     Guarantee: the same numbers as ``torch.stack`` of the parameters, and the same gradients.
 
     Args:
-        networks: of one architecture, each with a batched rule.
+        networks: networks of one architecture, each with a batched rule.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         places = [list(_places(network)) for network in networks]
-        self.places = list(zip(*places, strict=True))  # by name: (layer, its name of the parameter) of every network
+        self.places = list(zip(*places, strict=True))  # by name: (layer, parameter's name) of every network
         self._flat: dict[int, Tensor] = {}
 
     @contextmanager
     def stacked(self) -> Iterator[None]:
-        """Let ``batched`` find the stacked parameters, differentiable, at the first network's layers."""
+        """Store the stacked parameters, differentiable, at the first network's layers, where ``batched`` reads them."""
         parameters = [[layer._parameters[name] for layer, name in place] for place in self.places]
         flats = tuple(self._side_by_side(number, own) for number, own in enumerate(parameters))
         together = _SideBySide.apply(flats, *(p for own in parameters for p in own))  # type: ignore[no-untyped-call]
@@ -45,13 +45,13 @@ class Tied:
                 layer.__dict__.pop(STACKED, None)
 
     def _side_by_side(self, number: int, parameters: list[Any]) -> Tensor:
-        """The tensor whose rows these parameters are, (n, *shape)."""
+        """The tensor with these parameters as rows, (n, *shape)."""
         flat = self._flat.get(number)
         if flat is not None and flat.dtype == parameters[0].dtype:
             begin, step = flat.data_ptr(), flat.stride(0) * flat.element_size()
             if all(p.data_ptr() == begin + i * step for i, p in enumerate(parameters)):
                 return flat
-        with torch.inference_mode(False), torch.no_grad():  # parameters that inference made could not be trained
+        with torch.inference_mode(False), torch.no_grad():  # parameters made in inference mode cannot be trained
             flat = self._flat[number] = torch.stack([p.detach() for p in parameters])
             for p, row in zip(parameters, flat, strict=True):
                 p.data = row
@@ -59,7 +59,7 @@ class Tied:
 
 
 class _SideBySide(torch.autograd.Function):
-    """Parameters as rows of the tensors that they are rows of already; backwards, every row is its own's gradient."""
+    """Connects parameters with the tensors that contain them as rows; the gradient of a row goes to its parameter."""
 
     @staticmethod
     def forward(ctx: Any, flats: tuple[Tensor, ...], *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -71,7 +71,7 @@ class _SideBySide(torch.autograd.Function):
 
 
 def own_memory(network: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """Hook of ``state_dict``: copies, so that a file of one network does not hold its neighbours' parameters too."""
+    """Hook of ``state_dict``: copy the parameters, so that a file of one network does not have those of others."""
     for name, _parameter in network.named_parameters():
         tensor = state.get(prefix + name)
         if tensor is not None and not tensor.requires_grad:

@@ -1,4 +1,4 @@
-"""VGG13, as a bottom for images and as a top that sees the aggregate as an image."""
+"""VGG13, as a bottom for images, or as a top that treats the aggregate as an image."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -10,38 +10,39 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.group_norm import group_norm
 from lightning_vfl.networks.mlp import _stated
 
-# Configuration B: two convolutions of so many channels, then a pooling, five times; in units of `base`.
+# Configuration B: five blocks of two convolutions and a pooling; channels of each block in units of `base`.
 _BLOCKS = (1, 2, 4, 8, 8)
 
 
 class VGG13(nn.Module):
     """VGG with 13 weight layers: ten 3 x 3 convolutions in five pooled blocks, then three linear layers.
 
-    As a bottom it takes images. As a top it takes the aggregate, one number after the other, as a square image of
-    ``channels`` channels: FedVS has a VGG13 over the mean of the embeddings of FashionMNIST, and does not say of what
-    width; 784 makes the aggregate an image of the size of the data.
+    As a bottom, it takes images. As a top, it reshapes the aggregate to a square image of ``channels`` channels: FedVS
+    uses a VGG13 on the mean of the embeddings of FashionMNIST, without stating the width; 784 makes the aggregate an
+    image of the size of the data.
 
-    What differs from the published network: a side of one pixel is pooled no further, so that small images and thin
-    strips pass; the two hidden linear layers have 512 units instead of the 4,096 that are for the 1,000 classes of
-    ImageNet (``hidden=(4096, 4096)`` has those); there is no dropout after them; weights start as He et al. (2015) have
-    it, without which ten layers of ReLU hardly learn, and not from a smaller network that was trained before.
+    Four parts differ from the published network. A side of one pixel is not pooled further, so that small images and
+    thin strips can pass. The two hidden linear layers have 512 units instead of 4,096, which are for the 1,000 classes
+    of ImageNet (``hidden=(4096, 4096)`` gives these). There is no dropout after the hidden layers. Weights are
+    initialised as in He et al. (2015), without which ten ReLU layers hardly learn, and not from a smaller trained
+    network.
 
     Shapes: input (B, C, H, W) as a bottom, (B, channels · side²) as a top; output (B, outputs).
 
     Args:
         inputs: (C, H, W) of a party's part of an image (as a bottom) or width of the aggregate (as a top).
-        outputs: width of the embedding (as a bottom) or of the prediction (as a top); a top that leaves it open is
-            given what the task needs.
-        channels: of the image that a top makes of the aggregate; a bottom's are those of its ``inputs``.
-        base: channels of the first block; the others have 2, 4, 8 and 8 times as many. 64 is VGG13, and less a smaller
-            network in its shape.
+        outputs: width of the embedding (as a bottom) or of the prediction (as a top); if a top leaves it open, the
+            protocol sets the number that the task needs.
+        channels: channels of the image that a top makes of the aggregate; a bottom has the channels of its ``inputs``.
+        base: channels of the first block; the other blocks have 2, 4, 8 and 8 times as many. 64 is VGG13; a smaller
+            number is a smaller network of the same form.
         batch_norm: a batch norm after every convolution, as ``norm: batch``.
         hidden: widths of the hidden linear layers.
-        norm: the norm after every convolution. ``batch``: over the batch, so a bottom with it is refused where the
-            privacy of single records is accounted for. ``group``: of each record by itself, over groups of 16 channels.
+        norm: the norm after every convolution. ``batch``: over the batch; such a bottom is refused if the privacy of
+            single records is accounted for. ``group``: of single records, over groups of 16 channels.
 
     Raises:
-        ConfigurationError: if the features are no images, or the aggregate makes no square one.
+        ConfigurationError: if the features are not images, or the aggregate cannot be reshaped to a square image.
 
     Examples:
         >>> import torch
@@ -70,11 +71,11 @@ class VGG13(nn.Module):
         super().__init__()
         if norm not in (None, "batch", "group") or (batch_norm and norm == "group"):
             raise ConfigurationError(
-                f"norm {norm!r} with batch_norm {batch_norm} is no norm of VGG13; use norm: batch, norm: group or none"
+                f"norm of VGG13 must be batch, group or left out; got norm {norm!r} with batch_norm {batch_norm}"
             )
         make_norm = group_norm if norm == "group" else nn.BatchNorm2d if batch_norm or norm else None
         if base < 1:
-            raise ConfigurationError(f"base {base} makes no convolution; use base >= 1")
+            raise ConfigurationError(f"base must be >= 1; got {base}")
         layers: list[nn.Module] = []
         if isinstance(inputs, int):
             shape = _square(inputs, channels)
@@ -121,12 +122,12 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
 def _square(width: int, channels: int) -> tuple[int, int, int]:
     """The shape of the image that a top makes of the aggregate."""
     if channels < 1:
-        raise ConfigurationError(f"channels {channels} makes no image; use channels >= 1")
+        raise ConfigurationError(f"channels must be >= 1; got {channels}")
     side = isqrt(width // channels)
     if width < 1 or channels * side**2 != width:
         fitting = " or ".join(str(channels * near**2) for near in (side, side + 1) if near)
         raise ConfigurationError(
-            f"VGG13 cannot see an aggregate of width {width} as a square image of channels = {channels}; use width "
-            f"{fitting} for the aggregate (Concat's is that of all parties together), or other channels"
+            f"VGG13 cannot reshape an aggregate of width {width} to a square image of channels = {channels}; use width "
+            f"{fitting} for the aggregate (with Concat: the sum over all parties), or other channels"
         )
     return channels, side, side

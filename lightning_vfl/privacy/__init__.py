@@ -1,4 +1,4 @@
-"""What a release costs in privacy, in exact figures that are rounded against whoever publishes them."""
+"""The privacy cost of releases, in exact figures that are always rounded up."""
 
 from lightning_vfl.privacy.accountant import PrivacyAccountant, composed_epsilon
 from lightning_vfl.privacy.calibration import Budget, MatchedPBM, Noise, PublishedPBM, Sigma

@@ -1,4 +1,4 @@
-"""What a run has cost so far: how often which record was released by what, and the ε that follows."""
+"""The privacy account of a run: how often each event has released each record, and the resulting ε."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -17,35 +17,34 @@ from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Counts = NDArray[np.int64]  # (kinds, columns): how often each kind of event
+    Counts = NDArray[np.int64]  # (kinds, columns): the count of each kind of event
     Floats = NDArray[np.float64]
 
 _AT_ONCE = 4096  # columns times 121 orders at a time: 4 MiB
-_LARGE = 1e280  # in the place of ∞, whose product with 0 is no number
-_UP = 1 + 2.0**-40  # for a sum of up to 4000 products, the same however many kinds there are
-_ROUNDED = 1e-12  # a generous bound on what rounding does to a figure in ``_Prices.bounds``
+_LARGE = 1e280  # replaces ∞, whose product with 0 is NaN
+_UP = 1 + 2.0**-40  # rounds up a sum of up to 4000 products, equal for any number of kinds
+_ROUNDED = 1e-12  # a generous bound on the rounding error of a figure in ``_Prices.bounds``
 
 
 def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str = "party-record") -> float:
-    """ε of so many releases together: of one record, or of all records of a party for the unit ``party``.
+    """ε of several releases together: of one record, or of all records of a party for the unit ``party``.
 
-    Curves add up and are converted with the best order of ``ORDERS``; releases of Gaussian noise alone cost exactly
-    what the Gaussian mechanism of their joint signal costs.
+    The curves are added and converted with the best order of ``ORDERS``. If all releases have Gaussian noise, the ε is
+    exactly that of the Gaussian mechanism with their joint signal.
 
     Shapes: plain numbers.
     Units: ε in nats.
-    Guarantee: never below the true ε of these releases, as far as the curves of the events are not. Infinite if one of
-        them is unknown.
-    Not guaranteed: the cost of a number of releases that is itself chosen in the light of them; use the largest number
-        that can come about.
+    Guarantee: never below the true ε of these releases, if no curve of an event is below the true curve. Infinite if an
+        event is unknown.
+    Not guaranteed: the cost of a number of releases that depends on earlier releases; use the largest possible number.
 
     Args:
-        uses: how often each event happened; what happened 0 times costs nothing.
-        delta: 0 ≤ δ ≤ 1, for all of them together.
-        unit: what neighbouring data differ in, one of ``UNITS``.
+        uses: the count of each event; an event with count 0 costs nothing.
+        delta: 0 ≤ δ ≤ 1, for all releases together.
+        unit: the difference between neighbouring data, one of ``UNITS``.
 
     Raises:
-        ConfigurationError: for numbers that have no meaning and a unit that is not known.
+        ConfigurationError: for invalid numbers and an unknown unit.
 
     Examples:
         >>> from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent
@@ -61,38 +60,37 @@ def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str =
     prices = _Prices(tuple(uses), _checked(delta), unit)
     for count in uses.values():
         if not 0 <= count < 2**63 or count != int(count):
-            raise ConfigurationError(f"count {count} is no number of releases; use 0, 1, 2, ...")
+            raise ConfigurationError(f"count of releases must be 0, 1, 2, ...; got {count}")
     return prices.of([int(count) for count in uses.values()])
 
 
 class PrivacyAccountant:
-    """Counts which record was released by which event, and says what the record that cost most has cost.
+    """Counts the releases of every record by event, and computes the ε of the record with the highest cost.
 
-    Counts are exact integers, a row of N for each kind of event; prices are put on them only when somebody asks. A
-    record that is named twice, in one round or in two, is charged twice.
+    Counts are exact integers, one row of N for each kind of event; ε is computed only on request. A record that is
+    named twice, in one round or in two, is charged twice.
 
-    Laws: ``epsilon`` never falls; ``reserve`` returns what ``epsilon`` returns after ``spend`` of the same; the order
-    of rounds does not matter; an accountant that was restored returns the same as one that was not interrupted.
+    Laws: ``epsilon`` never falls. ``reserve`` returns the same as ``epsilon`` after ``spend`` with the same arguments.
+    The order of rounds has no effect. A restored accountant returns the same as one that was not interrupted.
 
     Shapes: ``record_ids`` (B,) integers, positions in the N records, in any order.
     Units: ε in nats.
-    Guarantee: for ``party``, never below the true ε of all uploads that were charged, if the events' curves are right.
-        For a unit of a record, the largest over records, never below the true ε of the uploads of that record alone.
-        Infinite once an unknown event names a record.
-    Not guaranteed: for a unit of a record, what the record tells through the uploads of OTHER records: by the weights
-        that it has moved, or a scaling that was fitted to it. Only ``party`` charges that, and ``label`` says so.
-        Anything against parties that tell the server what they drew: see ``against``.
-        Anything for ``party (paper)``, which is a published figure and no bound.
-        Knowledge of who was absent: an event charges all parties, also one that was not in the sum. Less than the
-        sum for records that are drawn at random: server and parties know which they are. The figure at the end of a
-        run whose length was decided in the light of its releases, as by early stopping: use that of the planned
-        length then, or the budget.
+    Guarantee: for ``party``, never below the true ε of all charged uploads, if the events' curves are correct. For a
+        unit of a record, the largest figure over the records, never below the true ε of the uploads of that record
+        alone. Infinite if an unknown event names a record.
+    Not guaranteed: for a unit of a record, information about the record in the uploads of OTHER records: through the
+        weights that the record has changed, or a scaling that was fitted to it. Only ``party`` charges this, and
+        ``label`` states it. Protection against parties that disclose their draws to the server: see ``against``.
+        Any bound for ``party (paper)``, which is a published figure. Use of knowledge about absent parties: an event
+        charges all parties, also a party that was not in the sum. Amplification for records that are drawn at random:
+        server and parties know these records. The figure at the end of a run whose length depends on its releases (for
+        example early stopping): use the figure of the planned length, or the budget.
 
     Args:
-        records: N ≥ 1, records that are protected.
+        records: N ≥ 1, the number of protected records.
 
     Raises:
-        ConfigurationError: for no records.
+        ConfigurationError: for N below 1.
 
     Examples:
         >>> from lightning_vfl.privacy.events import PoissonBinomialEvent
@@ -113,17 +111,17 @@ class PrivacyAccountant:
 
     def __init__(self, records: int) -> None:
         if not 1 <= records < inf or records != int(records):
-            raise ConfigurationError(f"records {records} is no number of records to protect; use 1, 2, 3, ...")
+            raise ConfigurationError(f"records must be 1, 2, 3, ...; got {records}")
         self.records = int(records)
         self._counts: dict[PrivacyEvent, NDArray[np.int32]] = {}  # (N,) each
         self._forget()
 
     def spend(self, event: PrivacyEvent, record_ids: Tensor) -> None:
-        """Charge every record that is named with the event, as often as it is named.
+        """Charge every named record with the event, as often as it is named.
 
         Raises:
-            ConfigurationError: for ids that are no positions of records, and beyond 2³¹ - 1 releases of one; nothing
-                is charged then.
+            ConfigurationError: for ids that are not positions of records, and above 2³¹ - 1 releases of one record; no
+                record is charged then.
         """
         ids = self._positions(record_ids)
         if not ids.size:
@@ -135,15 +133,15 @@ class PrivacyAccountant:
         if counts[ids].min() < 0:
             np.subtract.at(counts, ids, np.int32(1))
             raise ConfigurationError(
-                "a record was released 2,147,483,647 times by one event, the most that is counted; end the run"
+                "a record was released 2,147,483,647 times by one event, the largest possible count; end the run"
             )
         self._log.append(ids)
         self._logged += ids.size
-        if self._logged > self.records:  # looking at all records is then cheaper
+        if self._logged > self.records:  # checking all records is then cheaper
             self._forget()
 
     def epsilon(self, delta: float, unit: str = "party-record") -> float:
-        """ε of the record that has cost most, or of all of them together for ``party``; 0 if nothing was spent."""
+        """ε of the record with the highest cost, or of all records together for ``party``; 0 without charges."""
         unit_of_one_release(unit)
         prices = _prices(tuple(self._counts), _checked(delta), unit)
         if unit == "party":
@@ -151,16 +149,16 @@ class PrivacyAccountant:
         upto, highest = self._known.get((delta, unit), (None, 0.0))
         if upto is None:
             highest = prices.highest(self._rows(slice(None)), highest)
-        elif upto < len(self._log):  # counts never fall: only what has changed can have become the largest
+        elif upto < len(self._log):  # counts never fall: only a changed record can have the largest ε
             highest = prices.highest(self._rows(np.concatenate(self._log[upto:])), highest)
         self._known[delta, unit] = (len(self._log), highest)
         return highest
 
     def reserve(self, event: PrivacyEvent, record_ids: Tensor, delta: float, unit: str = "party-record") -> float:
-        """The ε that there would be after this event; nothing is spent.
+        """The ε after this event, without a charge.
 
-        A budget asks for the event that may cost most in its unit: in ``party-record`` and ``party`` the one of the
-        fewest parties, in ``record`` the one of ALL parties, in ``record (paper)`` it may be any.
+        A budget passes the event with the highest possible cost in its unit: in ``party-record`` and ``party`` the
+        event of the fewest parties, in ``record`` the event of ALL parties, in ``record (paper)`` possibly any event.
         """
         ids, times = np.unique(self._positions(record_ids), return_counts=True)
         now = self.epsilon(delta, unit)
@@ -179,9 +177,9 @@ class PrivacyAccountant:
         return prices.highest(after, now)
 
     def against(self, colluders: int) -> "PrivacyAccountant":
-        """The same releases as the server reads them together with so many parties that tell it all they know.
+        """The account of the same releases against the server and ``colluders`` parties that disclose all data to it.
 
-        Guarantee: the ε of the others' columns, as far as ``epsilon`` is that against the server alone.
+        Guarantee: the ε of the other parties' columns, if ``epsilon`` is correct against the server alone.
         """
         accountant = PrivacyAccountant(self.records)
         for event, row in self._counts.items():
@@ -198,21 +196,21 @@ class PrivacyAccountant:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and strings, as the safe loader wants it: N, the events, counts (kinds, N) int32."""
+        """The state for a checkpoint, for the safe loader: N, the events, counts (kinds, N) int32."""
         counts = np.stack(tuple(self._counts.values())) if self._counts else np.zeros((0, self.records), np.int32)
         events = [event.plain() for event in self._counts]
         return {"records": self.records, "events": events, "counts": torch.from_numpy(counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the count of ``state_dict``; events of unknown mechanisms stay, and are infinite.
+        """Restore the counts of ``state_dict``; events of unknown mechanisms are kept, with infinite ε.
 
         Raises:
-            ConfigurationError: for a state of another number of records, or counts that do not fit the events.
+            ConfigurationError: for a state with another number of records, or counts that do not fit the events.
         """
         if state["records"] != self.records:
             raise ConfigurationError(
-                f"the checkpoint has charged {state['records']:,} records, this run has {self.records:,}; resume with "
-                "the data it was trained on"
+                f"the checkpoint has charged {state['records']:,} records, but this run has {self.records:,}; resume "
+                "with the same data"
             )
         events = tuple(restored(plain) for plain in state["events"])
         counts = state["counts"].cpu().numpy()
@@ -221,47 +219,47 @@ class PrivacyAccountant:
         )
         if wrong or (counts < 0).any():
             raise ConfigurationError(
-                f"counts {counts.shape} of {counts.dtype} are none of {len(events)} events and {self.records:,} "
-                "records; use a checkpoint as it was saved"
+                f"counts must be integers for {len(events)} events and {self.records:,} records; got {counts.shape} of "
+                f"{counts.dtype}; use an unchanged checkpoint"
             )
         self._counts = {event: row.copy() for event, row in zip(events, counts, strict=True)}
         self._forget()
 
     def _forget(self) -> None:
-        """Look at all records when somebody asks next."""
-        self._log: list[Counts] = []  # ids that were charged since
+        """Delete cached figures: the next ``epsilon`` checks all records."""
+        self._log: list[Counts] = []  # ids charged since the last figure
         self._logged = 0
-        self._known: dict[tuple[float, str], tuple[int, float]] = {}  # (δ, unit) -> length of the log then, ε
+        self._known: dict[tuple[float, str], tuple[int, float]] = {}  # (δ, unit) -> length of the log at that time, ε
 
     def _positions(self, record_ids: Tensor) -> "Counts":
         """(B,) int64, a copy."""
         if record_ids.dim() != 1 or record_ids.dtype not in (torch.int64, torch.int32):
             raise ConfigurationError(
-                f"record_ids {tuple(record_ids.shape)} of {record_ids.dtype} name no records; use positions, (B,) int64"
+                f"record_ids must be positions (B,) int64; got {tuple(record_ids.shape)} of {record_ids.dtype}"
             )
         ids = record_ids.cpu().numpy().astype(np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.records):
             raise ConfigurationError(
-                f"record_ids from {ids.min():,} to {ids.max():,} name more than the {self.records:,} records that are "
-                "protected; give positions in the records of the stage that is charged"
+                f"record_ids must be positions in the {self.records:,} protected records; got {ids.min():,} to "
+                f"{ids.max():,}; give positions in the records of the charged stage"
             )
         return ids
 
     def _rows(self, ids: "Counts | slice") -> "Counts":
-        """(kinds, columns) counts of these records."""
+        """(kinds, columns), the counts of the records ``ids``."""
         rows = [counts[ids] for counts in self._counts.values()]
         return np.array(rows, np.int64) if rows else np.zeros((0, 1), np.int64)
 
     def _totals(self) -> list[int]:
-        """Releases by every kind, of all records together."""
+        """The number of releases by each kind of event, of all records together."""
         return [int(counts.sum(dtype=np.int64)) for counts in self._counts.values()]
 
 
 class _Prices:
-    """What counts of some kinds of events cost at one δ, in one unit.
+    """Computes ε from counts of some kinds of events, at one δ and in one unit.
 
-    Most columns of counts are only looked at roughly, by ``bounds``; the one that may be the largest is priced exactly,
-    with the few orders that may be the best, so that the figure is that of the whole grid, to the bit.
+    Most columns of counts are only bounded, by ``bounds``. The exact ε is computed only for columns that may have the
+    largest ε, and with orders that may be the best. The result equals that of the whole grid, bit for bit.
     """
 
     def __init__(self, kinds: tuple[PrivacyEvent, ...], delta: float, unit: str) -> None:
@@ -281,13 +279,13 @@ class _Prices:
             return _gaussian(float(self._joint(np.array(counts, np.int64)[:, None])[0]), self.delta)
         least, most = self.bounds(np.array(counts, np.float64)[:, None])
         best = np.flatnonzero(least[0] <= most[0].min()).tolist()
-        nearest = int((np.array(counts, np.float64) @ self.table).argmin())  # the first to see that there is nothing
+        nearest = int((np.array(counts, np.float64) @ self.table).argmin())  # a first candidate for the order
         some = sorted({nearest, *best})
         together = compose_rdp([([curve[i] for i in some], n) for curve, n in zip(self.curves, counts, strict=True)])
         return rdp_epsilon([ORDERS[i] for i in some], together, self.delta).epsilon
 
     def highest(self, columns: "Counts", floor: float) -> float:
-        """The largest ε of these columns, or the floor."""
+        """The largest ε of these columns, or ``floor`` if that is larger."""
         columns = _distinct(columns[:, columns.any(axis=0)])
         exact = ~columns[~self.gaussian].any(axis=0)
         if exact.any():
@@ -303,13 +301,13 @@ class _Prices:
         return floor
 
     def bounds(self, columns: "Floats") -> "tuple[Floats, Floats]":
-        """Below and above the ε that each order gives, (columns, orders), where it is not rounded to 0."""
+        """Bounds below and above the ε of each order, (columns, orders), if it is not rounded to 0."""
         renyi = columns.T @ self.table
         middle, slack = renyi + self.offset, _ROUNDED * renyi + self.slack
         return middle - slack, middle + slack
 
     def _joint(self, columns: "Counts") -> "Floats":
-        """The squared μ of columns of Gaussian noise alone, rounded up; summed kind by kind, always in this order."""
+        """The squared μ of columns with only Gaussian noise, rounded up; summed kind by kind, always in this order."""
         products = np.multiply(columns, self.signal, where=columns > 0, out=np.zeros(columns.shape))
         joint: Floats = products.sum(axis=0) * _UP
         return joint
@@ -317,7 +315,7 @@ class _Prices:
 
 @lru_cache(maxsize=64)
 def _prices(kinds: tuple[PrivacyEvent, ...], delta: float, unit: str) -> _Prices:
-    """The prices of kinds that come in every round, put together once."""
+    """The cached prices of kinds of events."""
     return _Prices(kinds, delta, unit)
 
 
@@ -328,7 +326,7 @@ def _gaussian(joint: float, delta: float) -> float:
 
 
 def _offsets(delta: float) -> "tuple[Floats, Floats]":
-    """What every order adds to ε(α), as in ``rdp_epsilon``, (orders,), and how far rounding may be off."""
+    """The terms that the conversion adds to ε(α), as in ``rdp_epsilon``, (orders,), and bounds on rounding errors."""
     offsets, slacks = [0.0], [0.0]  # of order ∞
     for order in ORDERS[-2::-1]:
         share, chance = log1p(-1 / order), -log(delta) / (order - 1) if delta else _LARGE
@@ -338,9 +336,9 @@ def _offsets(delta: float) -> "tuple[Floats, Floats]":
 
 
 def _distinct(columns: "Counts") -> "Counts":
-    """Every column once: by a number that names it, if there is one that fits into 63 bits."""
+    """Every different column once; columns are compared by a number if it fits into 63 bits."""
     if len(columns) == 1:
-        return columns[:, [columns.argmax()]] if columns.size else columns  # more of one kind costs more
+        return columns[:, [columns.argmax()]] if columns.size else columns  # of one kind, the highest count costs most
     sizes = [int(row.max(initial=0)) + 1 for row in columns]
     names, stride = np.zeros(columns.shape[1], np.int64), 1
     for row, size in zip(columns, sizes, strict=True):
@@ -352,7 +350,7 @@ def _distinct(columns: "Counts") -> "Counts":
 
 
 def _checked(delta: float) -> float:
-    """A δ that is a probability."""
+    """The value of δ, after a check that it is a probability."""
     if not 0 <= delta <= 1:
-        raise ConfigurationError(f"delta {delta} is no probability; use one from 0 to 1")
+        raise ConfigurationError(f"delta must be a probability from 0 to 1; got {delta}")
     return delta

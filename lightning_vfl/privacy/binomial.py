@@ -1,14 +1,14 @@
 r"""Binomial numbers, exact in distribution and fast. Imported on first use: numba takes 0.5 s to load.
 
-A trial with probability p = k / 2⁴⁰ succeeds when a uniform integer of 40 bits is below k. Its top 8 bits nearly always
-decide: only when they equal those of k, one time in 256, are the other 32 looked at. So a trial costs one random byte,
-half of what 16 bit planes of p take, at 40 bits of p; and drawing random words is most of the work.
+A trial with probability p = k / 2⁴⁰ succeeds if a uniform integer of 40 bits is below k. Its top 8 bits usually decide:
+the other 32 bits are needed only if the top bits equal those of k (a tie), one time in 256. A trial therefore needs one
+random byte, half of what 16 bit planes of p need, at a precision of 40 bits; drawing random words is most of the work.
 
-Layout of the words that are drawn: the first is the key of the ties; then, for every ``BLOCK`` elements, a row of
+Layout of the drawn words: the first word is the key of the ties. Then, for every ``BLOCK`` elements, there is a row of
 ``BLOCK`` bytes for each trial, so that the innermost loop is one comparison of whole registers. The 32 bits of a tie
-are Philox's for the number of the element and of its tie. An element is therefore a function of its number, its p and
-the source of words, and of no other element's p: processes that hold some rows each draw what one would have drawn.
-Draws that have to be secret take the bits of ties from a secret source instead, in the order in which ties occur.
+come from Philox for the number of the element and of its tie. An element depends only on its number, its p and the
+source of words, not on other elements' p: several processes with some rows each draw the same numbers as one process
+with all rows. Secret draws take the bits of ties from a secret source instead, in the order in which ties occur.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Words = Callable[[int], NDArray[np.uint64]]
 
-BITS = 40  # of p: 8 that a random byte is compared with, 32 for ties
+BITS = 40  # bits of p: 8 to compare with a random byte, 32 for ties
 BLOCK = 64  # elements side by side: two registers of 32 bytes, 8 words a trial
 _AT_ONCE = 2**14  # words drawn at a time: 128 KiB stay in the second-level cache
 _NONE = np.empty(0, np.uint32)
@@ -36,29 +36,27 @@ _NONE = np.empty(0, np.uint32)
 def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, ties: "Words | None" = None) -> Tensor:
     r"""Independent draws of Binomial(b, p), one for every element of p.
 
-    p is rounded TOWARDS 1/2, to :math:`k / 2^{40}`: a p in [1/2 - β, 1/2 + β] stays there, so a privacy figure for β
-    holds for what is drawn, and needs no allowance for the rounding.
+    p is rounded TOWARDS 1/2, to :math:`k / 2^{40}`: a p in [1/2 - β, 1/2 + β] stays in this interval, so a privacy
+    figure for β holds for the draws without a correction for the rounding.
 
     Shapes: ``probability`` (*S), floating point; the draws (*S) int64, on the same device.
     Units: plain counts, 0 to b.
-    Guarantee: exactly Binomial(b, k / 2⁴⁰) where the words are uniform and independent. |p - k / 2⁴⁰| is below 2⁻⁴⁰
-        and the bias of a draw below b 2⁻⁴⁰; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws
-        on every machine; the element with number ``start + i`` is the same, whatever the others' p and however many
-        there are.
-        With ``ties``, draws are as secret as both sources; which element has which draw then depends on all words.
-    Not guaranteed: secrecy without ``ties``: Philox is no cryptographic generator, and its key has 64 bits. Constant
+    Guarantee: exactly Binomial(b, k / 2⁴⁰) if the words are uniform and independent. |p - k / 2⁴⁰| is below 2⁻⁴⁰ and
+        the bias of a draw below b 2⁻⁴⁰; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws on
+        every machine. The element with number ``start + i`` does not depend on other elements' p or on their number.
+        With ``ties``, draws are as secret as both sources; each draw then depends on all words.
+    Not guaranteed: secrecy without ``ties``: Philox is not a cryptographic generator, and its key has 64 bits. Constant
         time: a tie is slower.
 
     Args:
         probability: p, each in [0, 1].
         trials: b ≥ 1.
-        words: hands over so many uniform 64-bit words, one call after the other, e.g. ``stream(...).random_raw``. A
-            fresh source for every call: one word, and b for every 8 elements, are used up.
-        start: number of the first element among those that ``words`` are for, as a process counts that holds later
-            rows of a joint batch.
-        ties: returns the uniform 64-bit words that ties take their 32 bits from, e.g. ``Keystream().words``; may be the
-            same source as ``words``. None: ties take them from Philox under a key from ``words``, so that draws are a
-            function of ``words`` and of an element's number. With ``ties``, there is no such key among the words.
+        words: returns the next n uniform 64-bit words for n, for example ``stream(...).random_raw``. Use a new source
+            for every call: it uses one word, and b words for every 8 elements.
+        start: the number of the first element in the source's order, for a process with later rows of a joint batch.
+        ties: returns uniform 64-bit words for the 32 bits of ties, for example ``Keystream().words``; may be the same
+            source as ``words``. None: ties use Philox with a key from ``words``, so that draws depend only on ``words``
+            and on an element's number. With ``ties``, the words contain no such key.
 
     Raises:
         ConfigurationError: for a b below 1, a ``start`` below 0, and p outside [0, 1] or NaN.
@@ -93,7 +91,7 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, t
 def _fill(
     drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Words", start: int, ties: "Words | None"
 ) -> bool:
-    """Draws for elements start, start + 1, ... of the source, some blocks at a time; whether every p lies in [0, 1]."""
+    """Draw elements start, start + 1, ... of the source, some blocks at a time; returns whether all p are in [0, 1]."""
     key = words(1)[0] if ties is None else np.uint64(0)
     block = trials * BLOCK // 8  # words
     at_once = max(1, _AT_ONCE // block)
@@ -110,7 +108,7 @@ def _fill(
         rest = _NONE if ties is None else ties(_likely_ties(raw.size)).view(np.uint32)
         inner = (trials, number, max(0, inside - begin), key)
         within, needed = _draw(raw, p[here], drawn[here], rest, *inner)
-        while ties is not None and needed > rest.size:  # the same draws again, with the bits that were lacking
+        while ties is not None and needed > rest.size:  # repeat the same draws with enough bits for ties
             rest = np.concatenate((rest, ties((needed - rest.size + 1) // 2).view(np.uint32)))
             within, needed = _draw(raw, p[here], drawn[here], rest, *inner)
         right &= within
@@ -118,7 +116,7 @@ def _fill(
 
 
 def _likely_ties(count: int) -> int:
-    """Words of 64 bits, two ties each, that are enough for so many trials but for a probability below 1e-9."""
+    """Words of 64 bits (two ties each) that are enough for ``count`` trials, except with a probability below 1e-9."""
     expected = count / 256
     return int(expected + 7 * expected**0.5 + 16) // 2
 
@@ -127,18 +125,18 @@ def _likely_ties(count: int) -> int:
 _fused = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 
 
-# The two innermost loops are functions of their own: among other loops LLVM does not make vector instructions of them.
+# The two innermost loops are separate functions: inside other loops, LLVM does not vectorise them.
 
 
 @_fused
 def _round(p: "NDArray[Any]", k: "NDArray[np.float64]", top: "NDArray[np.uint8]") -> bool:
-    """Set k (n,) to 2^40 p, rounded towards 2^39, and top (n,) to its top byte; whether every p (n,) lies in [0, 1]."""
+    """Set k (n,) to 2^40 p, rounded towards 2^39, and top (n,) to its top byte; returns whether all p are in [0, 1]."""
     wrong = np.int64(0)
     for e in range(p.size):
         x = np.float64(p[e]) * 2.0**BITS  # exact
         good = (x >= 0.0) & (x <= 2.0**BITS)
         wrong += not good
-        x = x if good else np.float64(0.0)  # an integer made of what is none could be anything
+        x = x if good else np.float64(0.0)  # the conversion of NaN to an integer is undefined
         up, down = np.ceil(x), np.floor(x)
         k[e] = up if x < 2.0 ** (BITS - 1) else down
         top[e] = np.uint8(np.int32(k[e] * 2.0 ** (8 - BITS)))
@@ -167,11 +165,11 @@ def _draw(
     empty: int,
     key: np.uint64,
 ) -> tuple[bool, int]:
-    """Counts of successes out (n,) from bytes raw (blocks * trials, BLOCK); whether every p (n,) lies in [0, 1].
+    """Set out (n,) to counts of successes from bytes raw (blocks * trials, BLOCK); returns whether all p are in [0, 1].
 
-    The first ``empty`` places of the first block are no elements; ``number`` is that of its first place. Ties take
-    their bits from ``rests`` in turn, and how many there are is returned too: where there are more than ``rests``, the
-    draws are void. With no ``rests``, ties take their bits from Philox under ``key``.
+    The first ``empty`` places of the first block are not elements; ``number`` is the number of its first place. Ties
+    take their bits from ``rests`` in turn. The number of ties is also returned: if it is larger than ``rests``, the
+    draws are invalid. With empty ``rests``, ties take their bits from Philox with ``key``.
     """
     k = np.zeros(BLOCK, np.float64)
     top = np.zeros(BLOCK, np.uint8)
@@ -201,7 +199,7 @@ def _draw(
                             own[e - low] += rests[used] < rest
                         used += 1
         for e in range(low, high):
-            if k[e] == 2.0**BITS:  # p = 1, whose top 9 bits are no byte
+            if k[e] == 2.0**BITS:  # p = 1, whose top 9 bits do not fit a byte
                 own[e - low] = trials
     return right, used
 

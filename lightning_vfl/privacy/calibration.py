@@ -1,4 +1,4 @@
-"""How much Gaussian noise an upload gets: σ as given, for a budget, as PBM-VFL publishes it or matched to its sums."""
+"""Rules for the Gaussian noise of uploads: a given σ, a budget, PBM-VFL's published σ, or a σ matched to its sums."""
 
 from abc import ABC, abstractmethod
 from math import inf, sqrt
@@ -16,8 +16,8 @@ class Noise(ABC):
         """σ for M parties.
 
         Args:
-            clip: C, that the aggregator bounds uploads by.
-            sensitivity: the L2 distance of the two uploads that are furthest apart.
+            clip: C, the aggregator's bound on uploads.
+            sensitivity: the largest L2 distance of two uploads.
             parties: M.
         """
 
@@ -27,7 +27,7 @@ class Noise(ABC):
 
 
 class Sigma(Noise):
-    """This σ, whatever else.
+    """A constant σ.
 
     Args:
         sigma: σ > 0, in the units of the uploads.
@@ -39,7 +39,7 @@ class Sigma(Noise):
 
     def __init__(self, sigma: float) -> None:
         if not 0 < sigma < inf:
-            raise ConfigurationError(f"sigma {sigma} is no noise; use a number above 0")
+            raise ConfigurationError(f"sigma must be a finite number above 0; got {sigma}")
         self._sigma = sigma
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:
@@ -57,7 +57,7 @@ class Budget(Noise):
         delta: δ of one upload of one record.
 
     Raises:
-        ConfigurationError: for a budget that no noise meets.
+        ConfigurationError: for a budget that no noise can meet.
 
     Examples:
         >>> f"{Budget(epsilon=5.0, delta=1e-5).sigma(clip=1.0, sensitivity=2.0, parties=4):.4f}"
@@ -68,7 +68,7 @@ class Budget(Noise):
     """
 
     def __init__(self, epsilon: float = 5.0, delta: float = 1e-5) -> None:
-        analytic_sigma(epsilon, delta, 1.0)  # checks them
+        analytic_sigma(epsilon, delta, 1.0)  # checks the numbers
         self.epsilon = epsilon
         self.delta = delta
 
@@ -77,10 +77,10 @@ class Budget(Noise):
 
 
 class PublishedPBM(Noise):
-    r"""What PBM-VFL's experiments give the local baseline: :math:`\sigma^2 = C^2 \, 2 M / (b \beta^2)`.
+    r"""The noise of the local baseline in PBM-VFL's experiments: :math:`\sigma^2 = C^2 \, 2 M / (b \beta^2)`.
 
-    Not guaranteed: the privacy of the mechanism that it is compared with. One value of an upload is 8 times MORE
-        private than one of the sum in Rényi ε, for small β and many parties, and up to 13 times at β = 1/4: see
+    Not guaranteed: the same privacy as the PBM, with which the paper compares it. In Rényi ε, one value of an upload is
+        8 times MORE private than one value of the sum, for small β and many parties, and up to 13 times at β = 1/4: see
         ``MatchedPBM``.
 
     Args:
@@ -96,9 +96,9 @@ class PublishedPBM(Noise):
     """
 
     def __init__(self, levels: int, beta: float) -> None:
-        poisson_binomial_rdp(levels, beta, 1, 2.0)  # checks them
+        poisson_binomial_rdp(levels, beta, 1, 2.0)  # checks the numbers
         if beta == 0:
-            raise ConfigurationError("beta 0 asks for infinite noise; use more than 0 and at most 0.25")
+            raise ConfigurationError("beta must be above 0 and at most 0.25; got 0, which needs infinite noise")
         self.levels = levels
         self.beta = beta
 
@@ -109,11 +109,11 @@ class PublishedPBM(Noise):
 class MatchedPBM(PublishedPBM):
     r"""As private as a value of the PBM's sum of all M parties, at one order: :math:`\sigma^2 = 2 α C^2 / ε_{PBM}(α)`.
 
-    A value in [-C, C] with this noise has the Rényi ε of order α that one coordinate of the sum has, exactly computed;
-    for small β and many parties that is a variance of :math:`C^2 M / (4 b \beta^2)`, an eighth of the published one.
+    A value in [-C, C] with this noise has the same Rényi ε of order α as one coordinate of the sum, exactly computed.
+    For small β and many parties, this is a variance of :math:`C^2 M / (4 b \beta^2)`, an eighth of the published one.
 
-    Not guaranteed: the same (ε, δ) after a training: the best order for that may be another one, and at β = 1/4 the two
-        then differ by some ten percent, at β = 0.1 by one.
+    Not guaranteed: the same (ε, δ) after a training, because the best order may be another one. The two ε then differ
+        by about ten percent at β = 1/4, and by one percent at β = 0.1.
 
     Args:
         levels: b, trials of a draw.
@@ -128,7 +128,7 @@ class MatchedPBM(PublishedPBM):
     def __init__(self, levels: int, beta: float, order: float = 2.0) -> None:
         super().__init__(levels, beta)
         if not 1 < order < inf:
-            raise ConfigurationError(f"order {order} is none to match at; use a number above 1")
+            raise ConfigurationError(f"order must be a finite number above 1; got {order}")
         self.order = order
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:

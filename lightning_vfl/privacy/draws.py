@@ -1,4 +1,4 @@
-"""Where the random numbers come from that a privacy figure rests on: the operating system, or the seed of the run."""
+"""The source of random numbers behind a privacy figure: the operating system, or the seed of the run."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -18,25 +18,25 @@ SIMULATED = "simulated: anyone who knows the seed knows the draws"
 
 
 def checked_draws(draws: Draws) -> Draws:
-    """The setting ``draws`` as it is given.
+    """The setting ``draws``, after a check.
 
     Raises:
-        ConfigurationError: for any other value.
+        ConfigurationError: for an unknown value.
     """
     if draws not in ("system", "seeded"):
         raise ConfigurationError(
-            f"draws {draws!r} is unknown; use 'system' (secret, the default) or 'seeded' (repeatable, for tests and "
-            "paired studies)"
+            f"draws must be 'system' (secret, the default) or 'seeded' (reproducible, for tests and paired studies); "
+            f"got {draws!r}"
         )
     return draws
 
 
 class OwnKeystreams:
-    """One ``Keystream`` for each owner, made at first use: in a deployment every party has only its own.
+    """One ``Keystream`` for each owner, made at first use. In a deployment, every party has only its own.
 
     Units: uniform 64-bit words.
     Guarantee: as ``Keystream``: a copy and another process have other keys, so no two processes draw the same words.
-    Not guaranteed: repeatability. No word is drawn twice, so a round that is computed again has other draws.
+    Not guaranteed: reproducibility. No word is drawn twice, so a repeated round has other draws.
 
     Examples:
         >>> own = OwnKeystreams()
@@ -48,7 +48,7 @@ class OwnKeystreams:
         self._keystreams: dict[int, Keystream] = {}
 
     def of(self, owner: int) -> "Words":
-        """What returns the owner's next n words for n."""
+        """The function that returns the owner's next n words."""
         if owner not in self._keystreams:
             self._keystreams[owner] = Keystream()
         return self._keystreams[owner].words

@@ -1,17 +1,17 @@
-r"""What a round releases about the records it names: mechanisms and their parameters, plain numbers only.
+r"""Privacy events: the mechanisms and parameters of a round's releases, as plain numbers.
 
-An event says what happened and what ONE release of ONE record costs, a curve ε(α) for every unit of protection; an
-accountant counts releases. A unit is what two neighbouring data sets differ in:
+An event describes a release and has the cost of ONE release of ONE record: a curve ε(α) for every unit of protection.
+An accountant counts releases. The unit is the difference between two neighbouring data sets:
 
 - ``party-record``: one party's columns of one record;
 - ``record``: all parties' columns of one record;
 - ``record (paper)``: the same, by Theorem 6.2 of PBM-VFL, from the exact figures of ``party-record``;
-- ``party``: one party's columns of ALL records, the paper's feature-set-adjacent data. They differ in every record, so
-  the costs of all records add up;
+- ``party``: one party's columns of ALL records, the paper's feature-set-adjacent data. Every record differs, so the
+  costs of all records are added;
 - ``party (paper)``: the same, as Theorem 6.1 of PBM-VFL charges it, by parallel composition: as if only the record that
-  is released most often differed. It is no guarantee for a party's columns, and always the figure of ``party-record``.
+  is released most often differed. It is not a guarantee for a party's columns, and always equals ``party-record``.
 
-Privacy figures are rounded up, and what is unknown is infinite.
+Privacy figures are rounded up. Unknown costs are infinite.
 
 References:
     Tran, Castiglia, Patterson, Milanova, PBM-VFL, Theorems 6.1 and 6.2.
@@ -29,36 +29,36 @@ from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, up
 
 UNITS = ("party", "party-record", "record", "record (paper)", "party (paper)")
-"""The one that rests on least comes first."""
+"""The unit with the fewest assumptions comes first."""
 AGAINST = ("party", "party-record")
-"""The units whose figures are also told against a server that parties collude with."""
+"""The units with additional figures against a server that colludes with parties."""
 ASSUMED = "if weights and scaling do not depend on the record"
 _ULP = 2.0**-53
 
 
 def unit_of_one_release(unit: str) -> str:
-    """The unit whose curve a single release of a single record has: for a party's columns that of ``party-record``.
+    """The unit of the curve of one release of one record: for a party's columns it is ``party-record``.
 
     Raises:
-        ConfigurationError: for a unit that is not known.
+        ConfigurationError: for an unknown unit.
 
     Examples:
         >>> unit_of_one_release("party")
         'party-record'
     """
     if unit not in UNITS:
-        raise ConfigurationError(f"unit {unit!r} is not known; use one of {', '.join(map(repr, UNITS))}")
+        raise ConfigurationError(f"unit {unit!r} is unknown; use one of {', '.join(map(repr, UNITS))}")
     return "party-record" if unit.startswith("party") else unit
 
 
 def label(unit: str) -> str:
-    """A unit with what its figure rests on, as the summary, the privacy command and the pages name it.
+    """A unit with the assumption of its figure, as in the summary, the privacy command and the documentation.
 
-    Only the figure of ``party`` holds as it stands. The others count what is sent about the record itself: a record
-    also changes the weights of its party's bottom, and through them what is sent about other records.
+    Only the figure of ``party`` holds without an assumption. The others count only messages about the record itself,
+    but a record also changes the weights of its party's bottom, and through these the messages about other records.
 
     Raises:
-        ConfigurationError: for a unit that is not known.
+        ConfigurationError: for an unknown unit.
 
     Examples:
         >>> label("party-record")
@@ -75,48 +75,48 @@ def label(unit: str) -> str:
 
 
 class PrivacyEvent(ABC):
-    """What one round releases about every record it names: frozen, plain numbers, equal where the parameters are.
+    """The release of one round about every named record: frozen, plain numbers, equal if the parameters are equal.
 
-    Laws: a curve is nowhere below the true ε, and infinite where that is not known. It never falls with the order, but
-    for ``record (paper)``, a bound that grows towards order 1. An event costs the same for every record that it names.
-    Events that differ are different kinds, which an accountant counts apart.
+    Laws: a curve is never below the true ε, and is infinite if the true ε is unknown. It never falls with the order,
+    except for ``record (paper)``, a bound that grows towards order 1. An event costs the same for every named record.
+    Different events are different kinds, which an accountant counts separately.
     """
 
     @abstractmethod
     def curve(self, unit: str = "party-record") -> tuple[float, ...]:
-        """ε(α) at ``ORDERS``, in nats, of one release of one record; for ``party`` one summand of its sum."""
+        """ε(α) at ``ORDERS``, in nats, of one release of one record; for ``party``, one summand."""
 
     def signal(self, unit: str = "party-record") -> float | None:
-        """The squared μ of Gaussian noise, (Δ / σ)², where that is all there is to know; None: only the curve is.
+        """The squared μ of Gaussian noise, (Δ / σ)², if it describes the release; None: only the curve is known.
 
-        Releases of Gaussian noise alone compose without loss: their squared μ add up.
+        Releases with only Gaussian noise compose without loss: their squared μ are added.
         """
         del unit
         return None
 
     def plain(self) -> dict[str, str | int | float]:
-        """Name and parameters, as a checkpoint keeps them; the inverse of ``restored``."""
+        """Name and parameters for a checkpoint; the inverse of ``restored``."""
         return {"mechanism": type(self).__name__, **{f.name: getattr(self, f.name) for f in _fields(type(self))}}
 
 
 @dataclass(frozen=True)
 class PoissonBinomialEvent(PrivacyEvent):
-    """The sum of what n parties draw, D numbers of Binomial(b, 1/2 + β x) each, seen by whoever decodes.
+    """The sum of the draws of n parties, D numbers of Binomial(b, 1/2 + β x) each, as the decoder reads it.
 
     Shapes: plain numbers.
     Units: ε in nats; ``beta`` is that of values in [-1, 1], the parties' values divided by their clip.
     Guarantee: curves as ``poisson_binomial_curve``, times D: never below the true ε.
-    Not guaranteed: anything where the sum is not all that is seen (masks that do not hide, parties that tell their
-        draws). Parties of which only some have a record: charge these records with an event of their own.
+    Not guaranteed: any bound if more than the sum is disclosed (broken masks, parties that disclose their draws).
+        Records that only some of the parties hold: charge these records with their own event.
 
     Args:
         levels: b ≥ 1, trials of a party.
         beta: 0 ≤ β ≤ 1/4.
-        parties: n ≥ 1, parties REALLY included in the sum; fewer of them hide less.
+        parties: n ≥ 1, the parties that are ACTUALLY included in the sum; fewer parties hide less.
         coordinates: D ≥ 1, numbers of one record that change together: the width of the embedding.
 
     Raises:
-        ConfigurationError: for numbers that have no meaning.
+        ConfigurationError: for invalid numbers.
 
     Examples:
         >>> event = PoissonBinomialEvent(levels=4, beta=0.25, parties=3, coordinates=16)
@@ -146,23 +146,23 @@ class PoissonBinomialEvent(PrivacyEvent):
 
 @dataclass(frozen=True)
 class GaussianEvent(PrivacyEvent):
-    r"""The uploads of n parties, each seen by itself, with noise N(0, σ²) in every coordinate.
+    r"""The uploads of n parties, each of which the server reads, with noise N(0, σ²) on every coordinate.
 
-    One party's upload costs :math:`α Δ^2 / (2 σ^2)`, those of all parties n times as much.
+    One party's upload costs :math:`α Δ^2 / (2 σ^2)`; the uploads of all parties cost n times as much.
 
     Shapes: plain numbers; an upload is a vector of any length.
-    Units: ε in nats; ``sigma`` and ``sensitivity`` in those of the uploads, the sensitivity in its L2 norm.
-    Guarantee: curves and ``signal`` never below the true ones, above them by a few roundings.
-    Not guaranteed: anything about noise that is computed in floating point, whose gaps can be seen (Mironov 2012).
-        ``LocalGaussian`` with ``draws: system`` rounds the ideal noise exactly, and these figures hold for it.
+    Units: ε in nats; ``sigma`` and ``sensitivity`` in the units of the uploads, the sensitivity in the L2 norm.
+    Guarantee: curves and ``signal`` are never below the true values, and above them by a few rounding errors.
+    Not guaranteed: noise that is computed in floating point, which has observable gaps (Mironov 2012).
+        ``LocalGaussian`` with ``draws: system`` rounds the ideal noise exactly, so these figures hold for it.
 
     Args:
         sigma: σ ≥ 0, standard deviation of the noise.
-        sensitivity: Δ ≥ 0, how far two uploads of a party can lie apart: 2C for vectors clipped to the L2 norm C.
-        parties: n ≥ 1, parties whose uploads are seen.
+        sensitivity: Δ ≥ 0, the largest distance of two uploads of a party: 2C for vectors clipped to the L2 norm C.
+        parties: n ≥ 1, the parties whose uploads the server reads.
 
     Raises:
-        ConfigurationError: for numbers that have no meaning.
+        ConfigurationError: for invalid numbers.
 
     Examples:
         >>> event = GaussianEvent(sigma=2.0, sensitivity=2.0, parties=4)
@@ -182,7 +182,7 @@ class GaussianEvent(PrivacyEvent):
     def __post_init__(self) -> None:
         for name, number in (("sigma", self.sigma), ("sensitivity", self.sensitivity)):
             if isnan(number) or number < 0:
-                raise ConfigurationError(f"{name} {number} has no meaning; use 0 or more")
+                raise ConfigurationError(f"{name} must be 0 or more; got {number}")
         _count(parties=self.parties)
         _make_plain(self)
 
@@ -198,7 +198,7 @@ class GaussianEvent(PrivacyEvent):
     def signal(self, unit: str = "party-record") -> float | None:
         unit = unit_of_one_release(unit)
         if unit == "record (paper)":
-            return None  # a theorem about curves
+            return None  # the theorem is about curves
         return up(self._signal() * self.parties) if unit == "record" else self._signal()
 
     def _signal(self) -> float:
@@ -213,11 +213,11 @@ class GaussianEvent(PrivacyEvent):
 
 @dataclass(frozen=True)
 class UnknownEvent(PrivacyEvent):
-    """A release of which nobody has said what it costs: infinite, in every unit and at every order.
+    """A release with unknown cost: infinite in every unit and at every order.
 
     Args:
-        mechanism: what it is called.
-        parameters: what else a checkpoint said of it; kept as it is.
+        mechanism: the name of the mechanism.
+        parameters: the other values in the checkpoint, unchanged.
 
     Examples:
         >>> set(UnknownEvent("Sum").curve("record"))
@@ -239,7 +239,7 @@ def restored(plain: Mapping[str, str | int | float]) -> PrivacyEvent:
     """The event that ``plain`` describes; an ``UnknownEvent`` if no mechanism of that name and parameters is known.
 
     Raises:
-        ConfigurationError: for parameters of a known mechanism that have no meaning.
+        ConfigurationError: for invalid parameters of a known mechanism.
 
     Examples:
         >>> restored({"mechanism": "GaussianEvent", "sigma": 1.0, "sensitivity": 2.0, "parties": 3})
@@ -256,15 +256,15 @@ def restored(plain: Mapping[str, str | int | float]) -> PrivacyEvent:
 
 
 def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
-    """What an event releases about the other parties to a server that k of its parties tell all they know.
+    """The event of the other parties against a server that colludes with k of the event's parties.
 
-    A party knows what it has drawn itself and can take it off the sum, so what is left has the randomness of the other
-    parties alone: k = 1 is what the server and any one party learn together. Where nobody but one party is left, its
-    own randomness is all that protects it. An event whose parties are not known stays as it is.
+    A colluding party knows its own draws and can subtract them from the sum, so only the randomness of the other
+    parties protects these: k = 1 is the server together with any one party. If one party remains, only its own
+    randomness protects it. An event with unknown parties does not change.
 
     Args:
-        event: what the server reads of a round.
-        colluders: k ≥ 0, of those whose uploads are in the round.
+        event: the release that the server reads in a round.
+        colluders: k ≥ 0, parties with uploads in the round that collude with the server.
 
     Raises:
         ConfigurationError: for a number of colluders below 0.
@@ -274,14 +274,14 @@ def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
         3
     """
     if colluders < 0:
-        raise ConfigurationError(f"colluders {colluders} is no number of parties; use 0 or more")
+        raise ConfigurationError(f"colluders must be 0 or more; got {colluders}")
     if isinstance(event, PoissonBinomialEvent | GaussianEvent):
         return replace(event, parties=max(event.parties - colluders, 1))
     return event
 
 
 def coalitions(parties: int) -> tuple[int, ...]:
-    """How many of M parties collude with the server in the figures that are told: one, and all but two.
+    """The numbers of colluding parties (of M) for which figures are reported: one, and all but two.
 
     Examples:
         >>> coalitions(2), coalitions(3), coalitions(10)
@@ -291,7 +291,7 @@ def coalitions(parties: int) -> tuple[int, ...]:
 
 
 def in_words(colluders: int) -> str:
-    """A number of parties, in words.
+    """A number of parties, as a text.
 
     Examples:
         >>> in_words(1), in_words(3)
@@ -301,12 +301,12 @@ def in_words(colluders: int) -> str:
 
 
 def chained(order: float, parties: int) -> float:
-    r"""S_M(α) of Theorem 6.2 of PBM-VFL, rounded up: what a chain over M parties makes of a curve ε(α) = α.
+    r"""S_M(α) of Theorem 6.2 of PBM-VFL, rounded up: the result of a chain over M parties for a curve ε(α) = α.
 
     .. math:: S_1(α) = α, \qquad S_{k+1}(α) = \frac{2α - 1}{2(α - 1)} \, 2α + S_k(2α - 1) .
 
-    With the distance a = α - 1, which doubles at every party, it is a sum of (1 + 1/(2a)) 2 (1 + a), and 1 + a at last.
-    Beyond 1000 parties it is infinite, as it is no float.
+    With the distance a = α - 1, which doubles at every party, S_M is a sum of (1 + 1/(2a)) 2 (1 + a), plus 1 + a for
+    the last party. Above 1000 parties the function returns infinity, because the value exceeds the range of floats.
 
     Examples:
         >>> f"{chained(2.0, 4):.10f}"
@@ -325,24 +325,24 @@ def chained(order: float, parties: int) -> float:
 
 @lru_cache(maxsize=512)
 def _one_coordinate(levels: int, beta: float, parties: int, unit: str) -> tuple[float, ...]:
-    """The curve of one number: milliseconds to seconds, so computed once."""
+    """The curve of one number; cached, because it takes milliseconds to seconds."""
     return poisson_binomial_curve(levels, beta, parties, ORDERS, unit)
 
 
 def _fields(kind: type[PrivacyEvent]) -> tuple[Any, ...]:
-    """The parameters of an event; none if it is no dataclass."""
+    """The parameters of an event; none if it is not a dataclass."""
     return fields(kind) if is_dataclass(kind) else ()
 
 
 def _make_plain(event: PrivacyEvent) -> None:
-    """Python's own numbers, which the safe loader of checkpoints takes, whatever was given."""
+    """Convert the parameters to Python numbers, which the safe loader of checkpoints accepts."""
     for field in _fields(type(event)):
         number = getattr(event, field.name)
         object.__setattr__(event, field.name, int(number) if field.type is int else float(number))
 
 
 def _count(**counts: float) -> None:
-    """Whole numbers from 1 on."""
+    """Check whole numbers of at least 1."""
     for name, count in counts.items():
         if not 1 <= count < inf or count != int(count):
-            raise ConfigurationError(f"{name} {count} is no count; use 1, 2, 3, ...")
+            raise ConfigurationError(f"{name} must be 1, 2, 3, ...; got {count}")

@@ -63,7 +63,7 @@ def rounded_normal(count: int, scale: float, words: "Words") -> "NDArray[np.int6
 
     Args:
         count: how many numbers.
-        scale: s, the standard deviation in steps of the grid, above 0 and at most 2⁴⁰.
+        scale: s, the standard deviation in steps of the grid; above 0 and at most 2⁴⁰.
         words: returns the next n uniform 64-bit words for n. ``count`` words are used (one more if it is odd), and two
             for every continuation.
 
@@ -76,7 +76,7 @@ def rounded_normal(count: int, scale: float, words: "Words") -> "NDArray[np.int6
         [502, 105, -2129, -400, -911, 58]
     """
     if not 0 < scale <= LARGEST_SCALE:
-        raise ConfigurationError(f"scale {scale} is outside (0, 2^40]; use a coarser grid for the noise")
+        raise ConfigurationError(f"scale must be above 0 and at most 2^40; got {scale}; use a coarser grid")
     pairs = (count + 1) // 2
     prefixes = words(2 * pairs).reshape(pairs, 2)
     real, error = candidates(prefixes, scale)
@@ -135,7 +135,7 @@ def settled(first: int, second: int, bits: int, scale: float) -> tuple[int, int]
     Guarantee: no continuation of the bits gives another pair, if mpmath's functions are accurate to 2⁻⁶⁰ of the least
         bit that is known.
     """
-    import mpmath  # where it is needed, rarely
+    import mpmath  # imported here, because it is rarely needed
 
     if first == 0:  # U could be as small as any number
         return None

@@ -1,8 +1,8 @@
 """The privacy ledger of a run: one line for each round, flushed to the disk before the round's uploads are made.
 
-A checkpoint counts the releases up to the moment at which it was saved. A run that is killed later has released more:
-the server has seen the rounds behind the checkpoint, and a resumed run releases the same records again. The ledger
-counts these rounds too.
+A checkpoint counts the releases up to the time at which it was saved. A run that is killed later has released more: the
+server has read the rounds after the checkpoint, and a resumed run releases the same records again. The ledger counts
+these rounds too.
 """
 
 import json
@@ -40,10 +40,10 @@ class PrivacyLedger:
     Shapes: ``record_ids`` (B,) integers, positions in the N protected records.
     Units: a line of 64 of 1,000 records takes about 300 bytes.
     Guarantee: when ``charge`` returns, its line is on the disk (``fsync``). A process that is killed while it writes
-        leaves an incomplete last line; nothing of that round was uploaded, and ``resume`` removes the line. A second
-        process that appends to the same file is noticed before the uploads of the round.
-    Not guaranteed: anything against a person who edits or deletes the file; the content of a file system that loses
-        data after ``fsync``.
+        leaves an incomplete last line; no upload of that round was made, and ``resume`` removes the line. A second
+        process that appends to the same file is detected before the uploads of the round.
+    Not guaranteed: protection against a person who edits or deletes the file, or against a file system that loses data
+        after ``fsync``.
 
     Args:
         path: the file.
@@ -98,7 +98,7 @@ class PrivacyLedger:
     def read(cls, path: Path) -> tuple["PrivacyLedger", PrivacyAccountant]:
         """The ledger, and an accountant that has counted all complete lines of the file; the file is not changed."""
         try:
-            *lines, _ = path.read_bytes().split(b"\n")  # what follows the last line break was never completed
+            *lines, _ = path.read_bytes().split(b"\n")  # text after the last line break is an incomplete line
         except OSError as error:
             raise ConfigurationError(f"the privacy ledger {path} cannot be read ({error.strerror})") from error
         counts: dict[PrivacyEvent, NDArray[np.int64]] = {}
@@ -119,8 +119,8 @@ class PrivacyLedger:
                 ) from error
         if version != VERSION:
             raise ConfigurationError(
-                f"the privacy ledger {path} has version {version}, this toolkit reads {VERSION}; use the version of "
-                "lightning_vfl that wrote it"
+                f"the privacy ledger {path} has version {version}, but this toolkit reads {VERSION}; use the version "
+                "of lightning_vfl that wrote it"
             )
         accountant = PrivacyAccountant(records)
         if counts:
@@ -135,7 +135,7 @@ class PrivacyLedger:
 
     @classmethod
     def resume(cls, path: Path) -> tuple["PrivacyLedger", PrivacyAccountant]:
-        """As ``read``, and the file is ready to be appended to: an incomplete last line is removed."""
+        """As ``read``, and make the file ready for appending: an incomplete last line is removed."""
         ledger, accountant = cls.read(path)
         try:
             if path.stat().st_size > ledger.size:
@@ -170,7 +170,7 @@ def _line(entry: dict[str, Any]) -> bytes:
 
 
 def _carried(accountant: PrivacyAccountant) -> Iterator[dict[str, Any]]:
-    """What the accountant has counted, as charges of no round: one for each event and count."""
+    """The accountant's counts as charges without a round: one for each event and count."""
     state = accountant.state_dict()
     for event, counts in zip(state["events"], state["counts"].numpy(), strict=True):
         for times in np.unique(counts[counts > 0]).tolist():
@@ -188,7 +188,7 @@ def _unpacked(text: str) -> "NDArray[np.int64]":
 
 
 def _append(path: Path, text: bytes, create: int = 0) -> int:
-    """Append, wait until it is on the disk, and return the size of the file then."""
+    """Append a text, wait until it is on the disk, and return the new size of the file."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | create, 0o644)
     try:
         written = 0
@@ -201,7 +201,7 @@ def _append(path: Path, text: bytes, create: int = 0) -> int:
 
 
 def _flush_folder(folder: Path) -> None:
-    """A new file can be lost with its folder's entry, where a folder can be flushed."""
+    """Flush the folder, if the system can: otherwise the folder's entry of a new file could be lost."""
     if os.name == "posix":
         entry = os.open(folder, os.O_RDONLY)
         try:

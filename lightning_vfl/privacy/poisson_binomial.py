@@ -1,27 +1,27 @@
-r"""The Poisson binomial mechanism: what the sum of M binomial numbers tells of one party's value, computed exactly.
+r"""The Poisson binomial mechanism: the exact privacy cost of a sum of M binomial numbers.
 
-Each of M parties draws Binomial(b, 1/2 + β x) for its x in [-1, 1], and only the sum is seen. With l = 1/2 - β and
+Each of M parties draws Binomial(b, 1/2 + β x) for its x in [-1, 1], and only the sum is disclosed. With l = 1/2 - β and
 h = 1/2 + β, a sum in which k of the n = bM trials succeed with probability h and the others with l has the generating
 function
 
 .. math:: g_k(z) = (h + l z)^{n - k} (l + h z)^k .
 
-Its logarithmic derivative gives the probabilities c a recurrence, upwards from j = 0,
+Its logarithmic derivative gives a recurrence for the probabilities c, upwards from j = 0,
 
 .. math::
     h l (j + 1) \, c_{j+1} = (l^2 (n - k - j) + h^2 (k - j)) \, c_j + h l (n - j + 1) \, c_{j-1},
 
-with nothing negative as long as :math:`(l^2 + h^2) j \le l^2 (n - k) + h^2 k`, and from there on the same recurrence
-downwards from j = n has nothing negative. So every probability has a relative error of at most n small roundings, from
-1 down to the smallest, of 10⁻⁴⁰⁰⁰ and less, whose logarithm is kept.
+without negative terms as long as :math:`(l^2 + h^2) j \le l^2 (n - k) + h^2 k`; from there on, the same recurrence
+downwards from j = n has no negative terms. Every probability therefore has a relative error of at most n small rounding
+errors, from 1 down to the smallest of 10⁻⁴⁰⁰⁰ and less, of which the logarithm is stored.
 
-Which inputs are the worst: sums of independent trials are log-concave, so sums with more success are larger in the
-likelihood-ratio order, and by the lemma of Neyman and Pearson every Rényi divergence grows when the party that moves
-moves further: from -1 to +1. For the others' values: a Rényi divergence is jointly quasi-convex and both sums are
-linear in the probability of each single trial, so the largest has every trial at l or at h. All counts of parties at
-+1 are tried, for moderate b M all counts of trials, in both directions (the mirror image exchanges them). The largest
-was always found where the others all stay where the party is in the first argument: all at -1, P with the party at -1,
-Q with it at +1.
+The worst inputs are found as follows. Sums of independent trials are log-concave, so sums with more success are larger
+in the likelihood-ratio order. By the lemma of Neyman and Pearson, every Rényi divergence grows with the change of the
+party's value, so the worst change is from -1 to +1. For the other parties' values: a Rényi divergence is jointly
+quasi-convex, and both sums are linear in the probability of each single trial, so at the maximum every trial is at l or
+at h. The code tries all counts of parties at +1, for moderate b M all counts of trials, in both directions (the mirror
+image exchanges them). In all tried cases, the maximum is at: all other parties at -1, the party at -1 in P and at +1 in
+Q.
 
 Privacy figures are rounded up.
 """
@@ -41,51 +41,51 @@ if TYPE_CHECKING:
 
 UNITS = ("party-record", "record", "record (paper)")
 _LARGEST = 2**16  # b M; with one trial a party that takes minutes
-_EVERY_TRIAL = 1024  # up to this b M all counts of trials are tried, beyond it those of whole parties
-_TABLE = 2**20  # probabilities computed at a time: 8 MiB, and a few times that for what is made of them
-# Orders close to 1 ask for more digits than there are: the figure of this one is above theirs. From the highest on, the
-# figure of order ∞ is above theirs, by less than 2 b M / α.
+_EVERY_TRIAL = 1024  # up to this b M, all counts of trials are tried; above it, only counts of whole parties
+_TABLE = 2**20  # probabilities computed at a time: 8 MiB, and a few times as much for intermediate results
+# Orders closer to 1 need more digits than floats have: they use the figure of this order, which is above theirs. Orders
+# above the highest use the figure of order ∞, which is above theirs by less than 2 b M / α.
 _LEAST_ORDER, _HIGHEST_ORDER = 1.0001, 2.0**50
 _GRID = 2.0**53  # β is rounded up to its multiples, so that l and h are floats and l + h = 1
 _ULP = 2.0**-53
-# Roundings in the logarithm of a probability. A trial: 16 for a step of the recurrence (the two products that are
-# subtracted are at most twice the result), twice for both ways from the middle, twice again because the total is 1,
-# then summation. And in proportion to the logarithm: of ln, of the sum of them, of what is made of it.
+# Rounding errors in the logarithm of a probability. For each trial: 16 for a step of the recurrence (the two subtracted
+# products are at most twice the result), times two for both directions from the middle, times two because the total is
+# 1, then the summation. In proportion to the logarithm: the errors of ln, of the sum, and of later operations.
 _TRIAL, _SHARE = 80, 16
 
 
 def poisson_binomial_rdp(levels: int, beta: float, num_parties: int, order: float, unit: str = "party-record") -> float:
-    r"""Rényi ε of ONE coordinate of one record whose sum is seen once, the worst over all values of all parties.
+    r"""Rényi ε of ONE coordinate of one record whose sum is disclosed once, the maximum over all values of all parties.
 
     Units of protection, each with its own figure:
 
-    - ``party-record``: one party's value. D coordinates that change together cost D times as much, and so do the
-      uploads of a record; two releases never cost less than their sum says.
+    - ``party-record``: one party's value. D coordinates that change together cost D times as much. The costs of several
+      uploads of a record are added.
     - ``record``: the values of all parties, :math:`b M \, D_α(\mathrm{Bern}(1/2 + β) \,\|\, \mathrm{Bern}(1/2 - β))`.
     - ``record (paper)``: Theorem 6.2 of PBM-VFL, a bound on ``record`` by
       :math:`D_{k+1}(α) = \frac{2α - 1}{2(α - 1)} ε(2α) + D_k(2α - 1)` from the figures ε = D_1 of ``party-record``.
 
-    A whole party (its columns of all records) is protected by nothing that one record tells: it costs the sum of
-    ``party-record`` over all its records and coordinates.
+    The cost of a whole party (its columns of all records) is the sum of ``party-record`` over all its records and
+    coordinates.
 
     Shapes: plain numbers.
     Units: ε in nats; ``beta`` is that of values in [-1, 1], the parties' values divided by their clip.
     Guarantee: never below the true ε with every party at one of the extremes; above it by at most
-        2e-14 (b M + 1) (2α - 1) / (α - 1) for orders of 1.0001 or more. For b M ≤ 1024 and for b = 1 never below the
-        true ε for ANY values in [-1, 1]; beyond, parties between the extremes are not searched, and no case is known
-        where they cost more. Rounding probabilities towards 1/2 only takes away from it.
-    Not guaranteed: anything against parties that share what they drew: M counts those that keep it to themselves. A
-        sum that leaves parties out has to be charged with the number that it includes.
+        2e-14 (b M + 1) (2α - 1) / (α - 1) for orders of 1.0001 or more. For b M ≤ 1024 and for b = 1, never below the
+        true ε for ANY values in [-1, 1]. For larger b M, parties between the extremes are not searched; no case is
+        known in which these cost more. Rounding probabilities towards 1/2 only lowers the true ε.
+    Not guaranteed: protection against parties that disclose their draws: M counts only parties that keep their draws
+        secret. A sum that leaves out parties must be charged with the number of included parties.
 
     Args:
-        levels: b ≥ 1, trials a party; the largest number it sends.
+        levels: b ≥ 1, trials of each party, and the largest number that it sends.
         beta: 0 ≤ β ≤ 1/4.
-        num_parties: M ≥ 1, parties in the sum, b M at most 65,536 for the units that need the sum's distribution.
+        num_parties: M ≥ 1, parties in the sum, with b M at most 65,536 for the units that need the sum's distribution.
         order: α > 1; ``inf`` is pure differential privacy.
-        unit: what neighbouring data differ in.
+        unit: the difference between neighbouring data.
 
     Raises:
-        ConfigurationError: for numbers that have no meaning, a unit that is not known and b M too large.
+        ConfigurationError: for invalid numbers, an unknown unit, and b M above 65,536.
 
     Examples:
         >>> f"{poisson_binomial_rdp(levels=4, beta=0.25, num_parties=3, order=2):.5f}"
@@ -114,24 +114,24 @@ def poisson_binomial_curve(
     """
     for name, count in (("levels", levels), ("num_parties", num_parties)):
         if not 1 <= count < inf or count != int(count):
-            raise ConfigurationError(f"{name} {count} is no count; use 1, 2, 3, ...")
+            raise ConfigurationError(f"{name} must be 1, 2, 3, ...; got {count}")
     if not 0 <= beta <= 0.25:
-        raise ConfigurationError(f"beta {beta} is not in [0, 0.25]; use a beta that keeps probabilities in [1/4, 3/4]")
+        raise ConfigurationError(f"beta must be from 0 to 0.25, so that probabilities are in [1/4, 3/4]; got {beta}")
     for order in orders:
         if not order > 1:
-            raise ConfigurationError(f"order {order} is no order of a Rényi divergence here; use one above 1")
+            raise ConfigurationError(f"orders of a Rényi divergence must be above 1; got {order}")
     if unit not in UNITS:
         raise ConfigurationError(
-            f"unit {unit!r} has no ε of one coordinate of one record; use one of {', '.join(map(repr, UNITS))}, and "
-            "for all columns of a party the sum of 'party-record' over its records and coordinates"
+            f"unit must be one of {', '.join(map(repr, UNITS))}; got {unit!r}; for all columns of a party, use the sum "
+            "of 'party-record' over its records and coordinates"
         )
     levels, num_parties, beta = int(levels), int(num_parties), ceil(beta * _GRID) / _GRID
     if unit == "record":
         return tuple(_trials(levels * num_parties, beta, order) for order in orders)
     if levels * num_parties > _LARGEST:
         raise ConfigurationError(
-            f"levels * num_parties = {levels * num_parties:,} is more than the {_LARGEST:,} whose distribution is "
-            "computed; lower levels, or use unit 'record', which has a closed form"
+            f"levels * num_parties must be at most {_LARGEST:,} to compute the distribution; got "
+            f"{levels * num_parties:,}; lower levels, or use unit 'record', which has a closed form"
         )
     step = 1 if levels * num_parties <= _EVERY_TRIAL else levels
     if unit == "record (paper)":
@@ -140,9 +140,10 @@ def poisson_binomial_curve(
 
 
 def _trials(trials: int, beta: float, order: float) -> float:
-    """D_α of so many independent trials with probability h from as many with l, rounded up.
+    """D_α of ``trials`` independent trials with probability h from the same number with l, rounded up.
 
-    ρ + log(1 - l (1 - exp(-2 (α - 1) ρ))) / (α - 1) a trial, ρ = log(h / l); two terms of opposite sign and size ρ.
+    For each trial: ρ + log(1 - l (1 - exp(-2 (α - 1) ρ))) / (α - 1), ρ = log(h / l); two terms of opposite sign and
+    size ρ.
     """
     ratio = 2 * atanh(2 * beta)
     apart = max(order, _LEAST_ORDER) - 1
@@ -151,7 +152,7 @@ def _trials(trials: int, beta: float, order: float) -> float:
 
 
 def _group(levels: int, beta: float, parties: int, order: float, step: int) -> float:
-    """Theorem 6.2's recursion, unrolled: with α' = 2α - 1 the distance to 1 doubles at every party."""
+    """Theorem 6.2's recursion as a loop: with α' = 2α - 1, the distance to 1 doubles at every party."""
     if parties == 1 or isinf(order):
         orders, factors = [order], [float(parties)]
     else:
@@ -164,8 +165,8 @@ def _group(levels: int, beta: float, parties: int, order: float, step: int) -> f
 
 
 def _curve(levels: int, beta: float, parties: int, orders: Sequence[float], step: int) -> tuple[float, ...]:
-    """The largest divergence of every order, over others with 0, step, 2 step, ... trials at h."""
-    most = _trials(levels, beta, inf)  # order ∞: the ratio of the probabilities of j = 0, whatever the others do
+    """The largest divergence of every order, if 0, step, 2 step, ... trials of the other parties are at h."""
+    most = _trials(levels, beta, inf)  # order ∞: the ratio of the probabilities of j = 0, for all values of the others
     figures = [most if order >= _HIGHEST_ORDER else 0.0 for order in orders]
     low = [i for i, order in enumerate(orders) if order < _HIGHEST_ORDER]
     if low and beta:
@@ -184,10 +185,10 @@ def _divergence(above: "Floats", below: "Floats", order: float) -> float:
 
 
 def _pairs(levels: int, beta: float, parties: int, step: int) -> Iterator[tuple["Floats", "Floats"]]:
-    """Bounds on the logarithms of P and of Q, (bM + 1, columns): a column is a count of others' trials at h.
+    """Bounds on the logarithms of P and of Q, (bM + 1, columns): a column is a count of the others' trials at h.
 
-    In P the party that moves is at -1, in Q at +1: its b trials are at h too. The mirror image of a column, all values
-    with the other sign, is the other direction for the mirrored count.
+    In P the changing party is at -1. In Q it is at +1, so that its b trials are at h too. The mirror image of a column
+    (all values with the other sign) is the other direction for the mirrored count.
     """
     n = levels * parties
     others, moved = (n - levels) // step + 1, levels // step
@@ -201,10 +202,10 @@ def _pairs(levels: int, beta: float, parties: int, step: int) -> Iterator[tuple[
 
 
 def _logarithms(n: int, beta: float, counts: "Floats") -> "Floats":
-    """Logarithms of the probabilities of 0 to n successes, (n + 1, columns), with so many of the n trials at h."""
+    """Logarithms of the probabilities of 0 to n successes, (n + 1, columns), with ``counts`` of the n trials at h."""
     low, high = (0.5 - beta) ** 2, (0.5 + beta) ** 2
     below_middle = np.arange(n)[:, None] <= (low * (n - counts) + high * counts) / (low + high)
-    up, down = _ratios(n, beta, counts), _ratios(n, beta, n - counts)[::-1]  # downwards it is the mirror image
+    up, down = _ratios(n, beta, counts), _ratios(n, beta, n - counts)[::-1]  # the downward ratios are the mirror image
     logs = np.log(np.where(below_middle, up, 1 / down))
     coarse = np.rint(logs * 2.0**32) * 2.0**-32  # their sums are exact: below 2^20, in steps of 2^-32
     parts = np.zeros((2, n + 1, counts.size))
@@ -218,7 +219,7 @@ def _logarithms(n: int, beta: float, counts: "Floats") -> "Floats":
 
 
 def _ratios(n: int, beta: float, counts: "Floats") -> "Floats":
-    """Ratios c_(j+1) / c_j for j = 0 to n - 1, (n, columns): right as long as the first summand is not negative."""
+    """Ratios c_(j+1) / c_j for j = 0 to n - 1, (n, columns); correct as long as the first summand is not negative."""
     low, high, cross = (0.5 - beta) ** 2, (0.5 + beta) ** 2, (0.5 - beta) * (0.5 + beta)
     j = np.arange(n, dtype=np.float64)[:, None]
     ratios = np.maximum(low * (n - counts - j) + high * (counts - j), 0.0) / (cross * (j + 1))

@@ -1,7 +1,7 @@
-"""The setting of a mechanism that meets a budget: the largest β, the largest b, the largest number of epochs.
+"""Find the settings of a mechanism that meet a budget: the largest β, the largest b, the largest number of epochs.
 
-More of either tells more and never costs less, so bisection finds where a target is passed; what is returned has been
-priced and meets it.
+A larger value discloses more and never costs less, so bisection finds the largest value within the target. The cost of
+the returned value has been computed and is within the target.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ def planned_epsilon(
     """ε of a run in which every record is released by the event once an epoch.
 
     Units: ε in nats.
-    Guarantee, not guaranteed, what is raised: as ``composed_epsilon``.
+    Guarantee, Not guaranteed, Raises: as ``composed_epsilon``.
 
     Args:
-        event: what one round releases of a record.
+        event: the event of one round.
         epochs: E ≥ 0.
         delta: 0 ≤ δ ≤ 1, for the whole run.
-        unit: what neighbouring data differ in, one of ``UNITS``.
-        records: N ≥ 1; counts for the unit ``party`` alone.
+        unit: the difference between neighbouring data, one of ``UNITS``.
+        records: N ≥ 1; used only for the unit ``party``.
 
     Examples:
         >>> event = PoissonBinomialEvent(levels=16, beta=0.1, parties=10, coordinates=16)
@@ -40,28 +40,28 @@ def planned_epsilon(
         '11.34'
     """
     if not 1 <= records < inf or records != int(records):
-        raise ConfigurationError(f"records {records} is no number of records to protect; use 1, 2, 3, ...")
+        raise ConfigurationError(f"records must be 1, 2, 3, ...; got {records}")
     return composed_epsilon({event: epochs * int(records) if unit == "party" else epochs}, delta, unit)
 
 
 def worst_epsilon(
     events: Sequence[PrivacyEvent], most: int, total: int, delta: float, unit: str = "party-record"
 ) -> float:
-    """ε of a run each of whose releases is one of these events, nobody knows which.
+    """ε of a run in which every release is one of several possible events.
 
-    Every order is charged as the event that costs most at that order: where curves cross, a mixture of events can cost
-    more than each event alone. Of Gaussian noise alone, the event with the largest signal is charged, exactly.
+    Every order is charged with the event that costs most at this order: if curves cross, a mixture of events can cost
+    more than each event alone. With only Gaussian noise, the event with the largest signal is charged, exactly.
 
     Units: ε in nats.
-    Guarantee: never below ``composed_epsilon`` of any choice of events; equal to it where there is one event.
-    Not guaranteed: that a choice of events costs as much, where curves cross.
+    Guarantee: never below ``composed_epsilon`` of any choice of events; equal to it for a single event.
+    Not guaranteed: a tight bound if curves cross.
 
     Args:
-        events: what a round may release of a record; none: nothing is released.
+        events: the possible events of a round; empty: no release.
         most: releases of the record that is released most often.
-        total: releases of all records together; counts for the unit ``party`` alone.
+        total: releases of all records together; used only for the unit ``party``.
         delta: 0 ≤ δ ≤ 1, for the whole run.
-        unit: what neighbouring data differ in, one of ``UNITS``.
+        unit: the difference between neighbouring data, one of ``UNITS``.
 
     Raises:
         ConfigurationError: as ``composed_epsilon``.
@@ -76,7 +76,7 @@ def worst_epsilon(
     if not events:
         return 0.0
     strongest = max(events, key=lambda event: event.signal(unit) or 0.0)
-    alone = composed_epsilon({strongest: uses}, delta, unit)  # checks the numbers, too
+    alone = composed_epsilon({strongest: uses}, delta, unit)  # also checks the numbers
     if len(events) == 1 or all(event.signal(unit) is not None for event in events):
         return alone
     highest = [max(column) for column in zip(*(event.curve(unit) for event in events), strict=True)]
@@ -97,9 +97,9 @@ def solve_beta(
     """The largest β of the Poisson binomial mechanism with which a run meets a target.
 
     Units: ε in nats; β is that of values in [-1, 1].
-    Guarantee: the run with this β costs at most the target. A β larger by more than 1e-6 of it costs more, or is above
-        1/4.
-    Not guaranteed: use of the answer: a β that is met may leave nothing but noise.
+    Guarantee: the run with this β costs at most the target. A β that is larger by more than a relative 1e-6 costs more,
+        or is above 1/4.
+    Not guaranteed: a useful result: with a small β, the noise may be larger than the signal.
 
     Args:
         target_epsilon: ε > 0.
@@ -108,7 +108,7 @@ def solve_beta(
         epochs, unit, records: as in ``planned_epsilon``.
 
     Raises:
-        ConfigurationError: for numbers that have no meaning, and a target that no β of 1e-6 or more meets.
+        ConfigurationError: for invalid numbers, and a target that no β of 1e-6 or more meets.
 
     Examples:
         >>> f"{solve_beta(8.0, 1e-5, levels=16, parties=10, coordinates=16, epochs=10):.4f}"
@@ -123,7 +123,7 @@ def solve_beta(
 
 
 def largest_beta(target_epsilon: float, epsilon: Callable[[float], float]) -> float:
-    """As ``solve_beta``, of a run that costs ``epsilon(beta)``."""
+    """As ``solve_beta``, for a run with the cost ``epsilon(beta)``."""
     _positive(target_epsilon)
     if epsilon(_LARGEST_BETA) <= target_epsilon:
         return _LARGEST_BETA
@@ -156,18 +156,18 @@ def solve_levels(
     """The largest b of the Poisson binomial mechanism with which a run meets a target, at most ``most``.
 
     Units: ε in nats; β is that of values in [-1, 1].
-    Guarantee: the run with this b costs at most the target; with one trial more it costs more, or b is ``most``.
-    Not guaranteed: that no larger b meets the target, where ε would fall with b. No such case is known.
+    Guarantee: the run with this b costs at most the target; the run with b + 1 costs more, or b is ``most``.
+    Not guaranteed: a larger b could also meet the target if ε fell with b. No such case is known.
 
     Args:
         target_epsilon: ε > 0.
         delta: 0 ≤ δ ≤ 1.
         beta, parties, coordinates: β, n, D, as in ``PoissonBinomialEvent``.
         epochs, unit, records: as in ``planned_epsilon``.
-        most: where to stop; b n above 65,536 has no figure but for the unit ``record``.
+        most: the largest b to try; b n above 65,536 has a figure only for the unit ``record``.
 
     Raises:
-        ConfigurationError: for numbers that have no meaning, and a target that b = 1 does not meet.
+        ConfigurationError: for invalid numbers, and a target that b = 1 does not meet.
 
     Examples:
         >>> solve_levels(8.0, 1e-5, beta=0.02, parties=10, coordinates=16, epochs=10)
@@ -182,10 +182,10 @@ def solve_levels(
 
 
 def largest_levels(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_LEVELS) -> int:
-    """As ``solve_levels``, of a run that costs ``epsilon(levels)``."""
+    """As ``solve_levels``, for a run with the cost ``epsilon(levels)``."""
     _positive(target_epsilon)
     if not 1 <= most < inf:
-        raise ConfigurationError(f"most {most} leaves no levels to choose from; use 1 or more")
+        raise ConfigurationError(f"most must be 1 or more; got {most}")
     if epsilon(1) > target_epsilon:
         raise ConfigurationError(
             f"one level already costs more than epsilon {target_epsilon}; use a smaller beta, fewer epochs or "
@@ -200,16 +200,16 @@ def solve_epochs(
     """The largest number of epochs with which a run meets a target.
 
     Units: ε in nats.
-    Guarantee: a run of so many epochs costs at most the target, one of one more costs more.
+    Guarantee: a run of this many epochs costs at most the target; a run of one more epoch costs more.
 
     Args:
         target_epsilon: ε > 0.
         delta: 0 ≤ δ ≤ 1.
-        event: what one round releases of a record.
+        event: the event of one round.
         unit, records: as in ``planned_epsilon``.
 
     Raises:
-        ConfigurationError: for numbers that have no meaning, a target that one epoch does not meet, and an event that
+        ConfigurationError: for invalid numbers, a target that one epoch does not meet, and an event that
             may happen more than 1,000,000,000 times.
 
     Examples:
@@ -221,7 +221,7 @@ def solve_epochs(
 
 
 def largest_epochs(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_EPOCHS) -> int:
-    """As ``solve_epochs``, of a run that costs ``epsilon(epochs)`` and may have up to ``most``."""
+    """As ``solve_epochs``, for a run with the cost ``epsilon(epochs)`` and at most ``most`` epochs."""
     _positive(target_epsilon)
     if epsilon(1) > target_epsilon:
         raise ConfigurationError(
@@ -231,17 +231,17 @@ def largest_epochs(target_epsilon: float, epsilon: Callable[[int], float], most:
     epochs = _last(lambda epochs: epsilon(epochs) <= target_epsilon, most)
     if epochs == most:
         raise ConfigurationError(
-            f"{most:,} epochs still meet epsilon {target_epsilon}; choose the number of epochs by something else"
+            f"even {most:,} epochs meet epsilon {target_epsilon}; choose the number of epochs by another criterion"
         )
     return epochs
 
 
 def _last(met: Callable[[int], bool], most: int) -> int:
-    """The number up to ``most`` after which ``met`` turns from true to false; it is true for 1."""
+    """The largest number up to ``most`` for which ``met`` is true; it is true for 1."""
     low, high = 1, 2
     while high <= most and met(high):
         low, high = high, 2 * high
-    high = min(high, most + 1)  # not met, or one too many
+    high = min(high, most + 1)  # not met, or above ``most``
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if met(middle) else (low, middle)
@@ -249,6 +249,6 @@ def _last(met: Callable[[int], bool], most: int) -> int:
 
 
 def _positive(target_epsilon: float) -> None:
-    """Check that there is a budget."""
+    """Check that the budget is above 0."""
     if not 0 < target_epsilon < inf:
-        raise ConfigurationError(f"target_epsilon {target_epsilon} is no budget; use a number above 0")
+        raise ConfigurationError(f"target_epsilon must be a finite number above 0; got {target_epsilon}")

@@ -110,7 +110,7 @@ def test_existing_files_are_never_overwritten(tmp_path, capsys):
             cli.main(["keys", str(tmp_path), "--parties", str(parties)])
         assert ended.value.code == 1
         said = capsys.readouterr().err
-        assert "party-0.key.pem exists, and a key that is overwritten is lost" in said
+        assert "party-0.key.pem exists, and overwriting it would destroy a key" in said
         assert said.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -145,7 +145,7 @@ def test_points_of_low_order_are_refused(point, top):
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_a_public_key_of_another_length_is_refused(size):
-    with pytest.raises(ValueError, match=f"has 32 bytes, not {size}"):
+    with pytest.raises(ValueError, match=f"must have 32 bytes; got {size}"):
         KeyPair().shared(bytes([9] * size))
 
 
@@ -328,14 +328,14 @@ def test_a_party_shares_nothing_with_itself_and_strangers(other):
 def test_two_parties_with_one_public_key_are_refused():
     """A server that hands somebody's key out twice, or sends a party its own key back."""
     own, other = KeyPair(), KeyPair()
-    with pytest.raises(ValueError, match="parties 1 and 2 have one public key"):
+    with pytest.raises(ValueError, match="parties 1 and 2 have the same public key"):
         PairKeys(0, own, {1: other.public, 2: other.public}, SESSION)
-    with pytest.raises(ValueError, match="have one public key"):
+    with pytest.raises(ValueError, match="have the same public key"):
         PairKeys(0, own, {1: own.public}, SESSION)
 
 
 def test_another_key_under_the_own_number_is_refused():
-    with pytest.raises(ValueError, match="listed for party 0 is not the one of its own key pair"):
+    with pytest.raises(ValueError, match="of party 0 in publics must be that of its own key pair"):
         PairKeys(0, KeyPair(), {0: KeyPair().public, 1: KeyPair().public}, SESSION)
 
 

@@ -110,7 +110,7 @@ def test_values_may_have_a_stride():
 def test_a_round_that_does_not_fit_its_half_is_refused(round):
     """2^64 + 3 taken modulo 2^64 would be round 3 again."""
     stream = PairKeystream(KEY)
-    with pytest.raises(ValueError, match="does not fit the 64 bits"):
+    with pytest.raises(ValueError, match="round must fit 64 bits"):
         stream.words(round, 4)
     assert stream.words(0, 4).tolist() == oracle(KEY, 0, 4)
 
@@ -125,7 +125,9 @@ def test_a_round_is_a_whole_number():
 def test_no_round_is_handed_out_twice(round):
     stream = PairKeystream(KEY)
     stream.words(7, 1)
-    with pytest.raises(ValueError, match=f"round {round} comes after round 7, and its words must never be used again"):
+    with pytest.raises(
+        ValueError, match=f"round {round} must be above the last round 7, because words must never be used twice"
+    ):
         stream.words(round, 4)
     assert stream.words(8, 4).tolist() == oracle(KEY, 8, 4)
 
@@ -133,7 +135,7 @@ def test_no_round_is_handed_out_twice(round):
 def test_a_refused_round_leaves_values_alone():
     stream, values = PairKeystream(KEY), np.arange(5, dtype=np.uint32)
     stream.words(7, 1)
-    with pytest.raises(ValueError, match="comes after"):
+    with pytest.raises(ValueError, match="must be above the last round"):
         stream.add_to(values, 7)
     assert values.tolist() == [0, 1, 2, 3, 4]
 
@@ -141,15 +143,15 @@ def test_a_refused_round_leaves_values_alone():
 @pytest.mark.parametrize("values", [np.zeros(3, np.uint64), np.zeros(3, np.int32), np.zeros((3, 1), np.uint32)])
 def test_values_of_another_kind_are_refused_and_use_no_round(values):
     stream = PairKeystream(KEY)
-    with pytest.raises(ValueError, match="values are"):
+    with pytest.raises(ValueError, match="values must be"):
         stream.add_to(values, 0)
     assert stream.words(0, 2).tolist() == oracle(KEY, 0, 2)
 
 
 def test_other_keys_and_words_are_refused():
-    with pytest.raises(ValueError, match="32 bytes, not 16"):
+    with pytest.raises(ValueError, match="must have 32 bytes; got 16"):
         PairKeystream(bytes(16))
-    with pytest.raises(ValueError, match="uint32 or uint64, not uint16"):
+    with pytest.raises(ValueError, match="must be uint32 or uint64; got uint16"):
         PairKeystream(KEY, np.uint16)
 
 
@@ -187,9 +189,9 @@ def test_a_shallow_copy_is_the_same_stream():
     copied, other = copy.copy(stream), copy.copy(masks)
     assert copied.words(3, 4).tolist() == oracle(KEY, 3, 4)
     other.mask_of((0, 1), NAMES, 3, 4)
-    with pytest.raises(ValueError, match="comes after round 3"):
+    with pytest.raises(ValueError, match="must be above the last round 3"):
         stream.words(3, 4)
-    with pytest.raises(ValueError, match="comes after round 3"):
+    with pytest.raises(ValueError, match="must be above the last round 3"):
         masks.mask_of((0, 1), NAMES, 3, 4)
 
 
@@ -342,9 +344,9 @@ def test_nobody_else_means_no_mask_and_no_use(uses, members):
 def test_members_that_make_no_sense_are_refused_and_use_no_round():
     masks, values = setting(3)[1], np.arange(4, dtype=np.uint32)
     for members, reason in {
-        (0, 2): r"party 1 is not among the members \[0, 2\]",
-        (0, 1, 0): "name a party twice",
-        (1, 1): "name a party twice",
+        (0, 2): r"the members must include party 1; got \[0, 2\]",
+        (0, 1, 0): "must name every party once",
+        (1, 1): "must name every party once",
         (0, 1, 5): r"party 1 shares a secret with \[0, 2\], not with party 5",
     }.items():
         with pytest.raises(ValueError, match=reason):
@@ -365,14 +367,14 @@ def test_members_that_make_no_sense_are_refused_and_use_no_round():
 )
 def test_values_of_another_type_or_order_are_refused(bits, values):
     with pytest.raises(
-        ValueError, match=f"values of a ring of {bits} bits are uint{32 if bits <= 32 else 64} in C order"
+        ValueError, match=f"values of a ring of {bits} bits must be uint{32 if bits <= 32 else 64} in C order"
     ):
         setting(2, bits)[0].add_to(values, (0, 1), NAMES, 0)
 
 
 @pytest.mark.parametrize("bits", [0, 65, -1])
 def test_a_ring_that_fits_no_word_is_refused(bits):
-    with pytest.raises(ConfigurationError, match="use 1 to 64"):
+    with pytest.raises(ConfigurationError, match="must be from 1 to 64"):
         setting(2, bits)
 
 
@@ -380,7 +382,7 @@ def test_masking_twice_in_a_round_is_refused():
     """An optimiser that evaluates a step twice would send two messages under one mask."""
     masks = setting(2)[0]
     masks.mask_of((0, 1), NAMES, 4, 3)
-    with pytest.raises(ValueError, match="set up again with fresh keys"):
+    with pytest.raises(ValueError, match="set up again with new keys"):
         masks.mask_of((0, 1), NAMES, 4, 3)
     assert masks.mask_of((0, 1), NAMES._replace(segment=1), 4, 3).any()
 
@@ -484,7 +486,7 @@ def test_periods_begin_every_so_many_rounds():
     assert [key_period(round, 1) for round in range(4)] == [0, 1, 2, 3]
     assert [key_period(round, 3) for round in range(7)] == [0, 0, 0, 1, 1, 1, 2]
     for wrong in (0, -5):
-        with pytest.raises(ConfigurationError, match="use 1 or more"):
+        with pytest.raises(ConfigurationError, match="must be 1 or more"):
             key_period(3, wrong)
 
 

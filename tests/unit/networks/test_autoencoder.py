@@ -50,5 +50,5 @@ def test_what_can_be_batched_stays_so(hidden):
 
 
 def test_an_encoder_that_is_no_mlp_is_refused():
-    with pytest.raises(ConfigurationError, match="undoes ConvNet; give the objective a decoder"):
+    with pytest.raises(ConfigurationError, match="mirrored decoder; got ConvNet; give the objective a decoder"):
         mirrored(ConvNet((1, 7, 28), 8), (1, 7, 28), None)

@@ -282,14 +282,14 @@ def test_one_row_is_refused_as_torch_refuses_it():
 
 @pytest.mark.parametrize("columns", [SOME[:-1], SOME[None], SOME.long(), torch.ones(D - 1, dtype=torch.bool)])
 def test_columns_that_do_not_fit_are_refused(columns):
-    with pytest.raises(ValueError, match="one bool a column"):
+    with pytest.raises(ValueError, match="one bool for each column"):
         JointNorm(made())(embedding(0), columns)
 
 
 @pytest.mark.parametrize("width", [D - 1, D + 1])
 def test_a_norm_of_another_width_is_refused(width):
     """A wider one would otherwise go on with the wrong columns."""
-    with pytest.raises(ValueError, match=f"made for {width} columns, the joint embedding has {D}"):
+    with pytest.raises(ValueError, match=f"must have {width} columns, as the norm; got {D}"):
         JointNorm(nn.BatchNorm1d(width))(embedding(0), SOME)
 
 

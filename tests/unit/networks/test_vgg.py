@@ -158,8 +158,8 @@ def test_a_batch_norm_is_not_moved_by_being_built():
         (784, {"channels": 3}, "use width 768 or 867"),
         (2, {"channels": 3}, "use width 3 "),
         (0, {}, "use width 1 "),
-        (64, {"channels": 0}, "channels 0"),
-        (64, {"base": 0}, "base 0"),
+        (64, {"channels": 0}, "channels must be .*; got 0"),
+        (64, {"base": 0}, "base must be .*; got 0"),
     ],
 )
 def test_what_makes_no_image_is_refused_with_the_way_out(inputs, settings, said):

@@ -103,7 +103,7 @@ def test_a_complete_line_that_is_damaged_is_refused(tmp_path):
         with pytest.raises(ConfigurationError, match=f"line {number} of the privacy ledger .* is damaged; restore"):
             PrivacyLedger.read(ledger.path)
     ledger.path.write_bytes(lines[0].replace(b'ledger":1', b'ledger":2'))
-    with pytest.raises(ConfigurationError, match="has version 2, this toolkit reads 1"):
+    with pytest.raises(ConfigurationError, match="has version 2, but this toolkit reads 1"):
         PrivacyLedger.read(ledger.path)
 
 

@@ -195,7 +195,7 @@ def test_what_cannot_be_is_refused_with_the_fix(make, message):
 
 
 def test_a_table_above_its_limit_is_refused_before_training(tmp_path):
-    with pytest.raises(ConfigurationError, match="raise the limit, lower width, or use table_dtype float16"):
+    with pytest.raises(ConfigurationError, match="raise limit_bytes, lower width, or use table_dtype float16"):
         fit(tmp_path, asynchronous(limit_bytes=100))
 
 

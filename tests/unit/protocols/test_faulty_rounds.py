@@ -253,7 +253,7 @@ def test_stale_is_refused_where_uploads_are_hidden(tmp_path):
 
 
 def test_a_table_above_its_limit_is_refused_before_training(tmp_path):
-    with pytest.raises(ConfigurationError, match="raise the limit, lower width"):
+    with pytest.raises(ConfigurationError, match="raise limit_bytes, lower width"):
         fit(tmp_path, {}, silent=False, missing=Stale(limit_bytes=10))
 
 
