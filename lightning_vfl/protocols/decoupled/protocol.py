@@ -176,16 +176,8 @@ class DecoupledVFL(VFLModule):
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Phases:
         """Every guest's own order of its own records, and the owner's order of the records that all guests hold."""
         present = None if records.present is None else records.present.cpu().numpy()
-        return Phases(
-            len(records),
-            present,
-            batch_size,
-            seed,
-            self.roster.parties,
-            self.phase_of,
-            self.communicates,
-            drop_last,
-        )
+        when = self.phase_of, self.communicates
+        return Phases(len(records), present, batch_size, seed, self.roster.parties, *when, drop_last)
 
     # ---- before training
 
