@@ -35,13 +35,13 @@ def empty_folder(tmp_path, monkeypatch):
         (["--model.width", "0"], 1, "width must be at least 1; got 0"),
         (["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"),
         (["--data.batch_size", "5000"], 1, "batch_size must be at most 1257, the number of training records; got 5000"),
-        (["--model.top.outputs", "3"], 1, "the top MLP gives (3,) numbers a record where 10 are needed"),
+        (["--model.top.outputs", "3"], 1, "the top MLP outputs (3,) numbers for each record, but 10 are needed"),
         (["--model.bottom", "ConvNet", "--data.partitioner", "ContiguousColumns"], 1, "choose an image partitioner"),
         (["--model.objective", "Binary"], 1, "use MultiClass"),
         (["--trainer.accumulate_grad_batches", "2"], 1, "raise batch_size instead"),
         (["--config", "protocol/meen"], 1, "no packaged recipe of that name; did you mean protocol/mean"),
         (["--ckpt_path", "gone.ckpt"], 1, "gone.ckpt: no such file"),
-        (["--predictions.path", "p.txt"], 1, ".csv or a .parquet"),
+        (["--predictions.path", "p.txt"], 1, ".csv or .parquet"),
     ],
 )
 def test_one_line_names_the_fix(more, status, message, capsys):
@@ -60,7 +60,7 @@ def test_one_line_names_the_fix(more, status, message, capsys):
             marks=pytest.mark.slow,
         ),
         (["--model.register", "letter"], "model.register"),
-        (["--trainer.max_epochs", "30"], "use trainer.max_epochs 31 or more"),
+        (["--trainer.max_epochs", "30"], "max_epochs must be at least 31"),
         (["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/loss"], "DuringPhase"),
         pytest.param(
             ["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"],

@@ -94,7 +94,7 @@ def test_a_second_fit_of_the_same_module_goes_on_in_the_same_ledger(tmp_path, ru
 
 def test_a_missing_ledger_is_refused_with_the_way_out(tmp_path, run):
     run[2].unlink()
-    with pytest.raises(ConfigurationError, match=r"put it back to .*run/privacy-\w+.jsonl or beside .* lost to charge"):
+    with pytest.raises(ConfigurationError, match=r"put it back to .*run/privacy-\w+.jsonl or beside .* lost to count"):
         fit(run[0], 6, ckpt_path=run[1])
     module, t = fit(run[0], 6, private(privacy_ledger="lost"), ckpt_path=run[1])
     assert charged(module).sum() == 40 + 20
@@ -118,12 +118,12 @@ def test_a_checkpoint_from_before_there_were_ledgers_is_accepted(run):
 def test_a_ledger_that_has_charged_less_than_the_checkpoint_is_refused(run):
     lines = run[2].read_bytes().splitlines(keepends=True)
     run[2].write_bytes(b"".join(lines[:-1]))
-    with pytest.raises(ConfigurationError, match="has charged less than the checkpoint"):
+    with pytest.raises(ConfigurationError, match="has fewer charges than the checkpoint"):
         fit(run[0], 6, ckpt_path=run[1])
     run[2].write_bytes(b"".join(lines))
     fit(run[0] / "other", 2)
     (other,) = (path for path in ledgers(run[0]) if path != run[2])
-    with pytest.raises(ConfigurationError, match="is of another run"):
+    with pytest.raises(ConfigurationError, match="belongs to another run"):
         fit(run[0], 6, private(privacy_ledger=str(other)), ckpt_path=run[1])
 
 
@@ -135,7 +135,7 @@ def test_a_fit_can_go_on_in_a_ledger_that_is_named(tmp_path, run):
     accountant = PrivacyLedger.read(run[2])[1]
     accountant.records += 1
     other = PrivacyLedger.begin(tmp_path, type(accountant)(RECORDS + 1))
-    with pytest.raises(ConfigurationError, match="is of 55 records, this run has 54"):
+    with pytest.raises(ConfigurationError, match="is for 55 records, but this run has 54"):
         fit(tmp_path, 2, private(privacy_ledger=str(other.path)))
 
 
@@ -169,7 +169,7 @@ def test_fast_dev_run_keeps_no_file_and_counts_all_the_same(tmp_path, run):
 def test_folders_that_are_no_files_of_this_machine_are_refused(tmp_path):
     module, t = private(), trainer(tmp_path)
     t._default_root_dir = "s3://bucket/run"
-    with pytest.raises(ConfigurationError, match="has to be a file of this machine, and s3://bucket/run is none"):
+    with pytest.raises(ConfigurationError, match="must be in a local folder; got s3://bucket/run"):
         t.fit(module, datamodule=Blobs(batch_size=10))
 
 

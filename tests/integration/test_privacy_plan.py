@@ -179,7 +179,7 @@ def test_a_record_is_released_as_often_as_the_schedule_names_it():
 
 
 def test_a_training_without_end_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="a training without end has no price"):
+    with pytest.raises(ConfigurationError, match="the privacy cost of a training without an end is unbounded"):
         planned(synchronous(), blobs(), trainer(tmp_path, max_epochs=-1))
 
 

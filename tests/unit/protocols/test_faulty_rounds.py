@@ -325,7 +325,7 @@ def test_precisions(tmp_path, policy, precision):
 def test_what_cannot_train_is_refused_before_training(tmp_path):
     with pytest.raises(ConfigurationError, match="use a first-order optimiser"):
         fit(tmp_path, {}, silent=False, optimizer=torch.optim.LBFGS)
-    with pytest.raises(ConfigurationError, match="speed_of names party 7"):
+    with pytest.raises(ConfigurationError, match="speed_of must name parties from 0 to 2; got 7"):
         fit(tmp_path, {}, silent=False, clock=VirtualClock(speed_of={7: 1e9}))
     data = Blobs(batch_size=10)
     data.setup("fit")

@@ -302,7 +302,7 @@ def test_a_changed_selection_is_noticed(place, bit, party):
             break
         begin.accept(view.memory, message, view)
     ids.pieces[0][party, place] ^= 1 << bit
-    with pytest.raises(ValueError, match="(message|number) 0"):
+    with pytest.raises(ValueError, match=r"(message|number) 0"):
         begin.accept(view.memory, ids, view)
 
 
