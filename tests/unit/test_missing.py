@@ -108,7 +108,7 @@ def test_stale_goes_on_from_its_state():
     other.memory.load(one.memory.state())
     assert one.memory.table.read(ids)[2].abs().sum() > 0
     torch.testing.assert_close(other.memory.table.read(ids)[2], one.memory.table.read(ids)[2], rtol=1e-3, atol=1e-3)
-    with pytest.raises(RuntimeError, match="before prepare"):
+    with pytest.raises(RuntimeError, match="call prepare first"):
         _ = Stale().memory.table
 
 

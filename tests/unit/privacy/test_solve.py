@@ -175,7 +175,7 @@ GOOD: dict[str, Any] = {"levels": 4, "epochs": 1, **SETTING}
         (lambda: solve_beta(1e-9, 0.0, **GOOD), "no beta of 1e-06"),
         (lambda: solve_beta(1.0, 2.0, **GOOD), "delta must be .*; got 2.0"),
         (lambda: solve_beta(1.0, DELTA, **{**GOOD, "levels": 0}), "levels must be 1, 2, .*; got 0"),
-        (lambda: solve_beta(1.0, DELTA, **GOOD, unit="sample"), "unit must be one of .*; got 'sample'"),
+        (lambda: solve_beta(1.0, DELTA, **GOOD, unit="sample"), "unit 'sample' is unknown"),
         (lambda: solve_beta(1.0, DELTA, **GOOD, records=0), "records must be .*; got 0"),
         (lambda: solve_levels(-1.0, DELTA, beta=0.1, epochs=1, **SETTING), "target_epsilon must be .*; got -1.0"),
         (lambda: solve_levels(0.1, DELTA, beta=0.25, epochs=9, **SETTING), "one level already"),
@@ -185,7 +185,7 @@ GOOD: dict[str, Any] = {"levels": 4, "epochs": 1, **SETTING}
         (lambda: solve_epochs(1.0, 1.0, UnknownEvent("Sum")), "one epoch costs epsilon inf|1,000,000,000"),
         (lambda: solve_epochs(1.0, DELTA, PoissonBinomialEvent(4, 0.0, **SETTING)), "1,000,000,000 epochs"),
         (lambda: worst_epsilon([GAUSSIAN[0]], 1, 1, 2.0), "delta must be .*; got 2.0"),
-        (lambda: worst_epsilon([POISSON[0]], 1, 1, DELTA, "sample"), "unit must be one of .*; got 'sample'"),
+        (lambda: worst_epsilon([POISSON[0]], 1, 1, DELTA, "sample"), "unit 'sample' is unknown"),
         (lambda: worst_epsilon(POISSON, -1, 1, DELTA), "count of releases must be .*; got -1"),
         (
             lambda: solve_epochs(0.0, DELTA, PoissonBinomialEvent(4, 0.1, **SETTING)),

@@ -117,7 +117,7 @@ def test_the_published_norms_have_the_bits_they_had():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ResNet18((2, 8, 8), 4, norm="layer"), "norm 'layer' is no norm of ResNet18"),  # type: ignore[arg-type]
+        (lambda: ResNet18((2, 8, 8), 4, norm="layer"), "norm of ResNet18 must be .*; got 'layer'"),  # type: ignore[arg-type]
         (lambda: VGG13((2, 8, 8), 4, norm="layer"), "norm 'layer' with batch_norm False"),  # type: ignore[arg-type]
         (lambda: VGG13((2, 8, 8), 4, batch_norm=True, norm="group"), "norm 'group' with batch_norm True"),
     ],

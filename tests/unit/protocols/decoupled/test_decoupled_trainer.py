@@ -228,7 +228,10 @@ REFUSED_AT_ONCE = {
         {"host": lambda inputs, width: torch.nn.Linear(inputs[0], 3)},
         r"the host Linear outputs",
     ),
-    "no mirror": ({"bottom": lambda shape, width: torch.nn.Linear(shape[0], width)}, "no decoder is known"),
+    "no mirror": (
+        {"bottom": lambda shape, width: torch.nn.Linear(shape[0], width)},
+        "only an MLP encoder has a mirrored decoder",
+    ),
 }
 
 
