@@ -41,7 +41,7 @@ def empty_folder(tmp_path, monkeypatch):
         (["--trainer.accumulate_grad_batches", "2"], 1, "raise batch_size instead"),
         (["--config", "protocol/meen"], 1, "no packaged recipe of that name; did you mean protocol/mean"),
         (["--ckpt_path", "gone.ckpt"], 1, "gone.ckpt: no such file"),
-        (["--predictions.path", "p.txt"], 1, ".csv or .parquet"),
+        (["--predictions.path", "p.txt"], 1, "need a .csv or .parquet file; got 'p.txt'"),
     ],
 )
 def test_one_line_names_the_fix(more, status, message, capsys):
