@@ -119,9 +119,8 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         super().__init__()
         if width < 1:
             raise ConfigurationError(f"width must be at least 1; got {width}")
-        self.seed = (
-            int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
-        )  # seed_everything stores its seed there
+        # seed_everything stores its seed in this variable
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
         with warnings.catch_warnings():  # "already saved during checkpointing": plain_settings drops networks
             warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
             self.save_hyperparameters()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,14 +134,20 @@ class MaskedWire(Wire):
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
         sums, width = self.layer.segments(view.roster), tuple(h.shape[1] for h in contribution.leaves)
-        mine, integers = self.party_side().integers(contribution, view)
+        party, server = self._without_messages
+        mine, integers = party.integers(contribution, view)
         slots = [(m, segment) for m in mine for segment in sums.of[m]]
         values = dict(zip(slots, integers.numpy(), strict=True))
         totals = []
         for segment, members in enumerate(sums.members):
             summands = [values[m, segment] for m in self.layer.sums.counted(members, roll)]
             totals.append(np.stack(summands).sum(0) if summands else np.zeros(0, np.int64))
-        return self.server_side().aggregate(totals, view.roster, roll, width, view.rows.ids)
+        return server.aggregate(totals, view.roster, roll, width, view.rows.ids)
+
+    @cached_property
+    def _without_messages(self) -> "tuple[MaskedParty, MaskedServer]":
+        """The sides that ``clear`` computes with, made once: a new party side draws new keys."""
+        return self.party_side(), self.server_side()
 
     def _known_codec(self) -> Codec:
         if self.codec is None:
