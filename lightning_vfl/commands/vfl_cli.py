@@ -107,7 +107,7 @@ class VFLCLI(LightningCLI):
         """Call the method of the trainer that is named like the sub-command."""
         super()._run_subcommand(self.command.name)
 
-    # LightningCLI's constructor parses, builds and runs. These four are its steps behind parsing, which are put off:
+    # LightningCLI's constructor parses, builds and runs. Its steps behind parsing are put off:
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: LightningCLI would overrule the recipe by the checkpoint's settings; see ``build``."""
@@ -120,6 +120,12 @@ class VFLCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Nothing: see ``run_trainer``."""
+
+    def _dump_config(self) -> None:
+        """As LightningCLI, but the settings are not checked once more, which takes as long as half of the building."""
+        if not hasattr(self, "config_dump"):
+            text = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, skip_validation=True)
+            self.config_dump = yaml.safe_load(text)[self.command.name]
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """All commands, in place of LightningCLI's four."""

@@ -38,6 +38,9 @@ CASES = {
     "seeded groups": {**PLAIN, "insecure_seeded_secrets": True, "members": [1, 3, 3], "layout": "segments"},
     "seeded recovery": {**PLAIN, "insecure_seeded_secrets": True, "recovery": {}},
 }  # fmt: skip
+# their parts are tested by the other cases one at a time
+SLOW = {"equivalent", "uneven rows", "seeded groups", "seeded recovery"}
+QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 
 
 def train(folder, devices, records, steps, silent, members, updates=None, **settings):
@@ -83,16 +86,19 @@ def train(folder, devices, records, steps, silent, members, updates=None, **sett
         torch.save(state, folder / "state.pt")
 
 
-def train_all(folder, devices):
-    for name, settings in CASES.items():
+def train_all(cases, folder, devices):
+    for name in cases:
         (folder / name).mkdir(exist_ok=True)
-        train(folder / name, devices, **settings)
+        train(folder / name, devices, **CASES[name])
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(request, tmp_path_factory):
+    """The folders of the trainings in one process and in two, of the cases that this run of pytest asks for."""
+    own = [test for test in request.session.items if test.path == request.path and "case" in test.fixturenames]
+    asked = {test.callspec.params["case"] for test in own}
     made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
-    in_one_and_in_two(train_all, *made)
+    in_one_and_in_two(partial(train_all, [case for case in CASES if case in asked]), *made)
     return made
 
 
@@ -101,7 +107,7 @@ def uses_of(folder, case):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QUICK_AND_SLOW)
 def test_two_processes_are_one_with_the_joint_batch_to_the_first_rounding_that_flips(folders, case):
     """Gradients are added in another order: weights differ by that, and by a quantum of 6e-8 where a rounding flips."""
     one, two = (torch.load(folder / case / "state.pt", weights_only=True) for folder in folders)
@@ -119,7 +125,7 @@ def test_two_processes_are_one_with_the_joint_batch_to_the_first_rounding_that_f
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QUICK_AND_SLOW)
 def test_no_block_of_keystream_is_used_twice_by_all_processes_together(folders, case):
     one, two = (uses_of(folder, case) for folder in folders)
     assert [len(one), len(two)] == [1, 2]

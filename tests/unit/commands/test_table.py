@@ -42,6 +42,7 @@ def test_only_the_called_command_has_options():
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_fit_imports_nothing_of_a_study():
     code = "from lightning_vfl.cli import check; import sys\n"
     code += "check(['fit', '--config', 'data/digits', '--config', 'protocol/mean'])\n"
