@@ -50,7 +50,7 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 
 # worksteal: a worker that has finished takes tests of the other one; loadfile takes a fifth longer
 # compiled files are kept even if PYTHONDONTWRITEBYTECODE is set: otherwise every process compiles all tests again
-test: $(INSTALLED)  ## the test suite, about 2 minutes and 40 seconds on two quiet cores
+test: $(INSTALLED)  ## the test suite, about 2 and a half minutes on two quiet cores
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist worksteal
 
 test-slow: $(INSTALLED)  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz

@@ -306,15 +306,6 @@ def refusals(runs):
     return said
 
 
-def test_a_cell_of_every_packaged_protocol_can_be_run(cells):
-    """The first cell with each protocol; the slow tests go through all cells."""
-    left = [(name, run, options(run)) for name, runs in cells.items() for run in runs]
-    protocols = {found for _, _, own in left for found in own if "protocol/" in str(found)}
-    first = [next((name, run) for name, run, own in left if protocol in own) for protocol in sorted(protocols, key=str)]
-    assert len(first) > 5
-    assert refusals(first) == {}
-
-
 @pytest.mark.slow
 def test_what_is_packaged_and_what_the_docs_show_can_be_run(cells):
     """In as few cells as have every protocol, option and setting in them: an eighth of all."""
