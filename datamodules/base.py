@@ -11,12 +11,12 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.trusted_classes import checked
-from lightning_vfl.schedules.batches import InOrder, Schedule, Shuffled
+from lightning_vfl.schedules.batches import InOrder, Schedule
 from lightning_vfl.types import VerticalBatch
 
 from .loader import ScheduledLoader
+from .order import training_order
 from .partitioners.groups import find_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner
@@ -83,18 +83,20 @@ class VerticalDataModule(LightningDataModule, ABC):
         pin_memory: bool = False,
     ) -> None:
         super().__init__()
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1; got {batch_size}")
         usual = self.default_partitioner()
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
         self.normaliser = (normaliser or self.default_normaliser()).within(self.known_bounds, type(self).__name__)
+        self._records: dict[SplitName, Records] = {}
         self.batch_size = batch_size
         self.seed = seed
         self.drop_last = drop_last
         self.num_workers = num_workers
         self.pin_memory = pin_memory
         self._parts: tuple[Part, ...] | None = None
-        self._records: dict[SplitName, Records] = {}
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{len(records):,} {name}" for name, records in self._records.items())
+        return f"{type(self).__name__} ({f'{sizes} records' if sizes else 'before setup'})"
 
     # ---- implemented by data sets
 
@@ -126,6 +128,21 @@ class VerticalDataModule(LightningDataModule, ABC):
     def parts(self) -> tuple[Part, ...]:
         """The columns of each party; loads the training records if the partitioner depends on them."""
         return self._cut()
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch in each process; at most the number of training records if a running trainer sets it.
+
+        ``BatchSizeFinder`` doubles it until the memory is full.
+        """
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, rows: int) -> None:
+        if rows < 1:
+            raise ConfigurationError(f"batch_size must be at least 1; got {rows}")
+        search = "train" in self._records and self.trainer is not None
+        self._batch_size = min(rows, len(self._records["train"]) // self._place()[1]) if search else rows
 
     @property
     def party_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -225,12 +242,7 @@ class VerticalDataModule(LightningDataModule, ABC):
         """Batches in the order of the protocol's schedule; without a protocol, shuffled."""
         records = self.records("train")
         rank, world = self._place()
-        joint = self.batch_size * world
-        module = self.trainer.lightning_module if self.trainer is not None else None
-        if isinstance(module, VFLModule):
-            schedule = module.schedule(records, joint, self.seed, self.drop_last)
-        else:
-            schedule = Shuffled(len(records), joint, self.seed, self.drop_last)
+        schedule = training_order(self.trainer, records, self.batch_size * world, self.seed, self.drop_last)
         return self._loader(records, schedule, rank, world)
 
     def val_dataloader(self) -> ScheduledLoader | list[ScheduledLoader]:
