@@ -97,6 +97,10 @@ class VerticalDataModule(BatchedDataModule, ABC):
         self._parts: tuple[Part, ...] | None = None
         self._of_model = False  # whether ``fitted`` comes from a trained model
 
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{len(records):,} {name}" for name, records in self._records.items())
+        return f"{type(self).__name__} ({f'{sizes} records' if sizes else 'before setup'})"
+
     # ---- implemented by data sets
 
     @property

@@ -7,10 +7,11 @@ from lightning.pytorch import LightningDataModule
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.base import VFLModule
-from lightning_vfl.schedules.batches import InOrder, Schedule, Shuffled
+from lightning_vfl.schedules.batches import InOrder, Schedule
 from lightning_vfl.types import VerticalBatch
 
 from .loader import ScheduledLoader
+from .order import training_order
 from .records.records import Records, SplitName
 
 
@@ -30,14 +31,27 @@ class BatchedDataModule(LightningDataModule, ABC):
 
     def __init__(self, batch_size: int, seed: int, drop_last: bool, num_workers: int, pin_memory: bool) -> None:
         super().__init__()
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1; got {batch_size}")
+        self._records: dict[SplitName, Records] = {}
         self.batch_size = batch_size
         self.seed = seed
         self.drop_last = drop_last
         self.num_workers = num_workers
         self.pin_memory = pin_memory
-        self._records: dict[SplitName, Records] = {}
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch in each process; at most the number of training records if a running trainer sets it.
+
+        ``BatchSizeFinder`` doubles it until the memory is full.
+        """
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, rows: int) -> None:
+        if rows < 1:
+            raise ConfigurationError(f"batch_size must be at least 1; got {rows}")
+        search = "train" in self._records and self.trainer is not None
+        self._batch_size = min(rows, len(self._records["train"]) // self._place()[1]) if search else rows
 
     def records(self, split: SplitName) -> Records:
         """The records of a split, after ``setup``.
@@ -53,12 +67,7 @@ class BatchedDataModule(LightningDataModule, ABC):
         """Batches in the order of the protocol's schedule; without a protocol, shuffled."""
         records = self.records("train")
         rank, world = self._place()
-        joint = self.batch_size * world
-        module = self.trainer.lightning_module if self.trainer is not None else None
-        if isinstance(module, VFLModule):
-            schedule = module.schedule(records, joint, self.seed, self.drop_last)
-        else:
-            schedule = Shuffled(len(records), joint, self.seed, self.drop_last)
+        schedule = training_order(self.trainer, records, self.batch_size * world, self.seed, self.drop_last)
         return self._loader(records, schedule, rank, world)
 
     def val_dataloader(self) -> ScheduledLoader | list[ScheduledLoader]:

@@ -31,6 +31,7 @@ from lightning_vfl.protocols.build import (
     roster_of,
     several,
 )
+from lightning_vfl.protocols.callback_checks import refuse_searches
 from lightning_vfl.protocols.checks import (
     refuse_accumulation,
     refuse_other_data,
@@ -246,19 +247,25 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
         if stage == "fit":
             refuse_accumulation(self.trainer)
+        refuse_searches(self)
 
-    def forward(self, features: tuple[Tensor, ...]) -> Tensor:
-        """Predictions for the features of all parties, each (B, *S_m); computed as in evaluation, see ``evaluate``."""
+    def forward(self, features: VerticalBatch | Sequence[Tensor]) -> Tensor:
+        """Predictions for a batch, computed as in evaluation, see ``evaluate``.
+
+        Args:
+            features: a batch, or the features of all parties, each (B, *S_m).
+        """
         if self.protected_evaluation and (self.aggregator.setup or self.aggregator.accounting):
             raise ConfigurationError(
                 f"{type(self.aggregator).__name__} must know the records of these features, because it is set up for "
                 "the records of a stage or must charge training records; use trainer.predict with a "
                 "VerticalDataModule, or evaluate: plain"
             )
-        refuse_overlap(self.roster, None)
-        ids = torch.arange(features[0].shape[0])
+        if not isinstance(features, VerticalBatch):
+            features = VerticalBatch(tuple(features), None, torch.arange(features[0].shape[0]))
+        refuse_overlap(self.roster, features.present)
         names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
-        return self.objective.predict(self.output(VerticalBatch(features, None, ids), names))
+        return self.objective.predict(self.output(features, names))
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of the included parties (None: all), aggregated in real arithmetic."""

@@ -91,6 +91,20 @@ def refuse_accumulation(trainer: Trainer) -> None:
         )
 
 
+def refuse_reloading(trainer: Trainer, loader: Any) -> None:
+    """Refuse to make the loader again in a fit, for protocols whose epochs depend on earlier epochs.
+
+    Raises:
+        ConfigurationError: naming the setting.
+    """
+    schedule, every = getattr(loader, "schedule", None), trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # set in Trainer.__init__
+    if every and schedule is not None and schedule.state_dict():
+        raise ConfigurationError(
+            f"reload_dataloaders_every_n_epochs is {every}, but the events of {type(schedule).__name__} "
+            "continue from epoch to epoch; set it to 0"
+        )
+
+
 def refuse_scaler(trainer: Trainer, why: str) -> None:
     """Refuse a precision that scales losses.
 
@@ -159,6 +173,20 @@ def needed_data(data: Any, who: str) -> Any:
     if data is None:
         raise ConfigurationError(f"{who}; give the trainer a VerticalDataModule instead of a loader")
     return data
+
+
+def refuse_other_batches(batch: Any) -> None:
+    """Refuse batches that do not say which party has which features.
+
+    Raises:
+        ConfigurationError: if it is not a ``VerticalBatch``.
+    """
+    if not isinstance(batch, VerticalBatch):
+        raise ConfigurationError(
+            "a batch must be a VerticalBatch (features of each party, labels, record_ids); got "
+            f"{type(batch).__name__}; give the trainer a VerticalDataModule, or a loader "
+            "whose collate_fn returns a VerticalBatch"
+        )
 
 
 def labels_of(batch: VerticalBatch) -> Tensor:
