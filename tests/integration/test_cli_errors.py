@@ -64,7 +64,7 @@ def test_one_line_names_the_fix(more, status, message, capsys):
         (["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/loss"], "DuringPhase"),
         pytest.param(
             ["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"],
-            "nothing to count with",
+            "needs an aggregator that accounts for privacy",
             marks=pytest.mark.slow,
         ),
     ],
