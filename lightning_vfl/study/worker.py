@@ -18,7 +18,7 @@ from lightning_vfl.study.grid import Run
 from lightning_vfl.study.table import write_result
 
 CommandLine = Callable[[Sequence[str], Sequence[Callback]], Any]
-"""``lightning_vfl.commands.program.run``, given as an argument: the commands import this package, not the other way."""
+"""``lightning_vfl.commands.program.run_or_exit``, as an argument: the commands import this package, not the reverse."""
 
 Outcome = Literal["finished", "failed"]
 
