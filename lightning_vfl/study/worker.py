@@ -31,6 +31,7 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     run.under_way.touch()
+    (run.folder / "config.yaml").unlink(missing_ok=True)  # of an earlier try; the folder is this run's own
     torch.set_num_threads(threads)
     outcome: Outcome = "finished"
     with _logged(run.log) as log:
