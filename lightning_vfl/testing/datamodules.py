@@ -213,7 +213,8 @@ def an_epoch_has_every_record_once(subject: Subject) -> None:
     order = torch.cat([batch.record_ids for batch in loader])
     whole = count - count % subject.data.batch_size if subject.data.drop_last else count
     require(len(order) == whole, f"an epoch has {len(order)} rows, there are {whole} training records to visit")
-    require(len(order.unique()) == len(order), f"{len(order) - len(order.unique())} records are visited twice")
+    twice = len(order) - len(set(order.tolist()))
+    require(twice == 0, f"{twice} records are visited twice")
     again = torch.cat([batch.record_ids for batch in subject.after("fit").train_dataloader()])
     require_same_bits(again, order, "the order of the first epoch of a second object")
     if "test" in subject.splits:

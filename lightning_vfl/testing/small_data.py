@@ -46,7 +46,7 @@ class SmallClasses(VerticalDataModule):
 
 def quiet_trainer(folder: Path, **settings: Any) -> Trainer:
     """A trainer on the CPU without logger, bars and checkpoints of its own."""
-    usual = {
+    usual: dict[str, Any] = {
         "accelerator": "cpu",
         "logger": False,
         "enable_checkpointing": False,
