@@ -91,6 +91,10 @@ class VerticalDataModule(BatchedDataModule, ABC):
         pin_memory: bool = False,
     ) -> None:
         super().__init__(batch_size, seed, drop_last, num_workers, pin_memory)
+        if not isinstance(partitioner, Partitioner | None):
+            raise ConfigurationError(
+                f"partitioner must be a Partitioner, such as ContiguousColumns(4); got {partitioner!r}"
+            )
         usual = self.default_partitioner()
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
         self.normaliser = (normaliser or self.default_normaliser()).within(self.known_bounds, type(self).__name__)
