@@ -17,7 +17,7 @@ from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgress
 from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
-from lightning_vfl.commands.recipes import expand_arguments, with_full_paths
+from lightning_vfl.commands.recipes import expand_arguments, model_first, with_full_paths
 from lightning_vfl.commands.run_config import RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.datamodules import VerticalDataModule
@@ -68,7 +68,7 @@ class VFLCLI(LightningCLI):
                 "callbacks": list(callbacks),
             },
             parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": _ABOUT},
-            args=expand_arguments(arguments),
+            args=model_first(expand_arguments(arguments)),
         )
 
     @cached_property
