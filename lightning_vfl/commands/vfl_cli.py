@@ -22,11 +22,13 @@ from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.loading import fitted_in
 
 _ABOUT = (
     "Vertical federated learning. A run is described by recipes that overlay: --config data/digits --config "
     "protocol/mean."
 )
+_NAMED = ("best", "last", "hpc", "registry")  # what the trainer finds itself
 _MORE = "lightning-vfl COMMAND --help lists the options of a command."
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
 
@@ -101,6 +103,9 @@ class VFLCLI(LightningCLI):
         self._check_checkpoint()
         super()._set_seed()
         super().instantiate_classes()
+        path = self.given.get("ckpt_path")
+        if path is not None and path not in _NAMED:
+            self.model.fitted = fitted_in(str(path), required=self.command.name != "fit")
         return self
 
     def run_trainer(self) -> None:
@@ -176,7 +181,7 @@ class VFLCLI(LightningCLI):
         ``VFLModule.on_load_checkpoint``.
         """
         path = self.given.get("ckpt_path")
-        if path is None or path in ("best", "last", "hpc", "registry"):
+        if path is None or path in _NAMED:
             return
         try:
             known = "pytorch-lightning_version" in torch.load(path, weights_only=True, map_location="cpu")

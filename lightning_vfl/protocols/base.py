@@ -14,6 +14,7 @@ from torchmetrics import Metric
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.fitted import Fitted
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
@@ -31,10 +32,16 @@ from lightning_vfl.protocols.build import (
     several,
 )
 from lightning_vfl.protocols.callback_checks import refuse_searches
-from lightning_vfl.protocols.checks import refuse_accumulation, refuse_other_data, refuse_other_parts, refuse_trainer
+from lightning_vfl.protocols.checks import (
+    refuse_accumulation,
+    refuse_other_data,
+    refuse_other_parts,
+    refuse_other_shapes,
+    refuse_trainer,
+)
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
-from lightning_vfl.protocols.loading import SafelyLoaded
+from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
 from lightning_vfl.rounds.exchange import Sides
@@ -44,7 +51,6 @@ from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 
-BOOKS = "lightning_vfl"  # key in a checkpoint
 SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
@@ -96,6 +102,8 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
     """
 
     top: nn.Module
+    fitted: Fitted | None = None
+    """What the parties have fitted to the training records; the datamodule sets it in a fit, checkpoints keep it."""
 
     def __init__(
         self,
@@ -279,6 +287,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
             loss["total"] = self.trainer.strategy.reduce(loss["total"].to(self.device), reduce_op="mean").cpu()
         more = {"preparation": self.preparation.state(), "privacy": self.privacy.state()}
         checkpoint[BOOKS] = {**books, "seed": self.seed, "parts": self.parts(), **more}
+        checkpoint[FITTED] = None if self.fitted is None else self.fitted.state()
         if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming
             kept = {} if self.memory is None else self.memory.state()
             checkpoint[BOOKS]["memory"] = self._resumed or kept
@@ -288,7 +297,10 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         books = checkpoint.get(BOOKS)
         if books is None:
             return
+        self.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else self.fitted
         self.configure_model()
+        if self.fitted is not None:
+            refuse_other_shapes(self.fitted, self.hparams["party_shapes"])
         refuse_other_parts(books["parts"], self.parts())
         self.seed = books["seed"]
         self.faults.reseed(self.seed)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.fitted import Fitted
 from lightning_vfl.protocols.build import several
 from lightning_vfl.schedules.batches import InOrder
 from lightning_vfl.types import Event, VerticalBatch
@@ -41,6 +42,20 @@ def refuse_other_data(built: Any, data: Any) -> None:
         there, here = (f"groups {own}" if own else "no groups of several parties" for own in groups)
         raise ConfigurationError(
             f"the model was built for {there} but the data have {here}; use the partitioner that it was trained with"
+        )
+
+
+def refuse_other_shapes(trained: Fitted, shapes: Sequence[Sequence[int]]) -> None:
+    """Refuse a checkpoint whose parties have features of other shapes than the parties of the networks.
+
+    Raises:
+        ConfigurationError: naming both.
+    """
+    there, here = [list(party.shape) for party in trained.parties], [list(shape) for shape in shapes]
+    if there != here:
+        raise ConfigurationError(
+            f"the checkpoint is of a model for parties of shapes {there}, and the networks were built for {here}; load "
+            "the model with load_from_checkpoint, which prepares other records as those that it was trained on"
         )
 
 
