@@ -92,7 +92,7 @@ def _study(study: Study, runs: Sequence[Run], out: Path, means: Means) -> int:
         todo = [run for run, state in zip(runs, states, strict=True) if not state]
         todo.sort(key=lambda run: study.seeds.index(run.seed))  # every line has its first seed early
         if todo:
-            carry_out(todo, program.run, means, str(out / ".lock"), console)
+            carry_out(todo, program.run_or_exit, means, str(out / ".lock"), console)
     done = [run for run in runs if tables.is_finished(run)]
     failed = [run for run in runs if run not in done]
     for run in failed:

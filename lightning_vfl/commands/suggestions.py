@@ -26,7 +26,7 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     if class_path is None:
         return f"'{setting}' is not a setting; see --help"
     module, _, name = class_path.rpartition(".")
-    settings = _settings(getattr(import_module(module), name))
+    settings = settings_of(getattr(import_module(module), name))
     foreign, reason = _NO_PLACE.get(name, ((), ""))
     if setting.split(".")[0] in foreign:
         hint = reason
@@ -35,7 +35,7 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     return f"'{setting}' is not a setting of {name}; {hint}"
 
 
-def _settings(kind: type) -> list[str]:
+def settings_of(kind: type) -> list[str]:
     """The settings of a class, including those that it passes on to its base class."""
     names: dict[str, None] = {}
     for owner in kind.__mro__ if isinstance(kind, type) else (kind,):
