@@ -1,23 +1,21 @@
 """Predictions in a file, one line for each record."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import Predictions
-
-if TYPE_CHECKING:
-    import pandas as pd
+from lightning_vfl.trained.predictions import prediction_table
 
 
 class PredictionWriter(Callback):
-    """Writes the predictions of ``predict``: the user's own record id, then the class probabilities or one value.
+    """Writes the predictions of ``predict``: the user's own record id, probabilities and decision, or one value.
 
-    Columns: ``record``; ``class_0`` .. ``class_{C-1}`` for several classes, ``probability`` for two (of class 1),
-    ``value`` for real-valued labels.
+    Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data.
 
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.
@@ -59,15 +57,15 @@ class PredictionWriter(Callback):
         part.unlink(missing_ok=True)
 
     def _join(self, trainer: Trainer, module: LightningModule) -> None:
-        ids, values = [], []
+        found, values = [], []
         for rank in range(trainer.world_size):
             saved = torch.load(self.path.with_name(f".{self.path.name}.{rank}"), weights_only=True)
-            ids += saved["ids"]
+            found += saved["ids"]
             values += saved["values"]
-        positions, order = torch.cat(ids).sort()
-        table = _table(torch.cat(values)[order], module)
-        data = getattr(trainer, "datamodule", None)
-        table.insert(0, "record", positions.numpy() if data is None else data.records("predict").ids[positions.numpy()])
+        positions, order = torch.cat(found).sort()
+        rows, data = positions.numpy(), getattr(trainer, "datamodule", None)
+        ids = rows if data is None else data.records("predict").ids[rows]
+        table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module))
         whole = self.path.with_name(f".{self.path.name}")
         if self.path.suffix == ".csv":
             table.to_csv(whole, index=False)
@@ -77,10 +75,7 @@ class PredictionWriter(Callback):
         print(f"{len(table):,} predictions: {self.path}")
 
 
-def _table(values: torch.Tensor, module: LightningModule) -> "pd.DataFrame":
-    import pandas as pd  # imported here, because the import takes 0.5 s
-
-    if values.ndim == 1:
-        name = "value" if module.hparams["num_classes"] is None else "probability"
-        return pd.DataFrame({name: values.numpy()})
-    return pd.DataFrame(values.numpy(), columns=[f"class_{c}" for c in range(values.shape[1])])
+def _class_names(data: Any, module: LightningModule) -> Sequence[int | str]:
+    """The names of the classes: those of the data, else their numbers; empty for real-valued labels."""
+    names: Sequence[int | str] = getattr(data, "class_names", range(module.hparams["num_classes"] or 0))
+    return names

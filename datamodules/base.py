@@ -3,27 +3,31 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.trusted_classes import checked
-from lightning_vfl.schedules.batches import InOrder, Schedule, Shuffled
-from lightning_vfl.types import VerticalBatch
+from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
-from .loader import ScheduledLoader
-from .partitioners.groups import find_holders
+from .batched import BatchedDataModule
+from .partitioners.groups import find_holders, find_label_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner
+from .records.checks import check_features, check_labels
 from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
 from .records.records import Records, Split, VerticalRecords, scale_columns, take_columns
 from .records.records import SplitName as SplitName  # data sets import it from here
+from .records.scaling import fit_scaling, party_states
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _NEEDED: dict[str, tuple[SplitName, ...]] = {
     "fit": ("train", "val"),
@@ -33,7 +37,7 @@ _NEEDED: dict[str, tuple[SplitName, ...]] = {
 }
 
 
-class VerticalDataModule(LightningDataModule, ABC):
+class VerticalDataModule(BatchedDataModule, ABC):
     """Records whose columns are divided between parties.
 
     A data set is a subclass that implements ``layout``, ``num_classes``, ``load`` and ``default_partitioner``. The base
@@ -71,6 +75,10 @@ class VerticalDataModule(LightningDataModule, ABC):
     """Whether these categories are declared public knowledge, so that they are not protected."""
     data_settings: ClassVar[tuple[str, ...]] = ()
     """Names of further attributes that decide about records and columns; a checkpoint keeps their values."""
+    ids_are_places: ClassVar[bool] = False
+    """Whether a record's id is its place in a file, so that records of different files may have the same id."""
+    fitted: Fitted | None = None
+    """What the parties have fitted to the training records, here or in the training of the model that is used."""
 
     def __init__(
         self,
@@ -82,19 +90,20 @@ class VerticalDataModule(LightningDataModule, ABC):
         num_workers: int = 0,
         pin_memory: bool = False,
     ) -> None:
-        super().__init__()
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1; got {batch_size}")
+        super().__init__(batch_size, seed, drop_last, num_workers, pin_memory)
+        if not isinstance(partitioner, Partitioner | None):
+            raise ConfigurationError(
+                f"partitioner must be a Partitioner, such as ContiguousColumns(4); got {partitioner!r}"
+            )
         usual = self.default_partitioner()
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
         self.normaliser = (normaliser or self.default_normaliser()).within(self.known_bounds, type(self).__name__)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.drop_last = drop_last
-        self.num_workers = num_workers
-        self.pin_memory = pin_memory
         self._parts: tuple[Part, ...] | None = None
-        self._records: dict[SplitName, Records] = {}
+        self._of_model = False  # whether ``fitted`` comes from a trained model
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{len(records):,} {name}" for name, records in self._records.items())
+        return f"{type(self).__name__} ({f'{sizes} records' if sizes else 'before setup'})"
 
     # ---- implemented by data sets
 
@@ -120,6 +129,23 @@ class VerticalDataModule(LightningDataModule, ABC):
         """The scaling that is used when none is given; default: every column to mean 0 and deviation 1."""
         return Standardise()
 
+    def own_fitted(self) -> Mapping[str, Any]:
+        """What the data set itself takes from the training records, as plain values; default: nothing.
+
+        It is in ``fitted.own`` when new records are loaded: the categories of each column, for example.
+        """
+        return {}
+
+    def forget(self) -> None:
+        """Drop the loaded records and what depends on ``fitted``; a data set with a cache of its own extends this."""
+        self._parts = None
+        self._records.clear()
+
+    @property
+    def class_names(self) -> tuple[int | str, ...]:
+        """The classes as the files name them; default: their numbers. Empty for real values."""
+        return tuple(range(self.num_classes or 0))
+
     # ---- used by protocols and callers
 
     @property
@@ -136,16 +162,6 @@ class VerticalDataModule(LightningDataModule, ABC):
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
         """Party numbers, group by group: the parties of a group hold the same columns for different records."""
         return self.partitioner.groups(len(self.parts))
-
-    def records(self, split: SplitName) -> Records:
-        """The records of a split, after ``setup``.
-
-        Raises:
-            ConfigurationError: if the stage that was set up has no such split.
-        """
-        if split not in self._records:
-            raise ConfigurationError(f"{type(self).__name__} has no '{split}' records in this stage; call setup first")
-        return self._records[split]
 
     def private_statistics(self) -> tuple[str, ...]:
         """What the preparation of a record takes from OTHER training records and is not declared public.
@@ -189,11 +205,59 @@ class VerticalDataModule(LightningDataModule, ABC):
             return super().load_from_checkpoint(file, map_location, hparams_file, **safe, **kwargs)
 
     def setup(self, stage: str) -> None:
-        """Load, divide, check and scale the splits of the stage. Training rows are always read, to fit the scaling."""
-        missing = self._missing(stage)
-        if not missing:
+        """Load, divide, check and scale the splits of the stage.
+
+        A model that was trained with other records brings what its parties have fitted, and nothing is fitted here.
+        Otherwise the training records are read too, and scaling and columns are fitted to them.
+
+        Raises:
+            ConfigurationError: for records that are not of the form that the model was trained on, and for a checkpoint
+                that does not keep what its parties have fitted.
+        """
+        module = self._module
+        if module is not None and (module.fitted is not None or stage == "fit"):
+            self.use(module.fitted)
+        if missing := self._missing(stage):
+            self._prepare(missing)
+        if stage == "fit" and module is not None:
+            module.fitted = self.fitted
+
+    def use(self, fitted: Fitted | None) -> None:
+        """Prepare records with what the parties of a trained model have fitted; None: fit it to the training records.
+
+        ``setup`` calls it with what the trainer's model has. Without a trainer: ``data.use(module.fitted)``.
+
+        Raises:
+            ConfigurationError: if it comes from other data, or was fitted with another partitioner or normaliser.
+        """
+        own = self.fitted
+        if fitted is None:
+            if self._of_model:
+                self.forget()
+                self.fitted, self._of_model = None, False
             return
-        splits = self.load(tuple(dict.fromkeys(("train", *missing))))
+        if fitted.normaliser != (here := repr(self.normaliser)):
+            raise ConfigurationError(
+                f"the model was trained with normaliser = {fitted.normaliser}, these data have {here}; use the "
+                "normaliser that it was trained with"
+            )
+        if fitted.own and fitted.data != type(self).__name__:
+            raise ConfigurationError(
+                f"the model was trained on {fitted.data}, these data are {type(self).__name__}; use the data set that "
+                "it was trained on"
+            )
+        if own is None or not own.prepares_as(fitted):
+            self.forget()
+        self.fitted, self._of_model = fitted, True
+
+    def _prepare(self, missing: Sequence[SplitName]) -> None:
+        """Load these splits, and the training records if something is to be fitted; divide, check and scale."""
+        if self.fitted is not None and self.layout.size != self.fitted.size:
+            raise ConfigurationError(
+                f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
+                "records of the same form"
+            )
+        splits = self.load(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
         parts = self._cut(lambda: splits["train"].in_floats())
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
         widths = [len(part.positions) for part in parts]
@@ -205,54 +269,31 @@ class VerticalDataModule(LightningDataModule, ABC):
                 lacking[name] = ~held.repeat_interleave(torch.tensor(widths), dim=1)
                 if features.is_floating_point():  # bytes may be the data set's own memory, and are always finite
                     features.masked_fill_(lacking[name], 0.0)
-            self._check(name, features, splits[name], parts)
-        columns = self.layout.columns
-        names = [columns[i] for i in positions.tolist()] if columns else []
-        shift, scale = self._fit_scaling(cut["train"], present["train"], widths, names)
+            check_features(name, features, splits[name], parts, self.layout)
+            check_labels(name, len(features), splits[name], self.num_classes)
+        if self.fitted is None:
+            columns = self.layout.columns
+            names = [columns[i] for i in positions.tolist()] if columns else []
+            scaling = fit_scaling(self.normaliser, cut["train"], present["train"], widths, names)
+            self.fitted = self._note_fitted(parts, *scaling, splits["train"].ids)
+        shift, scale = self.fitted.shift, self.fitted.scale
         for name in missing:
             if name in splits:
                 split = splits[name]
                 features = scale_columns(cut[name], shift, scale)
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
-                holders = self._label_holders(split) if name == "train" else None
+                holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
                 records = VerticalRecords(
                     features.float(), self.party_shapes, split.labels, split.ids, present[name], holders
                 )
                 self._keep(name, records)
 
-    def train_dataloader(self) -> ScheduledLoader:
-        """Batches in the order of the protocol's schedule; without a protocol, shuffled."""
-        records = self.records("train")
-        rank, world = self._place()
-        joint = self.batch_size * world
-        module = self.trainer.lightning_module if self.trainer is not None else None
-        if isinstance(module, VFLModule):
-            schedule = module.schedule(records, joint, self.seed, self.drop_last)
-        else:
-            schedule = Shuffled(len(records), joint, self.seed, self.drop_last)
-        return self._loader(records, schedule, rank, world)
-
-    def val_dataloader(self) -> ScheduledLoader | list[ScheduledLoader]:
-        """Validation records in order; an empty list if there are none."""
-        return self._in_order("val") if "val" in self._records else []
-
-    def test_dataloader(self) -> ScheduledLoader:
-        """Test records in order."""
-        return self._in_order("test")
-
-    def predict_dataloader(self) -> ScheduledLoader:
-        """Records to predict, in order: the test records, unless the data set has others."""
-        return self._in_order("predict")
-
-    def transfer_batch_to_device(
-        self, batch: VerticalBatch, device: torch.device, dataloader_idx: int
-    ) -> VerticalBatch:
-        """Move the batch only if it is on another device: visiting the tensors of 28 parties costs 0.2 ms a step."""
-        if batch.record_ids.device == device:
-            return batch
-        moved: VerticalBatch = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return moved
+    def _note_fitted(self, parts: Sequence[Part], shift: Tensor, scale: Tensor, ids: "NDArray[np.generic]") -> Fitted:
+        """What was fitted: shift and scale, each (ΣF,), the parts, and the ids of the training records."""
+        layout = self.layout
+        about = (self.num_classes, self.class_names, TrainedIds.of(ids), self.own_fitted(), repr(self.normaliser))
+        return Fitted(type(self).__name__, layout.size, party_states(parts, shift, scale, layout), *about)
 
     # ---- checkpoints
 
@@ -276,14 +317,33 @@ class VerticalDataModule(LightningDataModule, ABC):
                     f"the checkpoint was trained on {type(self).__name__} with {name} = {state_dict[name]}, these data "
                     f"have {own}; give the same {remedy}"
                 )
+        module = self._module
+        if module is not None and module.fitted is not None and self.fitted is not module.fitted:
+            names = tuple(self._records)  # set up before the checkpoint was read
+            self.use(module.fitted)
+            self._prepare([name for name in names if name not in self._records])
 
     # ---- inside
 
     def _cut(self, training: Callable[[], Split] | None = None) -> tuple[Part, ...]:
         """The parts of the parties; ``training`` returns the training records if they are loaded already."""
+        if self._parts is None and self.fitted is not None:
+            self._parts = tuple(Part(party.positions.numpy(), party.shape) for party in self.fitted.parties)
+            self._check_parts(self._parts)
         if self._parts is None:
             self._parts = self.partitioner.informed_by(training or self._load_training).split(self.layout)
         return self._parts
+
+    def _check_parts(self, trained: tuple[Part, ...]) -> None:
+        """Refuse a partitioner that divides the columns otherwise; parts that depend on records cannot be compared."""
+        if self._informed:
+            return
+        there, here = fingerprint(trained), fingerprint(self.partitioner.split(self.layout))
+        if there != here:
+            raise ConfigurationError(
+                f"the model was trained with columns {there} of the parties, {self.partitioner!r} gives {here}; use "
+                "the partitioner that it was trained with"
+            )
 
     def _load_training(self) -> Split:
         return self.load(("train",))["train"].in_floats()
@@ -301,100 +361,14 @@ class VerticalDataModule(LightningDataModule, ABC):
         """Store the records of the split, without those that the partitioner leaves out."""
         kept = self.partitioner.kept(name, len(records))
         self._records[name] = records if kept is None else records.only(kept)
+        if name == "test" and not self.ids_are_places and self._of_model:
+            self._warn_of_trained(self._records[name].ids)
 
-    def _place(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-
-    def _in_order(self, name: SplitName) -> ScheduledLoader:
-        records = self.records(name)
-        rank, world = self._place()
-        if len(records) < world:  # a process without records cannot take part in reducing the metrics
-            raise ConfigurationError(
-                f"the {len(records)} {name} records cannot be shared by {world} processes; use at most {len(records)}"
+    def _warn_of_trained(self, ids: "NDArray[np.generic]") -> None:
+        """Warn if records to be tested are among those that the model was trained on."""
+        known = int(self.fitted.trained.among(ids).sum()) if self.fitted is not None else 0
+        if known:
+            rank_zero_warn(
+                f"the model was trained on {known:,} of the {len(ids):,} test records, so the test flatters it; leave "
+                "them out, or give the training data and settings unchanged"
             )
-        return self._loader(records, InOrder(len(records), self.batch_size * world), rank, world)
-
-    def _loader(self, records: Records, schedule: Schedule, rank: int, world: int) -> ScheduledLoader:
-        return ScheduledLoader(records, schedule, rank, world, self.num_workers, self.pin_memory)
-
-    def _label_holders(self, train: Split) -> Tensor | None:
-        """(N,) int64, the party that holds the label of each training record; None: not specified."""
-        if train.labels is None:
-            return None
-        records, parties = len(train.ids), len(self.parts)
-        holders = self.partitioner.label_holders(train.labels.numpy(), train.ids, parties)
-        if holders is None:
-            return None
-        if holders.shape != (records,) or holders.min() < -1 or holders.max() >= parties:
-            raise ConfigurationError(
-                f"{type(self.partitioner).__name__}.label_holders has shape {holders.shape} and values from "
-                f"{holders.min()} to {holders.max()}; return one number from -1 (no party) to {parties - 1} for "
-                f"each of the {records} records"
-            )
-        return torch.from_numpy(holders)
-
-    def _fit_scaling(
-        self, train: Tensor, present: Tensor | None, widths: list[int], names: Sequence[str] = ()
-    ) -> tuple[Tensor, Tensor]:
-        """Shift and scale, each (ΣF,), of the columns (N, ΣF); ``widths[m]`` of them belong to party m."""
-        fitted, begin = [], 0
-        for party, own in enumerate(torch.split(train, widths, dim=1)):
-            rows = own if present is None else own[present[:, party]]
-            if not len(rows):
-                raise without_records(party, len(own))
-            normaliser = self.normaliser.of_columns(names[begin : begin + widths[party]], names)
-            begin += widths[party]
-            fitted.append(normaliser.fit_bytes(rows) if rows.dtype == torch.uint8 else normaliser.fit(rows))
-        return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])
-
-    def _check(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
-        if features.is_floating_point():  # bytes are always finite
-            self._check_finite(name, features.float(), split, parts)
-        self._check_labels(name, len(features), split)
-
-    def _check_finite(self, name: str, features: Tensor, split: Split, parts: tuple[Part, ...]) -> None:
-        """Check features in float32, as training uses them: a larger value is infinite in float32."""
-        # a sum is finite only if all its terms are; for images this takes a tenth of the time
-        if not torch.isfinite(features.sum()) and (bad := ~torch.isfinite(features)).any():
-            row, column = (int(i) for i in bad.nonzero()[0])
-            ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
-            party = int((ends <= column).sum())
-            position = int(torch.cat([torch.from_numpy(part.positions) for part in parts])[column])
-            raise ConfigurationError(
-                f"{int(bad.sum())} feature values of the {name} records are NaN or infinite, first of party {party}, "
-                f"{self.layout.name_of(position)}, record {split.ids[row]}; impute or remove them before training"
-            )
-
-    def _check_labels(self, name: str, records: int, split: Split) -> None:
-        if split.labels is None:
-            return
-        if len(split.labels) != records:
-            raise ConfigurationError(
-                f"{records} {name} records have {len(split.labels)} labels; give one label for each record"
-            )
-        wrong = ~torch.isfinite(split.labels)
-        if wrong.any():
-            raise ConfigurationError(
-                f"{int(wrong.sum())} labels of the {name} records are NaN or infinite, first of record "
-                f"{split.ids[int(wrong.nonzero()[0])]}; correct them or remove the records"
-            )
-        if split.labels.ndim != 1:
-            raise ConfigurationError(
-                f"labels of the {name} records have shape {tuple(split.labels.shape)}; give one number for each record"
-            )
-        classes = self.num_classes
-        if classes is not None and len(split.labels):
-            low, high = int(split.labels.min()), int(split.labels.max())
-            if low < 0 or high >= classes:
-                raise ConfigurationError(
-                    f"labels of the {name} records run from {low} to {high}, outside 0..{classes - 1}; "
-                    "correct num_classes or the labels"
-                )
-
-
-def without_records(party: int, records: int) -> ConfigurationError:
-    """The error for a party that holds none of so many training records."""
-    return ConfigurationError(
-        f"party {party} holds none of the {records} training records, so its scaling cannot be fitted; give it "
-        "records or leave the party out"
-    )

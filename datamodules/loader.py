@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.schedules.batches import Schedule
@@ -64,9 +64,17 @@ class ScheduledLoader:
         return self.schedule.steps
 
     @property
-    def sampler(self) -> "ScheduledLoader":
-        """The loader itself, on which Lightning calls ``set_epoch``."""
-        return self
+    def dataset(self) -> Records:
+        """The records; Lightning and its callbacks read their number here."""
+        return self.records
+
+    @property
+    def sampler(self) -> "ScheduledLoader | _SameOrder":
+        """The object on which Lightning calls ``set_epoch``: the loader itself, unless every epoch is the same.
+
+        ``overfit_batches`` replaces the sampler of every loader whose sampler is not a ``SequentialSampler``.
+        """
+        return _SameOrder(self) if self.schedule.same_every_epoch else self
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of this epoch, unless it was interrupted and is resumed. Called by the trainer."""
@@ -147,6 +155,14 @@ class ScheduledLoader:
         if self.records.present is None:
             return None
         return tuple(self.records.present.index_select(0, ids).any(0).nonzero().flatten().tolist())
+
+
+class _SameOrder(SequentialSampler):
+    """The sampler of a loader whose epochs are all the same."""
+
+    def __init__(self, loader: ScheduledLoader) -> None:
+        super().__init__(loader.records)
+        self.set_epoch = loader.set_epoch
 
 
 def _as_fetched(batch: Any) -> Any:

@@ -1,5 +1,6 @@
 """A masked aggregator of one's own: the server learns how many parties vote yes, and no party's own vote."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from lightning_vfl.datamodules import Digits
 from lightning_vfl.types import Roster
 
 
+@dataclass(frozen=True)
 class Signs(Codec):
     """A vote: the integer 1 for a positive number, 0 for any other."""
 

@@ -143,6 +143,26 @@ def find_holders(name: str, split: Split, partitioner: Partitioner, groups: Sequ
     return present
 
 
+def find_label_holders(train: Split, partitioner: Partitioner, parties: int) -> Tensor | None:
+    """(N,) int64, the party that holds the label of each training record, -1: no party; None: not specified.
+
+    Raises:
+        ConfigurationError: if the partitioner returns another shape or other numbers.
+    """
+    if train.labels is None:
+        return None
+    holders = partitioner.label_holders(train.labels.numpy(), train.ids, parties)
+    if holders is None:
+        return None
+    records = len(train.ids)
+    if holders.shape != (records,) or holders.min() < -1 or holders.max() >= parties:
+        raise ConfigurationError(
+            f"{type(partitioner).__name__}.label_holders has shape {holders.shape} and values from {holders.min()} to "
+            f"{holders.max()}; return one number from -1 (no party) to {parties - 1} for each of the {records} records"
+        )
+    return torch.from_numpy(holders)
+
+
 def _refuse_shared(name: str, split: Split, present: Tensor, groups: Sequence[Sequence[int]]) -> None:
     for group in groups:
         twice = present[:, list(group)].sum(1) > 1

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from .layout import Part
 from .records import VerticalRecords
@@ -18,16 +19,21 @@ from .records import VerticalRecords
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FORMAT = 1  # another number changes every key, so that nothing stored before is used
+_FORMAT = 2  # another number changes every key, so that nothing stored before is used
 _ABOUT = "about.json"  # written last: without it, the other files are not used
 _MAPPED = "features"  # memory-mapped; the others are small and read into memory
 
 
 class Kept(NamedTuple):
-    """The stored records of a split (None if the data have no such split), and the parts of the parties."""
+    """The stored records of a split (None if the data have no such split), and the parts of the parties.
+
+    ``shift`` and ``scale``, each (Σ F_m,), are the scaling that the records have.
+    """
 
     records: VerticalRecords | None
     parts: tuple[Part, ...]
+    shift: Tensor
+    scale: Tensor
 
 
 class RecordCache:
@@ -67,13 +73,16 @@ class RecordCache:
             arrays = {name: _opened(place / f"{name}.npy", said) for name, said in about["arrays"].items()}
             positions = np.split(arrays.pop("positions"), np.cumsum(about["widths"])[:-1])
             parts = tuple(Part(own, shape) for own, shape in zip(positions, shapes, strict=True))
-            return Kept(_records(arrays, shapes) if _MAPPED in arrays else None, parts)
+            shift, scale = (torch.from_numpy(arrays.pop(name)) for name in ("shift", "scale"))
+            return Kept(_records(arrays, shapes) if _MAPPED in arrays else None, parts, shift, scale)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError):
             return None  # not there, cut short, or of another program: it is written anew
 
-    def write(self, split: str, records: VerticalRecords | None, parts: Sequence[Part]) -> None:
+    def write(self, split: str, kept: Kept) -> None:
         """Store the records; if that fails, warn and continue."""
+        records, parts = kept.records, kept.parts
         arrays: dict[str, NDArray[Any]] = {"positions": np.concatenate([part.positions for part in parts])}
+        arrays |= {"shift": kept.shift.numpy(), "scale": kept.scale.numpy()}
         if records is not None:
             arrays |= {_MAPPED: records.features.numpy(), "ids": records.ids}
             for name in ("labels", "present", "label_holders"):

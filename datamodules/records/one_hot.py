@@ -1,5 +1,6 @@
 """Categories as columns of 0 and 1."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,21 +9,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def one_hot(
-    values: "NDArray[np.str_]", trained: "NDArray[np.int64] | NDArray[np.bool_]"
-) -> "tuple[NDArray[np.float64], list[str]]":
-    """(N, C) columns of 0 and 1 for N values, and the C categories of the training records in sorted order.
+def categories_of(values: "NDArray[np.str_]") -> list[str]:
+    """The different texts in sorted order."""
+    categories: list[str] = np.unique(values).tolist()
+    return categories
 
-    A value whose category no training record has becomes a row of zeros.
 
-    Args:
-        values: (N,) texts.
-        trained: the training records, as positions or as (N,) truth values.
+def one_hot(values: "NDArray[np.str_]", categories: Sequence[str]) -> "NDArray[np.float64]":
+    """(N, C) columns of 0 and 1 for N texts and C categories; a text that is no category becomes a row of zeros.
 
     Examples:
-        >>> columns, categories = one_hot(np.array(["b", "a", "c"]), np.array([0, 1]))
-        >>> columns.tolist(), categories
-        ([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]], ['a', 'b'])
+        >>> one_hot(np.array(["b", "a", "c"]), ["a", "b"]).tolist()
+        [[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]
     """
-    categories = np.unique(values[trained])
-    return (values[:, None] == categories).astype(np.float64), categories.tolist()
+    columns: NDArray[np.bool_] = values[:, None] == np.array(categories, dtype=np.str_)
+    return columns.astype(np.float64)

@@ -1,7 +1,7 @@
 """The table of one party in a CSV or Parquet file: reading it, its ids, and its columns as numbers."""
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,6 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_large_table, unpacked
-
-from .one_hot import one_hot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,47 +78,6 @@ def read_table(path: Path, party: str, id_column: str, separator: str, text: Ite
     return table.set_axis(pd.Index(ids))
 
 
-def encode_group(
-    tables: "Mapping[str, pd.DataFrame]", train_ids: "NDArray[np.generic]", categorical: Collection[str]
-) -> "dict[str, tuple[NDArray[np.float64], list[tuple[str, str]]]]":
-    """Each table of a group as numbers, and (name, column of the file) of its columns, the same for all tables.
-
-    Args:
-        tables: party -> its table; all have the same columns in the same order.
-        train_ids: the ids of the training records, whose categories are encoded.
-        categorical: columns to encode one-hot.
-
-    Raises:
-        ConfigurationError: for a party without training records, for missing values and for text among numbers.
-    """
-    trained = {party: table.index.isin(train_ids) for party, table in tables.items()}
-    if idle := [party for party, rows in trained.items() if not rows.any()]:
-        raise ConfigurationError(
-            f"party '{idle[0]}' holds none of the {len(train_ids)} training records; use another seed or overlap, "
-            "or leave its table out"
-        )
-    numbers: list[NDArray[np.float64]] = []
-    names: list[tuple[str, str]] = []
-    for named in zip(*(table.items() for table in tables.values()), strict=True):
-        columns = {party: column for party, (_, column) in zip(tables, named, strict=True)}
-        for party, column in columns.items():
-            refuse_missing(column, party)
-        name = str(named[0][0])
-        if name in categorical:
-            text = np.concatenate([column.astype(str).to_numpy(dtype=np.str_) for column in columns.values()])
-            indicators, categories = one_hot(text, np.concatenate([*trained.values()]))
-            numbers += [*indicators.T]
-            names += [(f"{name}={category}", name) for category in categories]
-        else:
-            fix = "list the column under categorical"
-            numbers.append(np.concatenate([numbers_of(column, party, fix) for party, column in columns.items()]))
-            names.append((name, name))
-    rows = sum(len(table) for table in tables.values())
-    block = np.stack(numbers, axis=1) if numbers else np.empty((rows, 0))
-    ends = np.cumsum([len(table) for table in tables.values()])
-    return {party: (own, names) for party, own in zip(tables, np.split(block, ends[:-1]), strict=True)}
-
-
 def common_ids(tables: "Mapping[str, pd.DataFrame]", needed: Iterable[tuple[str, ...]]) -> "NDArray[np.generic]":
     """The sorted ids that at least one table of each of the needed groups holds.
 
@@ -137,12 +94,19 @@ def common_ids(tables: "Mapping[str, pd.DataFrame]", needed: Iterable[tuple[str,
 
 
 def read_labels(
-    column: "pd.Series[Any]", party: str, classification: bool
+    column: "pd.Series[Any]", party: str, classification: bool, trained: Sequence[int | str] = ()
 ) -> "tuple[NDArray[np.generic], tuple[int | str, ...]]":
     """(N,) labels: class numbers and the classes as the file has them, or real numbers and no classes.
 
+    Args:
+        column: the labels; their index is the ids.
+        party: the name of the party, for errors.
+        classification: whether labels are classes.
+        trained: the classes of a trained model, in its order; empty: the classes of the column, sorted.
+
     Raises:
-        ConfigurationError: for missing labels, labels of different kinds and classes that are fractions.
+        ConfigurationError: for missing labels, labels of different kinds, classes that are fractions, and classes that
+            the trained model does not have.
     """
     refuse_missing(column, party)
     if not classification:
@@ -157,8 +121,17 @@ def read_labels(
                 f"labels '{column.name}' of party '{party}' are fractions, not classes; use task: regression"
             )
         values = numbers.astype(np.int64)
-    classes, labels = np.unique(values, return_inverse=True)
-    return labels.astype(np.int64), tuple(classes.tolist())
+    if not trained:
+        classes, labels = np.unique(values, return_inverse=True)
+        return labels.astype(np.int64), tuple(classes.tolist())
+    number = {name: c for c, name in enumerate(trained)}
+    found = values.tolist()
+    if unknown := [name for name in found if name not in number]:
+        raise ConfigurationError(
+            f"{len(unknown)} labels '{column.name}' of party '{party}' are no class of the model, first {unknown[0]}; "
+            f"its classes are {listed(trained)}"
+        )
+    return np.array([number[name] for name in found], dtype=np.int64), tuple(trained)
 
 
 def kind_of(ids: "pd.Series[Any] | pd.Index[Any]") -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Event, Joint, VerticalBatch
 
 if TYPE_CHECKING:
@@ -126,6 +127,11 @@ class Records(Dataset[VerticalBatch], ABC):
 
     def __getitem__(self, request: Request) -> VerticalBatch:
         """The batch. If ids have a column for each participant, party m's features are those of column m."""
+        if not isinstance(request, Request):
+            raise ConfigurationError(
+                f"records are gathered in batches, but one was asked for by {request!r}; use the loaders of the "
+                "datamodule, or records.rows(positions)"
+            )
         ids = request.ids
         if ids.ndim == 2:
             own = tuple(self.features_of(party, ids[:, party]) for party in range(len(self.shapes)))

@@ -16,9 +16,10 @@ from lightning_vfl.errors import ConfigurationError
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
+from ..records.column_encoders import ColumnEncoder, Unseen, encode_table, encoder_of, fit_encoders
 from ..records.grouped_tables import add_singles, align_columns, check_names, refuse_shared_ids
 from ..records.layout import Layout
-from ..records.party_tables import common_ids, encode_group, kind_of, listed, plain_ids, read_labels, read_table
+from ..records.party_tables import common_ids, kind_of, listed, plain_ids, read_labels, read_table
 from ..records.records import Split, SplitName
 from ..split import check_shares, split_rows
 
@@ -29,16 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Joined:
-    """All N records of all parties, and the positions of the records of each split."""
+    """The records of all parties: N sorted ids, the tables of the parties and the labels as the file has them."""
 
     ids: "NDArray[np.generic]"
+    tables: "Mapping[str, pd.DataFrame]"
+    groups: tuple[tuple[str, ...], ...]
+    labels: "pd.Series[Any] | None"
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """The features of all parties as numbers; who holds which record."""
+
     features: Tensor
     present: Tensor | None
-    labels: Tensor
-    classes: tuple[int | str, ...]
     layout: Layout
     groups: tuple[tuple[int, ...], ...]
-    rows: "Mapping[SplitName, NDArray[np.int64]]"
 
 
 class CSVTables(VerticalDataModule):
@@ -63,24 +70,32 @@ class CSVTables(VerticalDataModule):
             is False. A record without a label is left out in both cases, because neither a loss nor a metric can be
             computed for it; the counts are printed.
         categorical: columns to encode one-hot, in every file that has them.
+        unseen: what to do with a category that no training record has: ``ignore`` encodes it as zeros, ``own`` as a
+            column of its own, ``error`` refuses it.
         separator: the character between the fields of a CSV file.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
         groups: tables that form a group, each group a list of names; every other table is alone, and so is the table of
             the label party. Tables of a group need the same columns, in any order: the order of the first is used.
         public_categories: declare the training records' categories public, see ``private_statistics``.
+        new_records: the tables hold records that the model was not trained on: all of them are tested.
         loader: further settings of ``VerticalDataModule``. Without a ``partitioner`` each table is a party; with one
             the joined columns are divided anew (with ``inner`` only, and without ``groups``).
 
-    Guarantee: categories, like scaling, come from the training rows alone; a category that only other rows have is
-        encoded as zeros. The tables of a group have the same columns after encoding too: their categories are read as
-        text and come from the training rows of all of them. The splits of a classification are stratified by class.
-        No value is guessed: missing, mixed or ambiguous values are refused with their count, in joined records (ids:
-        in all records).
+    A trained model takes new tables: columns in any order, and it predicts ALL their records. The label column, and a
+    table that holds only labels, may be missing then. Rows without a label are predicted too.
+
+    Guarantee: categories, like scaling, come from the training rows alone, and belong to the trained model: new tables
+        are encoded and scaled with them, whatever other records stand beside a record. The number of records of other
+        categories is printed. The tables of a group have the same columns after encoding too: their categories come
+        from the training rows of all of them. The splits of a classification are stratified by class. No value is
+        guessed: missing, mixed or ambiguous values are refused with their count, in joined records (ids: in all
+        records).
     Not guaranteed: a private join. All files are read here, and every party learns which records they have in common.
 
     Raises:
-        ConfigurationError: for files that cannot be read or joined, and columns that are not numbers.
+        ConfigurationError: for files that cannot be read or joined, columns that are not numbers, and tables with other
+            columns or classes than those that the model was trained on.
     """
 
     data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups")
@@ -96,16 +111,16 @@ class CSVTables(VerticalDataModule):
         task: Literal["classification", "regression"] = "classification",
         overlap: Literal["inner", "keep"] = "inner",
         categorical: Sequence[str] = (),
+        unseen: Literal["ignore", "own", "error"] = "ignore",
         separator: str = ",",
         val_share: float = 0.1,
         test_share: float = 0.2,
         groups: Sequence[Sequence[str]] = (),
         public_categories: bool = False,
+        new_records: bool = False,
         **loader: Any,
     ) -> None:
         super().__init__(**loader)
-        if label_party not in tables:
-            raise ConfigurationError(f"label_party '{label_party}' has no table; use one of {', '.join(tables)}")
         if task not in ("classification", "regression"):
             raise ConfigurationError(f"task '{task}' is unknown; use classification or regression")
         if overlap not in ("inner", "keep"):
@@ -116,6 +131,8 @@ class CSVTables(VerticalDataModule):
                 f"or use "
                 "overlap: inner"
             )
+        if unseen not in list(Unseen):
+            raise ConfigurationError(f"unseen '{unseen}' is unknown; use {', '.join(Unseen)}")
         self.groups = check_names(groups, tables, label_party)
         if self.groups and not isinstance(self.partitioner, Views):
             raise ConfigurationError(
@@ -129,19 +146,25 @@ class CSVTables(VerticalDataModule):
         self.task = task
         self.overlap = overlap
         self.categorical = tuple(categorical)
+        self.unseen = Unseen(unseen)
         self.separator = separator
+        self.new_records = new_records
         self.public_categories = public_categories
         self.val_share = val_share
         self.test_share = test_share
 
     @property
     def layout(self) -> Layout:
-        return self._joined.layout
+        return self._encoded.layout
 
     @property
     def classes(self) -> tuple[int | str, ...]:
         """The labels as the file has them: label c of a batch is ``classes[c]``; empty for a regression."""
-        return self._joined.classes
+        return self.fitted.class_names if self.fitted is not None else self._labels[1]
+
+    @property
+    def class_names(self) -> tuple[int | str, ...]:
+        return self.classes
 
     @property
     def num_classes(self) -> int | None:
@@ -149,18 +172,29 @@ class CSVTables(VerticalDataModule):
 
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
-        return self._joined.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
+        return self._encoded.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
 
     def default_partitioner(self) -> Partitioner:
         return Views()
 
+    def own_fitted(self) -> Mapping[str, Any]:
+        """Party -> the encoders of its columns, in the order of the model's parties."""
+        return {"encoders": {party: [e.state() for e in own] for party, own in self._encoders.items()}}
+
+    def forget(self) -> None:
+        super().forget()
+        for cached in ("_joined", "_labels", "_rows", "_encoders", "_encoded"):
+            self.__dict__.pop(cached, None)
+
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        joined, splits = self._joined, {}
+        joined, encoded, splits = self._joined, self._encoded, {}
         for name in names:
-            rows = joined.rows[name]
+            whole = name == "predict" and self.fitted is not None
+            rows = np.arange(len(joined.ids)) if whole else self._rows[name]
             if len(rows):
-                present = None if joined.present is None else joined.present[rows]
-                splits[name] = Split(joined.features[rows], joined.labels[rows], joined.ids[rows], present)
+                labels = None if whole else self._labels[0][rows]
+                present = None if encoded.present is None else encoded.present[rows]
+                splits[name] = Split(encoded.features[rows], labels, joined.ids[rows], present)
         return splits
 
     # ---- inside
@@ -172,53 +206,115 @@ class CSVTables(VerticalDataModule):
         tables = align_columns(tables, groups)
         ids = self._common_ids(tables, groups)
         tables = {party: table[table.index.isin(ids)].sort_index() for party, table in tables.items()}
-        column = tables[self.label_party].pop(self.label_column)
-        labels, classes = read_labels(column, self.label_party, self.task == "classification")
-        stratify = labels if self.task == "classification" else None
-        rows = split_rows(np.arange(len(ids)), self.seed, self.val_share, self.test_share, stratify)
+        own = tables.get(self.label_party)
+        labels = None if own is None or self.label_column not in own else own.pop(self.label_column)
+        return _Joined(ids, tables, groups, labels)
 
-        tables_with = Counter(str(column) for table in tables.values() for column in table)
-        if unknown := [column for column in self.categorical if column not in tables_with]:
+    @cached_property
+    def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
+        """(N,) the labels of the joined records, and the classes as the file has them."""
+        column, classification = self._joined.labels, self.task == "classification"
+        if column is None:
             raise ConfigurationError(
-                f"categorical names column '{unknown[0]}', which no party has; they have {listed(tables_with)}"
+                f"the tables have no label column '{self.label_column}' of label_party '{self.label_party}', which "
+                "training and tests need; give it, or predict these records"
             )
-        encoded = {}
-        for group in groups:
-            own = {party: tables[party] for party in group}
-            encoded.update(encode_group(own, ids[rows["train"]], self.categorical))
+        trained = self.fitted.class_names if self.fitted is not None else ()
+        labels, classes = read_labels(column, self.label_party, classification, trained)
+        return torch.tensor(labels, dtype=torch.int64 if classification else torch.float32), classes
+
+    @cached_property
+    def _rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
+        """The positions of the records of each split."""
+        every = np.arange(len(self._joined.ids))
+        if self.new_records:
+            if self.fitted is None:
+                raise ConfigurationError(
+                    "new_records: true needs a trained model, because nothing can be fitted to new records; give "
+                    "--ckpt_path, or leave new_records out"
+                )
+            return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
+        stratify = self._labels[0].numpy() if self.task == "classification" else None
+        return split_rows(every, self.seed, self.val_share, self.test_share, stratify)
+
+    @cached_property
+    def _encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
+        """Party -> the encoders of its columns: those of the trained model, or fitted to the training rows."""
+        if self.fitted is not None:
+            own = self.fitted.own["encoders"]
+            return {party: tuple(encoder_of(state) for state in states) for party, states in own.items()}
+        joined, encoders = self._joined, {}
+        with_column = {str(column) for table in joined.tables.values() for column in table}
+        if unknown := [column for column in self.categorical if column not in with_column]:
+            raise ConfigurationError(
+                f"categorical names column '{unknown[0]}', which no party has; they have {listed(sorted(with_column))}"
+            )
+        train = joined.ids[self._rows["train"]]
+        for group in joined.groups:
+            tables = {party: joined.tables[party] for party in group}
+            encoders.update(dict.fromkeys(group, fit_encoders(tables, train, self.categorical, self.unseen)))
+        return {party: encoders[party] for party in joined.tables}
+
+    @cached_property
+    def _encoded(self) -> _Encoded:
+        joined, encoders = self._joined, {party: own for party, own in self._encoders.items() if own}
+        if absent := [party for party in encoders if party not in joined.tables]:
+            raise ConfigurationError(
+                f"the model was trained with a table of party '{absent[0]}', which is not among tables; give the "
+                f"tables of {', '.join(encoders)}"
+            )
+        if more := [party for party, table in joined.tables.items() if party not in encoders and len(table.columns)]:
+            raise ConfigurationError(
+                f"the model was trained without features of party '{more[0]}'; leave its table out, or its columns"
+            )
+        if not encoders:
+            raise ConfigurationError(f"no party has a column besides '{self.id_column}' and the labels; add features")
+        uses = Counter(encoder.column for own in self._encoders.values() for encoder in own)
         names: list[str] = []
         blocks, held, views = [], [], {}
-        for party, table in tables.items():
-            holds = np.isin(ids, plain_ids(table.index))
-            block, columns = encoded[party]
-            names += [f"{party}.{name}" if tables_with[column] > 1 else name for name, column in columns]
-            if columns:
-                padded = np.zeros((len(ids), len(columns)))
-                padded[holds] = block
-                blocks.append(padded)
-                held.append(holds)
-                views[party] = len(columns)
-        if not views:
-            raise ConfigurationError(f"no party has a column besides '{self.id_column}' and the labels; add features")
+        for party, own in encoders.items():
+            table = joined.tables[party]
+            block = encode_table(table, own, party)
+            holds = np.isin(joined.ids, plain_ids(table.index))
+            padded = np.zeros((len(joined.ids), block.shape[1]))
+            padded[holds] = block
+            blocks.append(padded)
+            held.append(holds)
+            views[party] = block.shape[1]
+            names += [
+                f"{party}.{name}" if uses[encoder.column] > 1 else name for encoder in own for name in encoder.names
+            ]
         number = {party: m for m, party in enumerate(views)}
-        return _Joined(
-            ids,
+        return _Encoded(
             torch.from_numpy(np.hstack(blocks)).double(),  # scaled before it is float32: timestamps need the precision
             torch.from_numpy(np.stack(held, axis=1)) if self.overlap == "keep" or self.groups else None,
-            torch.tensor(labels, dtype=torch.int64 if self.task == "classification" else torch.float32),
-            classes,
             Layout((len(names),), tuple(names), tuple(views.values()), tuple(views)),
-            tuple(tuple(number[party] for party in group) for group in groups if group[0] in number),
-            rows,
+            tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),
         )
 
     def _read_all(self) -> "dict[str, pd.DataFrame]":
         """Party -> its table, its ids as the index."""
         tables = {}
+        # all codes of one file may look like numbers, those of another not: 01 and x1
+        named = self.fitted is not None and any(isinstance(name, str) for name in self.fitted.class_names)
+        text = (*self.categorical, self.label_column) if named else self.categorical
         for party, path in self.tables.items():
-            # in one file of a group all codes may look like numbers, in another not: 01 and x1
-            text = self.categorical if any(party in group for group in self.groups) else ()
             tables[party] = read_table(path, party, self.id_column, self.separator, text)
+        if self.fitted is None:
+            self._check_label_column(tables)
+        first = next(iter(tables))
+        kind = kind_of(tables[first].index)
+        for party, table in tables.items():
+            if kind_of(table.index) != kind:
+                raise ConfigurationError(
+                    f"ids of party '{party}' are {kind_of(table.index)} but those of party '{first}' are "
+                    f"{kind}; write them in the same form in all files"
+                )
+        return tables
+
+    def _check_label_column(self, tables: "Mapping[str, pd.DataFrame]") -> None:
+        if self.label_party not in tables:
+            raise ConfigurationError(f"label_party '{self.label_party}' has no table; use one of {', '.join(tables)}")
         if self.label_column not in tables[self.label_party]:
             others = [party for party, table in tables.items() if self.label_column in table]
             raise ConfigurationError(
@@ -226,21 +322,17 @@ class CSVTables(VerticalDataModule):
                 f"{listed(tables[self.label_party])}; correct label_column"
                 + (f", or label_party: '{others[0]}' has such a column" if others else "")
             )
-        kind = kind_of(tables[self.label_party].index)
-        for party, table in tables.items():
-            if kind_of(table.index) != kind:
-                raise ConfigurationError(
-                    f"ids of party '{party}' are {kind_of(table.index)} but those of party '{self.label_party}' are "
-                    f"{kind}; write them in the same form in all files"
-                )
-        return tables
 
     def _common_ids(
         self, tables: "Mapping[str, pd.DataFrame]", groups: Sequence[tuple[str, ...]]
     ) -> "NDArray[np.generic]":
         """The sorted ids of the joined records; prints how many records each party has."""
         refuse_shared_ids(tables, groups)
-        ids = common_ids(tables, [(self.label_party,)] if self.overlap == "keep" else groups)
+        if self.overlap == "inner":
+            needed = groups
+        else:
+            needed = ((self.label_party,),) if self.label_party in tables else (tuple(tables),)
+        ids = np.unique(common_ids(tables, needed))
         both = {party: int(table.index.isin(ids).sum()) for party, table in tables.items()}
         counts = [
             f"'{party}' holds {n} of them, {len(tables[party]) - n} more are left out" for party, n in both.items()

@@ -18,7 +18,7 @@ from lightning_vfl.limits import refuse_growth
 
 from ..partitioners.informed import fingerprint
 from ..partitioners.partition import Partitioner, RowStrips, find_setting_files
-from ..records.cache import RecordCache, describe, stat_files
+from ..records.cache import Kept, RecordCache, describe, stat_files
 from ..records.folders import data_folder
 from ..records.idx import read_idx
 from ..records.labelled import Labelled
@@ -103,25 +103,27 @@ class IDXImages(PublishedParts, ABC):
     def default_normaliser(self) -> Normaliser:
         return StandardiseParty()
 
-    def setup(self, stage: str) -> None:
+    def _prepare(self, missing: Sequence[SplitName]) -> None:
         """As in the base class, but with ``cache_dir`` records are opened from there, or stored there."""
         if self.cache_dir is None:
-            return super().setup(stage)
+            return super()._prepare(missing)
         cache = RecordCache(self.cache_dir, type(self).__name__, self._key())  # before the files are read
-        missing = self._missing(stage)
-        kept = {name: cache.read(name) for name in missing}
-        if any(own is None or not self._agrees(own.parts) for own in kept.values()):
-            super().setup(stage)
+        stored = {name: cache.read(name) for name in missing}
+        if any(own is None or not self._agrees(own.parts) for own in stored.values()):
+            super()._prepare(missing)
             for name in missing:
                 records = self._records.get(name)
-                if records is None or isinstance(records, VerticalRecords):
-                    cache.write(name, records, self.parts)
+                if self.fitted is not None and (records is None or isinstance(records, VerticalRecords)):
+                    cache.write(name, Kept(records, self.parts, self.fitted.shift, self.fitted.scale))
             return None
-        for name, own in kept.items():
-            if own is not None:
-                self._parts = self._parts or own.parts
-                if own.records is not None:
-                    self._records[name] = own.records
+        for name, own in stored.items():
+            if own is None:
+                continue
+            self._parts = self._parts or own.parts
+            if own.records is not None:
+                self._records[name] = own.records
+                if name == "train":
+                    self.fitted = self._note_fitted(own.parts, own.shift, own.scale, own.records.ids)
         return None
 
     def read(self, part: PublishedPart) -> Labelled:
@@ -155,6 +157,7 @@ class IDXImages(PublishedParts, ABC):
             "partitioner": describe(self.partitioner),
             "normaliser": [describe(self.normaliser), repr(vars(self.normaliser))],  # its repr shows no settings
             "seed": self.seed,
+            "model": self.fitted.digest() if self.fitted is not None and self._of_model else None,
             **settings,
         }
 

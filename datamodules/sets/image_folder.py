@@ -13,14 +13,16 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
-from ..base import VerticalDataModule, without_records
-from ..partitioners.groups import find_holders
+from ..base import VerticalDataModule
+from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Grid, Partitioner
+from ..records.checks import check_labels
 from ..records.folders import data_folder, missing_files
 from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.pictures import Pictures, list_pictures, no_pictures, subfolders
 from ..records.records import Split, SplitName
+from ..records.scaling import fit_scaling, without_records
 from ..records.streamed_records import Columns, StreamedRecords, match_moments
 from ..split import check_shares, split_rows
 
@@ -116,7 +118,6 @@ class ImageFolderVFL(VerticalDataModule):
         self.deviation = None if deviation is None else tuple(deviation)
         self.threads = threads
         self._check_constants(normaliser)
-        self._fitted: Columns | None = None
 
     @property
     def layout(self) -> Layout:
@@ -125,6 +126,15 @@ class ImageFolderVFL(VerticalDataModule):
     @property
     def num_classes(self) -> int:
         return len(self._classes)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(self._classes)
+
+    def forget(self) -> None:
+        super().forget()
+        for cached in ("_classes", "_sources"):
+            self.__dict__.pop(cached, None)
 
     def default_partitioner(self) -> Partitioner:
         return Grid(2, 2)
@@ -144,32 +154,31 @@ class ImageFolderVFL(VerticalDataModule):
                 splits[name] = Split(torch.empty(len(places), 0), labels, source.names[places])
         return splits
 
-    def setup(self, stage: str) -> None:
-        """List and check the pictures of the stage, and fit the scaling to training pictures if that is to be done."""
-        missing = self._missing(stage)
-        if not missing:
-            return
-        splits = self.load(tuple(dict.fromkeys(("train", *missing))))
+    def _prepare(self, missing: Sequence[SplitName]) -> None:
+        """List and check the pictures of these splits, and fit the scaling to training pictures if it is not given."""
+        splits = self.load(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
         parts = self._cut()
         present = {
             name: find_holders(name, split, self.partitioner, self.party_groups) for name, split in splits.items()
         }
         for name, split in splits.items():
-            self._check(name, split.features, split, parts)
+            check_labels(name, len(split.ids), split, self.num_classes)
             if name in missing:
                 source, places = self._sources[name]
                 source.refuse_damaged(places)
-        if self._fitted is None:
-            self._fitted = self._fit(parts, present["train"])
+        if self.fitted is None:
+            self.fitted = self._note_fitted(parts, *self._fit(parts, present["train"]), splits["train"].ids)
+        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
+        columns = Columns(positions, self.fitted.shift, self.fitted.scale)
         for name in missing:
             if name in splits:
                 split = splits[name]
                 source, places = self._sources[name]
-                holders = self._label_holders(split) if name == "train" else None
+                holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
                 records = StreamedRecords(
                     source,
                     torch.from_numpy(places),
-                    self._fitted,
+                    columns,
                     self.party_shapes,
                     split.labels,
                     split.ids,
@@ -204,13 +213,13 @@ class ImageFolderVFL(VerticalDataModule):
                 f"{list(self.mean)} and deviation {list(self.deviation)}"
             )
 
-    def _fit(self, parts: Sequence[Part], held: Tensor | None) -> Columns:
-        """The scaling of the columns, by constants or fitted; ``held`` (N, M) says who holds which training record."""
+    def _fit(self, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Shift and scale of the columns, constants or fitted; ``held`` (N, M) says who holds which training record."""
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
         channels = positions // self.size**2
         if self.mean is not None and self.deviation is not None:
             shift, scale = torch.tensor([self.mean, self.deviation], dtype=torch.float32)
-            return Columns(positions, shift[channels], scale[channels])
+            return shift[channels], scale[channels]
         source, places = self._sources["train"]
         if held is None:
             held = torch.ones(len(places), len(parts), dtype=torch.bool)
@@ -227,12 +236,14 @@ class ImageFolderVFL(VerticalDataModule):
         # each channel of a party is scaled like a party of its own; the positions of a part may be in any order
         by, widths = torch.unique(owners * self._channels + channels, return_inverse=True, return_counts=True)[1:]
         sorting = by.argsort(stable=True)
-        shift, scale = self._fit_scaling(rows[:, sorting], None, widths.tolist())
+        shift, scale = fit_scaling(self.normaliser, rows[:, sorting], None, widths.tolist())
         back = sorting.argsort()
-        return Columns(positions, shift[back].float(), scale[back].float())
+        return shift[back].float(), scale[back].float()
 
     @cached_property
     def _classes(self) -> list[str]:
+        if self.fitted is not None:
+            return [str(name) for name in self.fitted.class_names]
         if not (train := self.data_dir / "train").is_dir():
             raise self._absent("train")
         return subfolders(train)
@@ -240,6 +251,12 @@ class ImageFolderVFL(VerticalDataModule):
     @cached_property
     def _sources(self) -> "dict[SplitName, tuple[Pictures, NDArray[np.int64]]]":
         """Split -> the pictures among which its records are, and their places there."""
+        if self.fitted is not None and not (self.data_dir / "train").is_dir():  # new pictures for a trained model
+            held = [part for part in ("test", "val") if (self.data_dir / part).is_dir()]
+            if not held:
+                raise self._absent("test")
+            tests = self._pictures(held[0])
+            return dict.fromkeys(("test", "predict"), (tests, np.arange(len(tests))))
         train = self._pictures("train")
         given = [part for part in ("val", "test") if (self.data_dir / part).is_dir()]
         share = 0.0 if len(given) == 2 else self.val_share

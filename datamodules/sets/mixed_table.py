@@ -13,7 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from ..partitioners.partition import NamedColumns, Partitioner
 from ..records.cells import numbers, refuse
 from ..records.normalise import Normaliser, StandardiseNumbers
-from ..records.one_hot import one_hot
+from ..records.one_hot import categories_of, one_hot
 from ..records.records import SplitName
 from ..records.tables import Table
 from .one_table import TwoClassTable
@@ -70,7 +70,12 @@ class MixedTable(TwoClassTable, ABC):
                 )
         if not self._kept:
             raise ConfigurationError(f"drop names all {len(self.columns)} columns of {type(self).__name__}; keep some")
+        self._categories: dict[str, list[str]] = {}
         super().__init__(partitioner, **settings)
+
+    def own_fitted(self) -> Mapping[str, Any]:
+        """Column -> its categories."""
+        return {"categories": self._categories}
 
     def default_partitioner(self) -> Partitioner:
         kept = {party: [name for name in names if name not in self.drop] for party, names in self.groups.items()}
@@ -114,9 +119,10 @@ class MixedTable(TwoClassTable, ABC):
         blocks = []
         for name, values in columns.items():
             if name in self.categorical:
-                block, categories = one_hot(values, rows["train"])
-                names += [f"{name}={category}" for category in categories]
-                blocks.append(block)
+                fitted = None if self.fitted is None else self.fitted.own["categories"][name]
+                self._categories[name] = categories_of(values[rows["train"]]) if fitted is None else fitted
+                names += [f"{name}={category}" for category in self._categories[name]]
+                blocks.append(one_hot(values, self._categories[name]))
             else:
                 names.append(name)
                 blocks.append(values[:, None])

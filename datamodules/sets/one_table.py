@@ -33,6 +33,7 @@ class TwoClassTable(VerticalDataModule, ABC):
         loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
     """
 
+    ids_are_places = True
     folder: ClassVar[str]
     """NAME, the subfolder of the data folder."""
     source: ClassVar[str]
@@ -53,6 +54,14 @@ class TwoClassTable(VerticalDataModule, ABC):
     @abstractmethod
     def read(self) -> Table:
         """The checked records of the files, divided into splits."""
+
+    @property
+    def class_names(self) -> tuple[int | str, ...]:
+        return self.classes
+
+    def forget(self) -> None:
+        super().forget()
+        self.__dict__.pop("_table", None)
 
     @property
     def layout(self) -> Layout:

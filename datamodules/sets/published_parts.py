@@ -21,6 +21,8 @@ class PublishedParts(VerticalDataModule, ABC):
     A subclass implements ``read`` and ``draw``. Arguments are those of ``VerticalDataModule``.
     """
 
+    ids_are_places = True
+
     @abstractmethod
     def read(self, part: PublishedPart) -> Labelled:
         """The checked records of a part."""

@@ -54,11 +54,15 @@ class BreastCancer(VerticalDataModule):
     def layout(self) -> Layout:
         from sklearn.datasets import load_breast_cancer
 
-        return Layout((30,), tuple(load_breast_cancer().feature_names))
+        return Layout((30,), tuple(load_breast_cancer().feature_names.tolist()))
 
     @property
     def num_classes(self) -> int:
         return 2
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return ("malignant", "benign")
 
     def default_partitioner(self) -> Partitioner:
         return ContiguousColumns(3)

@@ -37,6 +37,7 @@ class ViewFiles(VerticalDataModule, ABC):
             hold these views.
     """
 
+    ids_are_places = True
     data_settings: ClassVar[tuple[str, ...]] = ("val_share", "test_share")
     folder: ClassVar[str]
     """NAME, the subfolder of the data folder."""

@@ -2,9 +2,10 @@
 
 An aggregator is configuration and arithmetic: it has no parameters and keeps nothing between rounds. Its parts
 (``lightning_vfl.aggregators.parts``) say how embeddings travel, what parties exchange before and at the beginning of
-rounds, and what a round costs in privacy. An aggregator without parts works on embeddings in the clear.
+rounds, what each party keeps between rounds, and what a round costs in privacy. An aggregator without parts works on
+embeddings in the clear.
 
-Laws, held by ``tests/unit/aggregators/test_contract.py`` for every subclass:
+Laws, checked for an aggregator of your own by ``lightning_vfl.testing.check_aggregator``:
 
 1. The messages of a round decode to ``wire.clear``, bit for bit, for every roll that the aggregator accepts.
 2. Every message fits the leg that announced it: kind, destination and number of elements.
@@ -14,6 +15,7 @@ Laws, held by ``tests/unit/aggregators/test_contract.py`` for every subclass:
 6. The traits that a wire declares are what its code does.
 7. No mutable object can be reached from a party side and from a server side.
 8. ``decode`` is given messages and a ``ServerView``, nothing else.
+9. A party's declared state is a function of its own rounds: it changes in no other way.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +24,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.parts import Accounting, Opening, Setup, SharedBottoms, Wire
+from lightning_vfl.aggregators.parts import Accounting, Opening, PartyState, Setup, SharedBottoms, Wire
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Contribution, Embeddings
 
@@ -99,6 +101,11 @@ class Aggregator(ABC):
     @property
     def accounting(self) -> Accounting | None:
         """What rounds cost the privacy of their records; None: no cost is claimed or charged."""
+        return None
+
+    @property
+    def party_state(self) -> PartyState | None:
+        """What each party keeps from one training round to the next; None: nothing."""
         return None
 
     @property

@@ -13,7 +13,8 @@ from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_vfl import __version__
-from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.light import ABOUT, MORE
@@ -24,6 +25,7 @@ from lightning_vfl.commands.run_config import RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.loading import fitted_in
 
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
 
@@ -108,6 +110,9 @@ class VFLCLI(LightningCLI):
         for logger in self._loggers():
             logger["init_args"]["save_dir"] = self._folder_of(logger)
         super().instantiate_classes()
+        path = self.given.get("ckpt_path")
+        if path is not None and Path(path).is_file():  # not hpc or registry, which the trainer finds itself
+            self.model.fitted = fitted_in(str(path), required=self.command.name != "fit")
         return self
 
     def run_trainer(self) -> None:
@@ -181,7 +186,8 @@ class VFLCLI(LightningCLI):
         return self._first == name or self._first.partition("=")[0] in ("-c", "--config")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The summary at the end and the file of predictions, which every run has."""
+        """The summary at the end, the record of experiments and the file of predictions, which every run has."""
+        parser.add_lightning_class_args(ExperimentRecord, "record")
         parser.add_lightning_class_args(RunSummary, "summary")
         parser.add_lightning_class_args(PredictionWriter, "predictions")
 
@@ -209,6 +215,9 @@ class VFLCLI(LightningCLI):
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
         for position, callback in enumerate(callbacks):
+            if isinstance(callback, ExperimentRecord) and records_of(trainer.loggers):
+                self._dump_config()
+                callback.recipe = self.config_dump
             if type(callback) in (RichProgressBar, TQDMProgressBar):  # Lightning's defaults
                 chosen = [type(c) for c in self._get(self.config_init, "trainer").callbacks or ()]
                 if type(callback) not in chosen:

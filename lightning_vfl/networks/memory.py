@@ -1,7 +1,7 @@
 """State between rounds that is as large as the data: an interface, and the latest embeddings of every record."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,32 @@ class Memory(ABC):
     @abstractmethod
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state from a checkpoint, after ``prepare``."""
+
+
+class SeveralMemories(Memory):
+    """Several memories of one protocol.
+
+    Args:
+        memories: by the name under which a checkpoint keeps them.
+    """
+
+    def __init__(self, memories: Mapping[str, Memory]) -> None:
+        self.memories = memories
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
+        for memory in self.memories.values():
+            memory.prepare(records, widths, device)
+
+    def move(self, device: torch.device) -> None:
+        for memory in self.memories.values():
+            memory.move(device)
+
+    def state(self) -> dict[str, Any]:
+        return {name: memory.state() for name, memory in self.memories.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name, memory in self.memories.items():
+            memory.load(state[name])
 
 
 class LatestEmbeddings(Memory):

@@ -30,20 +30,27 @@ from lightning_vfl.protocols.build import (
     roster_of,
     several,
 )
-from lightning_vfl.protocols.checks import refuse_accumulation, refuse_other_data, refuse_other_parts, refuse_trainer
+from lightning_vfl.protocols.callback_checks import refuse_searches
+from lightning_vfl.protocols.checks import (
+    refuse_accumulation,
+    refuse_other_data,
+    refuse_other_parts,
+    refuse_other_shapes,
+    refuse_trainer,
+)
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
-from lightning_vfl.protocols.loading import SafelyLoaded
+from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 
-BOOKS = "lightning_vfl"  # key in a checkpoint
 SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
@@ -95,6 +102,8 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
     """
 
     top: nn.Module
+    fitted: Fitted | None = None
+    """What the parties have fitted to the training records; the datamodule sets it in a fit, checkpoints keep it."""
 
     def __init__(
         self,
@@ -238,19 +247,25 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
         if stage == "fit":
             refuse_accumulation(self.trainer)
+        refuse_searches(self)
 
-    def forward(self, features: tuple[Tensor, ...]) -> Tensor:
-        """Predictions for the features of all parties, each (B, *S_m); computed as in evaluation, see ``evaluate``."""
+    def forward(self, features: VerticalBatch | Sequence[Tensor]) -> Tensor:
+        """Predictions for a batch, computed as in evaluation, see ``evaluate``.
+
+        Args:
+            features: a batch, or the features of all parties, each (B, *S_m).
+        """
         if self.protected_evaluation and (self.aggregator.setup or self.aggregator.accounting):
             raise ConfigurationError(
                 f"{type(self.aggregator).__name__} must know the records of these features, because it is set up for "
                 "the records of a stage or must charge training records; use trainer.predict with a "
                 "VerticalDataModule, or evaluate: plain"
             )
-        refuse_overlap(self.roster, None)
-        ids = torch.arange(features[0].shape[0])
+        if not isinstance(features, VerticalBatch):
+            features = VerticalBatch(tuple(features), None, torch.arange(features[0].shape[0]))
+        refuse_overlap(self.roster, features.present)
         names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
-        return self.objective.predict(self.output(VerticalBatch(features, None, ids), names))
+        return self.objective.predict(self.output(features, names))
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of the included parties (None: all), aggregated in real arithmetic."""
@@ -272,6 +287,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
             loss["total"] = self.trainer.strategy.reduce(loss["total"].to(self.device), reduce_op="mean").cpu()
         more = {"preparation": self.preparation.state(), "privacy": self.privacy.state()}
         checkpoint[BOOKS] = {**books, "seed": self.seed, "parts": self.parts(), **more}
+        checkpoint[FITTED] = None if self.fitted is None else self.fitted.state()
         if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming
             kept = {} if self.memory is None else self.memory.state()
             checkpoint[BOOKS]["memory"] = self._resumed or kept
@@ -281,7 +297,10 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         books = checkpoint.get(BOOKS)
         if books is None:
             return
+        self.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else self.fitted
         self.configure_model()
+        if self.fitted is not None:
+            refuse_other_shapes(self.fitted, self.hparams["party_shapes"])
         refuse_other_parts(books["parts"], self.parts())
         self.seed = books["seed"]
         self.faults.reseed(self.seed)

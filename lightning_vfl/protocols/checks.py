@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.build import several
 from lightning_vfl.schedules.batches import InOrder
+from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Event, VerticalBatch
 
 
@@ -44,6 +45,20 @@ def refuse_other_data(built: Any, data: Any) -> None:
         )
 
 
+def refuse_other_shapes(trained: Fitted, shapes: Sequence[Sequence[int]]) -> None:
+    """Refuse a checkpoint whose parties have features of other shapes than the parties of the networks.
+
+    Raises:
+        ConfigurationError: naming both.
+    """
+    there, here = [list(party.shape) for party in trained.parties], [list(shape) for shape in shapes]
+    if there != here:
+        raise ConfigurationError(
+            f"the checkpoint is of a model for parties of shapes {there}, and the networks were built for {here}; load "
+            "the model with load_from_checkpoint, which prepares other records as those that it was trained on"
+        )
+
+
 def refuse_trainer(trainer: Trainer, compiled: bool) -> None:
     """Refuse strategies and compilation that do not work with a round of messages.
 
@@ -73,6 +88,20 @@ def refuse_accumulation(trainer: Trainer) -> None:
         raise ConfigurationError(
             "accumulate_grad_batches must be 1, because one optimiser step would combine rounds with different "
             "parties; raise batch_size instead"
+        )
+
+
+def refuse_reloading(trainer: Trainer, loader: Any) -> None:
+    """Refuse to make the loader again in a fit, for protocols whose epochs depend on earlier epochs.
+
+    Raises:
+        ConfigurationError: naming the setting.
+    """
+    schedule, every = getattr(loader, "schedule", None), trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # set in Trainer.__init__
+    if every and schedule is not None and schedule.state_dict():
+        raise ConfigurationError(
+            f"reload_dataloaders_every_n_epochs is {every}, but the events of {type(schedule).__name__} "
+            "continue from epoch to epoch; set it to 0"
         )
 
 
@@ -144,6 +173,20 @@ def needed_data(data: Any, who: str) -> Any:
     if data is None:
         raise ConfigurationError(f"{who}; give the trainer a VerticalDataModule instead of a loader")
     return data
+
+
+def refuse_other_batches(batch: Any) -> None:
+    """Refuse batches that do not say which party has which features.
+
+    Raises:
+        ConfigurationError: if it is not a ``VerticalBatch``.
+    """
+    if not isinstance(batch, VerticalBatch):
+        raise ConfigurationError(
+            "a batch must be a VerticalBatch (features of each party, labels, record_ids); got "
+            f"{type(batch).__name__}; give the trainer a VerticalDataModule, or a loader "
+            "whose collate_fn returns a VerticalBatch"
+        )
 
 
 def labels_of(batch: VerticalBatch) -> Tensor:

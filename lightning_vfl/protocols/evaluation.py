@@ -13,7 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.parts import Wire
 from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
-from lightning_vfl.protocols.checks import labels_of, refuse_other_records, refuse_unaccounted
+from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records, refuse_unaccounted
 from lightning_vfl.protocols.logs import log_standing
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.rounds.exchange import Sides
@@ -121,14 +121,17 @@ class EvaluatedModule(LightningModule, ABC):
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
         """Update and log loss and metrics of a batch."""
+        refuse_other_batches(batch)
         self.val.log(self, self.output(batch, self.next_round()), batch)
 
     def test_step(self, batch: VerticalBatch, batch_idx: int) -> None:
         """Update and log loss and metrics of a batch."""
+        refuse_other_batches(batch)
         self.test.log(self, self.output(batch, self.next_round()), batch)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
         """Predictions of a batch, with the positions of its records."""
+        refuse_other_batches(batch)
         values = self.objective.predict(self.output(batch, self.next_round())).float()
         return Predictions(batch.record_ids, values)
 

@@ -1,13 +1,44 @@
-"""Loading a module from a checkpoint without running code that the checkpoint names."""
+"""Reading checkpoints: a module without running code that the checkpoint names, and what its parties have fitted."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
+import torch
+from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.trained.fitted import Fitted
+
+BOOKS = "lightning_vfl"  # keys in a checkpoint: what the protocol has counted, and what its parties have fitted
+FITTED = "lightning_vfl_fitted"
+
+
+def fitted_in(path: str, required: bool) -> Fitted | None:
+    """What the parties of the checkpoint's model have fitted to their training records.
+
+    Args:
+        path: path or address of the checkpoint.
+        required: refuse a checkpoint of a version that did not keep it.
+
+    Returns:
+        None if the model was trained without a datamodule, or by such a version.
+
+    Raises:
+        ConfigurationError: if it is required and was not kept.
+    """
+    with get_filesystem(path).open(path, "rb") as file:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    if required and BOOKS in content and FITTED not in content:
+        raise ConfigurationError(
+            f"{path} was written by a version that did not keep how the training records were scaled and encoded, so "
+            "other records cannot be prepared in the same way; resume it on the training data for one more epoch (fit "
+            "--ckpt_path ... --trainer.max_epochs ...), which writes a checkpoint that keeps it"
+        )
+    return Fitted.of(content[FITTED]) if content.get(FITTED) else None
 
 
 class SafelyLoaded(LightningModule):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_vfl.protocols.books import EpochLoss
@@ -38,13 +39,14 @@ def log_step(
         books.epoch_loss = EpochLoss(module.current_epoch)
     if loss is not None:
         books.epoch_loss.add(loss.detach(), total)
+    show_loss(trainer, books.epoch_loss, batch_idx)
     seen = batch_idx == 0 or is_due(module.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
     if not (seen or trainer.is_last_batch):
         return
     joint = trainer.world_size > 1
     module.log_dict(_exact(module))
     if seen and loss is not None:
-        module.log("train/loss", loss.detach(), prog_bar=True, sync_dist=joint, batch_size=total)
+        module.log("train/loss", loss.detach(), sync_dist=joint, batch_size=total)
         for name, value in notes.items():
             module.log(name, value, sync_dist=joint, batch_size=total)
     if not trainer.is_last_batch:
@@ -56,6 +58,20 @@ def log_step(
         spent = torch.tensor(module.privacy.epsilon(), dtype=torch.float64)
         name = "privacy/update_epsilon" if module.aggregator.accounting is None else "privacy/epsilon"
         module.log(name, spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
+
+
+def show_loss(trainer: Trainer, loss: EpochLoss, batch_idx: int) -> None:
+    """Show the epoch's mean loss so far in the progress bar as ``train/loss``, in the rounds that update the bar.
+
+    Lightning would show the loss that was logged last: at a small number of rounds, the first one's. With several
+    processes, the bar shows the loss of the first process.
+    """
+    bar = trainer.progress_bar_callback
+    if bar is None or not loss.rows:
+        return
+    every = getattr(bar, "every", getattr(bar, "refresh_rate", 1))
+    if trainer.is_last_batch or is_due(batch_idx + 1, every):
+        trainer.progress_bar_metrics["train/loss"] = loss.mean().item()
 
 
 def log_standing(module: "EvaluatedModule") -> None:

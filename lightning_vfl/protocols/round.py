@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.networks.memory import Memory
+from lightning_vfl.networks.memory import Memory, SeveralMemories
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import joint_ids
@@ -21,6 +21,7 @@ from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_over
 from lightning_vfl.protocols.checks import refuse_several_processes
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
+from lightning_vfl.rounds.kept_state import KeptState
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
@@ -42,6 +43,7 @@ class RoundVFL(VFLModule, ABC):
             faults or the aggregator.
     """
 
+    kept: KeptState | None = None  # the state of the parties that the aggregator declares
     _possible: tuple[PrivacyEvent, ...] | None = None
 
     def __init__(
@@ -58,6 +60,13 @@ class RoundVFL(VFLModule, ABC):
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
 
+    def configure_model(self) -> None:
+        if hasattr(self, "bottoms"):
+            return
+        super().configure_model()
+        declared = self.aggregator.party_state
+        self.kept = None if declared is None else KeptState(declared)
+
     # ---- before training
 
     def on_fit_start(self) -> None:
@@ -67,6 +76,8 @@ class RoundVFL(VFLModule, ABC):
         first, quiet = self.costs.legs(1)[0], self.wire.traits.loses_quietly
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         self._refuse_missing()
+        if self.kept is not None:
+            self._refuse_state(type(self.aggregator).__name__)
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         called = self.waiting.calls(everybody, slow)
         if not self.wire.takes_part(called, called, self.roster).any():
@@ -99,9 +110,25 @@ class RoundVFL(VFLModule, ABC):
                 "train in one process, or use Exclude, Zeros or Skip",
             )
 
+    def _refuse_state(self, aggregator: str) -> None:
+        """Refuse a declared state that no message of this training would use."""
+        if self.aggregator.wire is None or self.wire.traits.equivalent:
+            raise ConfigurationError(
+                f"{aggregator} declares a party_state, but no messages are sent that could use it; give the aggregator "
+                "a wire, and run its messages"
+            )
+        refuse_several_processes(
+            self.joint,
+            f"{aggregator} keeps a state for each record, and each process would keep only that of its own records; "
+            "train in one process",
+        )
+
     @property
     def memory(self) -> Memory | None:
-        return self.missing.memory
+        missing = self.missing.memory
+        if self.kept is None or missing is None:
+            return self.kept or missing
+        return SeveralMemories({"missing": missing, "party state": self.kept})
 
     # ---- a round
 
@@ -174,11 +201,14 @@ class RoundVFL(VFLModule, ABC):
         records, agreed = prepared.count(stage), prepared.agreed
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
-        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties))
+        state = None if self.kept is None or stage != Stage.FIT else self.kept.begin()
+        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties), state=state)
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
         exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire)
         value = exchange.run()
+        if state is not None:
+            state.settle(roll.included)
         self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange
 

@@ -16,7 +16,6 @@ from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids
-from lightning_vfl.protocols.base import BOOKS
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.costs import labels_leg
@@ -24,6 +23,7 @@ from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable,
 from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.groups.sums import UpdateSums
 from lightning_vfl.protocols.groups.updates import Group, send_updates
+from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import Exchange

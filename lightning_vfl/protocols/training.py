@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, final
 
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -16,17 +17,22 @@ from lightning_vfl.networks.memory import Memory
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
+from lightning_vfl.protocols.callback_checks import callbacks_of, refuse_callbacks
 from lightning_vfl.protocols.checks import (
     labels_of,
     needed_data,
     refuse_accumulation,
+    refuse_other_batches,
     refuse_other_records,
+    refuse_reloading,
     refuse_scaler,
     refuse_several_steps,
 )
 from lightning_vfl.protocols.costs import Costs
+from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
 from lightning_vfl.protocols.logs import log_standing, log_step
+from lightning_vfl.protocols.party_summary import with_party_rows
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import plan_faultless
 from lightning_vfl.simulation.clock import VirtualClock
@@ -48,6 +54,7 @@ class TrainedModule(EvaluatedModule, ABC):
     privacy: PrivacyBooks
     privacy_ledger: str
     seed: int
+    lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     _pending: Step | None = None  # the rest of the current step, without its loss and with it the graph
@@ -111,6 +118,7 @@ class TrainedModule(EvaluatedModule, ABC):
     @final
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Run, count and log one ``step``. A step without a loss changes no parameter."""
+        refuse_other_batches(batch)
         step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
         if step.loss is None:
             self.books.given_up += 1
@@ -184,10 +192,13 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def configure_optimizers(self) -> Any:
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
+        refuse_callbacks(self)
         make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         optimizer = make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own])
         refuse_several_steps(optimizer)
+        for group in optimizer.param_groups if self.lr is not None else ():
+            group["lr"] = self.lr
         if self._lr_scheduler is None:
             return optimizer
         scheduler = {"scheduler": self._lr_scheduler(optimizer), "monitor": "val/loss"}
@@ -206,6 +217,12 @@ class TrainedModule(EvaluatedModule, ABC):
             clip(network.parameters(), gradient_clip_val or 0.0)
 
     # ---- the hooks of a fit
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Give Lightning's default summary a row for each party; build networks in time for weight averages."""
+        callbacks = callbacks_of(self.trainer)
+        callbacks[:] = map(with_party_rows, with_networks(callbacks))
+        return []
 
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings; set up the parties; allocate the memory between rounds."""
@@ -252,6 +269,7 @@ class TrainedModule(EvaluatedModule, ABC):
             optimizer.register_step_post_hook(self._after_optimizer)
         loader = self.trainer.train_dataloader
         refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
+        refuse_reloading(self.trainer, loader)
         schedule, steps = getattr(loader, "schedule", None), int(self.trainer.num_training_batches)
         self.books.pass_batches = steps if schedule is None else schedule.pass_batches
         self.books.epoch_batches = steps if schedule is None else schedule.steps

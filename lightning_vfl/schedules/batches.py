@@ -40,6 +40,22 @@ class Schedule(ABC):
         """Whether it is known that every epoch has every record exactly once; default: False."""
         return False
 
+    @property
+    def same_every_epoch(self) -> bool:
+        """Whether every epoch has the same batches in the same order; default: False."""
+        return False
+
+    def repeated(self) -> "Schedule":
+        """A schedule whose every epoch is epoch 0 of this schedule; default: there is none.
+
+        Raises:
+            ConfigurationError: if an epoch depends on earlier epochs.
+        """
+        raise ConfigurationError(
+            f"overfit_batches needs the same batches in every epoch, but epochs of {type(self).__name__} differ; use "
+            "limit_train_batches instead"
+        )
+
     @abstractmethod
     def epoch(self, epoch: int) -> Iterable[Planned]:
         """The batches of this epoch, in order."""
@@ -69,6 +85,29 @@ def _refuse_larger(batch_size: int, records: int) -> None:
         )
 
 
+class Repeated(Schedule):
+    """Epoch 0 of another schedule in every epoch; for ``overfit_batches``.
+
+    Args:
+        schedule: without state.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.steps = schedule.steps
+
+    @property
+    def pass_batches(self) -> int:
+        return self.schedule.pass_batches
+
+    @property
+    def same_every_epoch(self) -> bool:
+        return True
+
+    def epoch(self, epoch: int) -> Iterable[Planned]:
+        return self.schedule.epoch(0)
+
+
 class InOrder(Schedule):
     """Every record once, in order of position; for evaluation and prediction.
 
@@ -81,6 +120,10 @@ class InOrder(Schedule):
         self.records = records
         self.batch_size = batch_size
         self.steps = -(-records // batch_size)
+
+    @property
+    def same_every_epoch(self) -> bool:
+        return True
 
     def epoch(self, epoch: int) -> Plan:
         return _batches(np.arange(self.records, dtype=np.int64), self.batch_size, drop_last=False)
@@ -119,6 +162,9 @@ class Aligned(Schedule):
     @property
     def pass_batches(self) -> int:
         return max(1, self.blocks.rows // self.rows)
+
+    def repeated(self) -> Repeated:
+        return Repeated(self)
 
     def epoch(self, epoch: int) -> Plan:
         order = permutation(self.blocks.rows, self.seed, "order", "fit", epoch)
@@ -160,6 +206,9 @@ class Shuffled(Schedule):
     @property
     def whole_passes(self) -> bool:
         return not self.drop_last or self.records % self.batch_size == 0
+
+    def repeated(self) -> Repeated:
+        return Repeated(self)
 
     def epoch(self, epoch: int) -> Plan:
         order = permutation(self.records, self.seed, "order", "fit", epoch)
@@ -233,6 +282,9 @@ class Phases(Schedule):
     @property
     def pass_batches(self) -> int:
         return max(map(len, self._held)) // self.batch_size
+
+    def repeated(self) -> Schedule:
+        return super().repeated() if self._alike is None else self._alike.repeated()
 
     def epoch(self, epoch: int) -> Plan:
         if self._alike is not None:

@@ -117,7 +117,7 @@ def test_in_python_the_line_is_an_exception(capsys):
         (["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/loss"], "DuringPhase"),
         pytest.param(
             ["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"],
-            "nothing to count with",
+            "needs an aggregator that accounts for privacy",
             marks=pytest.mark.slow,
         ),
     ],

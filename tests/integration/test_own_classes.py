@@ -11,6 +11,7 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.rounds.exchange import Exchange, open_round
+from lightning_vfl.testing import check_aggregator, check_datamodule, check_protocol
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, trainer
@@ -33,6 +34,25 @@ def test_the_aggregator(tmp_path, trim):
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
     assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
+
+
+@pytest.mark.parametrize(
+    ("example", "name", "settings"),
+    [
+        ("aggregator", "TrimmedMean", {"fewest": 3, "partly_held": False}),
+        ("wire", "RoundedMean", {"error": 1 / 32}),
+        ("masked_sum", "MaskedVote", {"error": float("inf"), "fewest": 2}),
+        ("compression", "TopK", {"width": 8, "error": 1e-2}),  # all numbers are sent, in steps of a 127th
+    ],
+)
+def test_the_laws_of_aggregators(example, name, settings):
+    check_aggregator(own(example, name)(), **settings)
+
+
+def test_the_laws_of_protocols_and_data_sets():
+    committee = own("protocol", "Committee")
+    check_protocol(lambda: committee(Mean(), width=5, seed=0))
+    check_datamodule(own("data_set", "Wine"))
 
 
 def masked_round(made, h):

@@ -2,6 +2,7 @@
 
 from itertools import cycle
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -259,8 +260,10 @@ def test_predict_writes_probabilities_with_record_ids(fitted, tmp_path, data, fi
     assert table["record"].tolist() == records.ids.tolist()
     with torch.no_grad():
         expected = done.model.eval()(records.rows(torch.arange(len(records)))).numpy()
-    columns = [f"class_{c}" for c in range(10)] if data == "digits" else ["probability"]
-    assert table.columns.tolist() == ["record", *columns]
+    columns = [f"probability_{c}" for c in range(10)] if data == "digits" else ["probability_benign"]
+    assert table.columns.tolist() == ["record", *columns, "decision"]
+    decided = (expected >= 0.5) * 1 if expected.ndim == 1 else expected.argmax(1)
+    assert table["decision"].tolist() == np.array(done.datamodule.class_names)[decided].tolist()
     assert abs(table[columns].to_numpy().squeeze() - expected).max() < 1e-6
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".p")] == []
 

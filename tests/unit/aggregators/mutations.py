@@ -15,11 +15,12 @@ from torch import Tensor
 
 from lightning_vfl.aggregators import Aggregator, MaskedSum, Opening, PoissonBinomial, Setup
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
+from lightning_vfl.testing.rounds import RECORDS, SmallRecords, Subject, Upload
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 
-from .sides import Upload, decoded, second_leg
-from .test_contract import FACTORIES, RECORDS, B, D, FourColumns, M, contribution_of
+from .sides import decoded, second_leg
+from .test_contract import FACTORIES, B, D, M
 
 FIRST, SECOND = RoundNames(0, Stage.FIT, 0), RoundNames(0, Stage.FIT, 1)
 SUBJECTS: dict[str, tuple[Callable[[], Aggregator], Roster]] = {
@@ -73,7 +74,7 @@ class Play:
         if (setup := self.aggregator.setup) is not None:
             view = self.view(FIRST)
             self.memory = setup.empty_memory(RECORDS, (4,) * M, view)
-            self.hear(setup, setup.offer(FourColumns(), self.memory, view), view, True)
+            self.hear(setup, setup.offer(SmallRecords(M, D), self.memory, view), view, True)
 
     def view(self, names: RoundNames) -> PartyView:
         rows = Rows(torch.tensor([6, 0, 3, 1, 7]), 0, B)
@@ -98,8 +99,7 @@ class Play:
         """The messages after the beginning of a round, each with how the round goes on from it."""
         aggregator, everybody = self.aggregator, torch.ones(M, dtype=torch.bool)
         view = self.begin(names, spoilt)
-        ids = view.rows.ids
-        contribution = contribution_of(aggregator, range(M), ids)
+        contribution = Subject(aggregator, M, D, 1, 0.0, True).contribution(aggregator, tuple(range(M)))
         widths = aggregator.widths(D, self.roster)
         if aggregator.form is not LinearForms and len({*widths}) > 1:  # one party's is wider
             leaves = [h[:, :1].expand(-1, w) for h, w in zip(contribution.leaves, widths, strict=True)]

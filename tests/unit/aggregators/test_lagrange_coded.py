@@ -24,10 +24,11 @@ from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, set_up
 from lightning_vfl.streams import stream
+from lightning_vfl.testing.rounds import Upload
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 from tests.examples import examples
-from tests.unit.aggregators.sides import Upload, decoded, first_leg, second_leg
+from tests.unit.aggregators.sides import decoded, first_leg, second_leg
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
 SEED = 5

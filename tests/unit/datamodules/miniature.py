@@ -413,6 +413,8 @@ def write_pictures(
 class InMemory(VerticalDataModule):
     """Whatever splits a test gives it."""
 
+    ids_are_places = True
+
     def __init__(
         self,
         splits: Mapping[SplitName, Split],

@@ -95,8 +95,8 @@ def test_constants_of_pictures_are_fitted_to_nothing(tmp_path):
     data = ImageFolderVFL(data_dir=tmp_path, size=8, normaliser=Given())
     data.setup("fit")
     assert not data.private_statistics()
-    assert torch.equal(data._fitted.shift, torch.full((192,), 0.5))
-    assert torch.equal(data._fitted.scale, torch.full((192,), 0.5))
+    assert torch.equal(data.fitted.shift, torch.full((192,), 0.5))
+    assert torch.equal(data.fitted.scale, torch.full((192,), 0.5))
 
 
 def test_the_known_bounds_are_those_of_the_data():

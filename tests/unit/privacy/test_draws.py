@@ -30,10 +30,10 @@ from lightning_vfl.privacy.draws import SIMULATED, OwnKeystreams
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.streams import stream
+from lightning_vfl.testing.rounds import Upload
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, same, trainer
-from tests.unit.aggregators.sides import Upload
 
 RARE = 1e-6
 NAMES = RoundNames(0, Stage.FIT, 3)

@@ -384,7 +384,7 @@ def test_groups_that_are_no_partition_are_refused():
 def test_a_model_that_was_built_for_other_groups_is_refused(tmp_path):
     module = grouped(masked_sum())
     fit(tmp_path, module, max_epochs=1)
-    with pytest.raises(ConfigurationError, match="groups"):
+    with pytest.raises(ConfigurationError, match="use the partitioner that it was trained with"):
         trainer(tmp_path).test(module, datamodule=Blobs(Groups(ContiguousColumns(3), members=[2, 1, 3]), batch_size=10))
 
 

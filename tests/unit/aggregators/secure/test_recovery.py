@@ -37,11 +37,12 @@ from lightning_vfl.crypto import KeyPair, PairKeys, PairMasks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.rounds.exchange import Exchange, open_round
+from lightning_vfl.testing.rounds import Upload
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples
 from tests.keystream_uses import reused
-from tests.unit.aggregators.sides import Upload, first_leg
+from tests.unit.aggregators.sides import first_leg
 
 D, B, LEVELS = 2, 3, 2**20
 STEP = Fraction(8, LEVELS)

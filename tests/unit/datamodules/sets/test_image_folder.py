@@ -464,7 +464,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
         gc.collect()
         sizes.append(held_bytes(data, set()))
         assert sizes[-1] == before
-    assert sizes[0] == sizes[1] < 8 * 8 * 3 * 4 * 3  # shift and scale, and who has which pixel
+    assert sizes[0] == sizes[1] < 8 * 8 * 3 * 4 * 12  # shift and scale, and who has which pixel, here and for the model
     assert len(alive) == 2 * 3 * (4 + 40)
     assert most <= 2 + 1  # as many as threads; one may be on its way out
 

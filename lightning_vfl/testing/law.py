@@ -1,0 +1,98 @@
+"""A law of a contract, and the comparisons that its failures are made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class LawBroken(AssertionError):
+    """A class does not keep a law of its contract; the message names the class, the law and the numbers."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law for one subject; a call checks it.
+
+    Args:
+        check: the function that checks the law; its name is the name of the law.
+        subject: the class under test with everything that the check needs.
+        owner: the name of the class under test, for messages.
+    """
+
+    check: Callable[[Any], None]
+    subject: Any
+    owner: str
+
+    @property
+    def name(self) -> str:
+        """The name of the law, as words."""
+        return self.check.__name__.replace("_", " ")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self) -> None:
+        """Check the law.
+
+        Raises:
+            LawBroken: with the name of the law and the numbers; an error of the class itself is its cause.
+        """
+        try:
+            self.check(self.subject)
+        except LawBroken as error:
+            raise LawBroken(f"{self.owner} breaks the law '{self.name}': {error}") from None
+        except Exception as error:
+            raise LawBroken(f"{self.owner} breaks the law '{self.name}': {type(error).__name__}: {error}") from error
+
+
+def require(kept: bool, words: str) -> None:
+    """Raise ``LawBroken`` with these words unless the law is kept."""
+    if not kept:
+        raise LawBroken(words)
+
+
+def require_same_bits(got: Tensor, expected: Tensor, what: str) -> None:
+    """Both tensors have the same dtype, shape and bits."""
+    _require_same_form(got, expected, what)
+    if torch.equal(got, expected):
+        return
+    off = (got.detach().double() - expected.detach().double()).abs()
+    different = int((got != expected).sum())
+    raise LawBroken(f"{what}: {different} of {got.numel()} numbers differ, by up to {float(off.max()):g}")
+
+
+def require_close(got: Tensor, expected: Tensor, relative: float, absolute: float, what: str) -> None:
+    """Every number is within ``absolute + relative * |expected|`` of what is expected."""
+    _require_same_form(got, expected, what, same_dtype=False)
+    got, expected = got.detach(), expected.detach()
+    off = (got.double() - expected.double()).abs()
+    allowed = absolute + relative * expected.double().abs()
+    within = off <= allowed
+    if within.all():
+        return
+    worst = int((~within).to(torch.uint8).flatten().argmax())
+    raise LawBroken(
+        f"{what}: {int((~within).sum())} of {got.numel()} numbers are too far off; "
+        f"{float(got.flatten()[worst]):g} instead of {float(expected.flatten()[worst]):g}, "
+        f"{float(allowed.flatten()[worst]):g} apart are allowed"
+    )
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two nests of tensors and plain values are equal, bit for bit."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def _require_same_form(got: Tensor, expected: Tensor, what: str, same_dtype: bool = True) -> None:
+    require(got.shape == expected.shape, f"{what}: shape {tuple(got.shape)} instead of {tuple(expected.shape)}")
+    if same_dtype:
+        require(got.dtype == expected.dtype, f"{what}: {got.dtype} instead of {expected.dtype}")

@@ -1,0 +1,48 @@
+"""The mutable objects that can be reached from an object."""
+
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from lightning_vfl.field import Modular
+from lightning_vfl.privacy.calibration import Noise
+
+IMMUTABLE = (bool, int, float, complex, str, bytes, range, frozenset, type(None), Enum, torch.dtype, torch.device, type)
+SETTINGS = (Modular, Noise)  # set by their constructors and by nothing else
+
+
+def mutable_objects(start: Any) -> list[Any]:
+    """All objects that can be reached by attributes, items and closures, but for immutable ones.
+
+    Immutable are plain values, tuples and frozen data classes themselves (their fields are walked), functions, and the
+    classes of settings. An aggregator in the clear is shared with the server as configuration: it is walked too, and
+    must hold nothing mutable.
+    """
+    found: list[Any] = []
+    left, seen = [start], set()
+    while left:
+        one = left.pop()
+        if isinstance(one, IMMUTABLE) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, tuple):
+            left += list(one)
+        elif isinstance(one, FunctionType | MethodType | partial):
+            left += [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]
+            left += [getattr(one, "__self__", None), *getattr(one, "args", ()), *getattr(one, "keywords", {}).values()]
+        elif isinstance(one, SETTINGS) or (is_dataclass(one) and _frozen(one)):
+            left += list(vars(one).values())
+        else:
+            found.append(one)
+            left += list(one.values()) if isinstance(one, dict) else []
+            left += list(one) if isinstance(one, list | set) else []
+            left += list(vars(one).values()) if hasattr(one, "__dict__") else []
+    return found
+
+
+def _frozen(one: Any) -> bool:
+    return bool(type(one).__dataclass_params__.frozen)

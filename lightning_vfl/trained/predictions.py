@@ -1,0 +1,50 @@
+"""Predictions as a table that a person can read: the record, the probabilities by class, and the decision."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+def prediction_table(
+    ids: "NDArray[np.generic]", values: "NDArray[np.floating]", class_names: Sequence[int | str]
+) -> "pd.DataFrame":
+    """One row for each record.
+
+    Columns: ``record``, the user's own id; ``probability_NAME`` for each class, of two classes only the second, and
+    ``decision``, the name of the likeliest class; or ``value`` for real-valued labels.
+
+    Args:
+        ids: (N,) the users' ids.
+        values: (N, C) probabilities, (N,) probabilities of the second of two classes, or (N,) values.
+        class_names: the names of the classes; empty for real-valued labels.
+
+    Raises:
+        ConfigurationError: if the number of names is not the number of classes.
+
+    Examples:
+        >>> print(prediction_table(np.array(["a7", "b2"]), np.array([0.25, 0.5]), ["no", "yes"]).to_string(index=False))
+        record  probability_yes decision
+            a7             0.25       no
+            b2             0.50      yes
+    """
+    import pandas as pd  # imported here, because the import takes 0.5 s
+
+    table = pd.DataFrame({"record": ids})
+    if not class_names:
+        return table.assign(value=values)
+    classes = 2 if values.ndim == 1 else values.shape[1]
+    if classes != len(class_names):
+        raise ConfigurationError(f"{len(class_names)} class names for {classes} classes; give one name for each class")
+    columns = values[:, None] if values.ndim == 1 else values
+    for name, column in zip(class_names[-columns.shape[1] :], columns.T, strict=True):
+        table[f"probability_{name}"] = column
+    decided = (values >= 0.5).astype(np.int64) if values.ndim == 1 else values.argmax(1)
+    table["decision"] = np.array(class_names)[decided]
+    return table
