@@ -31,6 +31,7 @@ _OF_RECIPES = (  # options of every command that reads a recipe, besides the set
     "--lr_scheduler",
     "--summary.enabled",
     "--predictions.path",
+    "--help.all",
     "--model.help",
     "--data.help",
 )

@@ -29,7 +29,7 @@ def test_every_command_has_its_own_help(name, capsys, monkeypatch):
         main([name, "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert end.value.code == 0
-    assert f"lightning-vfl [options] {name}" in said
+    assert said.startswith((f"usage: lightning-vfl {name} ", f"usage: lightning-vfl [options] {name} "))
     assert "Lightning Trainer command line tool" not in said
     assert isinstance(COMMANDS[name].load(name), Command)
 
