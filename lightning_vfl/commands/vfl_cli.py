@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_vfl import __version__
-from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks import PredictionWriter, RunRecord, RunSummary, SparseProgressBar
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
 from lightning_vfl.commands.recipes import expand_arguments, with_full_paths
@@ -148,8 +148,9 @@ class VFLCLI(LightningCLI):
         return self._first == name or self._first.partition("=")[0] in ("-c", "--config")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The summary at the end and the file of predictions, which every run has."""
+        """The summary at the end, the record for the report and the file of predictions, which every run has."""
         parser.add_lightning_class_args(RunSummary, "summary")
+        parser.add_lightning_class_args(RunRecord, "record")
         parser.add_lightning_class_args(PredictionWriter, "predictions")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:

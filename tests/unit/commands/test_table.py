@@ -17,7 +17,7 @@ def test_help_lists_every_command_with_its_line(capsys, monkeypatch):
         main(["--help"])
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert end.value.code == 0
-    assert list(COMMANDS) == ["fit", "validate", "test", "predict", "study", "plot", "privacy", "keys"]
+    assert list(COMMANDS) == ["fit", "validate", "test", "predict", "study", "plot", "report", "privacy", "keys"]
     for name, entry in COMMANDS.items():
         assert f"{name} {entry.about}" in lines
 
