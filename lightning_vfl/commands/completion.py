@@ -30,6 +30,8 @@ _OF_RECIPES = (  # options of every command that reads a recipe, besides the set
     "--optimizer",
     "--lr_scheduler",
     "--summary.enabled",
+    "--record.enabled",
+    "--experiment.figures",
     "--predictions.path",
     "--help.all",
     "--model.help",
