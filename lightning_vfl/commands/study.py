@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,6 +102,8 @@ def _study(study: Study, runs: Sequence[Run], out: Path, means: Means) -> int:
         table = tables.collect(done, study)
         tables.write(table, out, "table")
         print_files([out / "table.parquet", *report(table, study, out)])
+        for line in tables.unmeasured(tables.collect(done, replace(study, metrics=())), study):
+            print(f"lightning-vfl: {line}", file=sys.stderr)
     if failed:
         end = "the same command tries them again"
         print(f"lightning-vfl: error: {len(failed)} of {len(runs)} runs failed; {end}", file=sys.stderr)

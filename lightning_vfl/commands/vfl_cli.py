@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_vfl import __version__
-from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunRecord, RunSummary, SparseProgressBar
 from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
@@ -183,9 +183,10 @@ class VFLCLI(LightningCLI):
         return self._first == name or self._first.partition("=")[0] in ("-c", "--config")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The summary at the end, the record of experiments and the file of predictions, which every run has."""
-        parser.add_lightning_class_args(ExperimentRecord, "record")
+        """What every run has: the summary, the records for loggers and for the report, and the file of predictions."""
+        parser.add_lightning_class_args(ExperimentRecord, "experiment")
         parser.add_lightning_class_args(RunSummary, "summary")
+        parser.add_lightning_class_args(RunRecord, "record")
         parser.add_lightning_class_args(PredictionWriter, "predictions")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
