@@ -1,6 +1,7 @@
 """Callbacks: faults, traces, predictions, reports, plots, and limits of virtual time and privacy."""
 
 from .during_phase import DuringPhase
+from .experiment_record import ExperimentRecord
 from .history import RunHistory
 from .injector import Crashes, FaultInjector, PartyDropout, Stragglers, TraceReplay
 from .learning_curve import LearningCurve
@@ -16,6 +17,7 @@ from .train_metrics import TrainMetrics
 __all__ = [
     "Crashes",
     "DuringPhase",
+    "ExperimentRecord",
     "FaultInjector",
     "LearningCurve",
     "PartyDropout",

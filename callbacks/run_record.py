@@ -194,7 +194,9 @@ def environment(trainer: Trainer) -> dict[str, str]:
 
 
 def _own_folder(trainer: Trainer) -> Path | None:
-    """The folder of a run; None: it has no logger and no folder of its own, so it writes no files."""
+    """The folder of a run; None: it is a trial run, or has no logger and no folder of its own, and writes no files."""
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        return None
     folder = Path(trainer.log_dir or trainer.default_root_dir)
     return None if not trainer.loggers and folder.resolve() == Path.cwd() else folder
 

@@ -1,6 +1,8 @@
 """A summary of a run, in a few lines at its end."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
@@ -45,6 +47,9 @@ class RunSummary(Callback):
         for what, value in summary_lines(trainer, module, prefixes):
             table.add_row(what, value)
         Console().print(table)
+        checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        if checkpoint and trainer.state.fn == TrainerFn.FITTING:
+            print(f"checkpoint: {_from_here(checkpoint)}")  # on a line of its own, so that it can be copied
 
 
 def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -88,9 +93,11 @@ def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged
-    checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
-    if checkpoint and trainer.state.fn == TrainerFn.FITTING:
-        yield "checkpoint", checkpoint
+
+
+def _from_here(path: str) -> str:
+    """The path from the current folder, or the path itself if it is elsewhere."""
+    return os.path.relpath(path) if Path(path).is_absolute() and Path(path).is_relative_to(Path.cwd()) else path
 
 
 def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:

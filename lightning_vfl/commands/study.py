@@ -117,7 +117,7 @@ def _carry_out(study: Study, runs: Sequence[Run], out: Path, means: Means) -> No
         todo = [run for run, state in zip(runs, states, strict=True) if not state]
         todo.sort(key=lambda run: study.seeds.index(run.seed))  # every line has its first seed early
         if todo:
-            carry_out(todo, program.run, means, str(out / ".lock"), console)
+            carry_out(todo, program.run_or_exit, means, str(out / ".lock"), console)
 
 
 def _report(study: Study, runs: Sequence[Run], out: Path) -> int:

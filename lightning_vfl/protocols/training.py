@@ -29,6 +29,7 @@ from lightning_vfl.protocols.checks import (
     refuse_several_steps,
 )
 from lightning_vfl.protocols.costs import Costs
+from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
@@ -224,9 +225,9 @@ class TrainedModule(EvaluatedModule, ABC):
     # ---- the hooks of a fit
 
     def configure_callbacks(self) -> list[Callback]:
-        """Give Lightning's default summary a row for each party; no callback is added."""
+        """Give Lightning's default summary a row for each party; build networks in time for weight averages."""
         callbacks = callbacks_of(self.trainer)
-        callbacks[:] = map(with_party_rows, callbacks)
+        callbacks[:] = map(with_party_rows, with_networks(callbacks))
         return []
 
     def on_fit_start(self) -> None:
