@@ -214,7 +214,6 @@ class VFLCLI(LightningCLI):
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
         for position, callback in enumerate(callbacks):
             if isinstance(callback, ExperimentRecord) and records_of(trainer.loggers):
-                self._dump_config()
                 callback.recipe = self.config_dump
             if type(callback) in (RichProgressBar, TQDMProgressBar):  # Lightning's defaults
                 chosen = [type(c) for c in self._get(self.config_init, "trainer").callbacks or ()]
