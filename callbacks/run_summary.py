@@ -1,6 +1,8 @@
 """A summary of a run, in a few lines at its end."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
@@ -42,12 +44,16 @@ class RunSummary(Callback):
         table = Table(title=f"Summary of {stage}", title_justify="left", show_header=False)
         table.add_column()
         table.add_column(overflow="fold")
-        for what, value in _lines(trainer, module, prefixes):
+        for what, value in summary_lines(trainer, module, prefixes):
             table.add_row(what, value)
         Console().print(table)
+        checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        if checkpoint and trainer.state.fn == TrainerFn.FITTING:
+            print(f"checkpoint: {_from_here(checkpoint)}")  # on a line of its own, so that it can be copied
 
 
-def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """What the summary says of a run: names and values as texts; metrics are those with these prefixes."""
     parties = module.roster.parties
     yield "protocol", f"{type(module).__name__} with {type(module.aggregator).__name__}, {parties} parties"
     for name, value in sorted(trainer.callback_metrics.items()):
@@ -87,9 +93,11 @@ def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> It
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged
-    checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
-    if checkpoint and trainer.state.fn == TrainerFn.FITTING:
-        yield "checkpoint", checkpoint
+
+
+def _from_here(path: str) -> str:
+    """The path from the current folder, or the path itself if it is elsewhere."""
+    return os.path.relpath(path) if Path(path).is_absolute() and Path(path).is_relative_to(Path.cwd()) else path
 
 
 def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:

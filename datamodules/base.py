@@ -11,8 +11,8 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted, TrainedIds
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
 from .batched import BatchedDataModule
 from .partitioners.groups import find_holders, find_label_holders
@@ -91,6 +91,10 @@ class VerticalDataModule(BatchedDataModule, ABC):
         pin_memory: bool = False,
     ) -> None:
         super().__init__(batch_size, seed, drop_last, num_workers, pin_memory)
+        if not isinstance(partitioner, Partitioner | None):
+            raise ConfigurationError(
+                f"partitioner must be a Partitioner, such as ContiguousColumns(4); got {partitioner!r}"
+            )
         usual = self.default_partitioner()
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
         self.normaliser = (normaliser or self.default_normaliser()).within(self.known_bounds, type(self).__name__)

@@ -3,26 +3,26 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lightning_vfl.types import VerticalBatch
-
 if TYPE_CHECKING:
     from lightning_vfl.protocols.asynchronous import AsyncVFL
     from lightning_vfl.protocols.base import VFLModule
     from lightning_vfl.protocols.cascade import CascadeVFL
     from lightning_vfl.protocols.decoupled import DecoupledVFL
     from lightning_vfl.protocols.split import SplitVFL
+    from lightning_vfl.types import VerticalBatch
 
 __all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
 
 __version__ = "0.1.0"
 
-# Protocols pull in `lightning` (3.5 s); aggregators, field and privacy must stay importable without that cost.
+# Protocols import `lightning` (3.5 s), and the batch imports `torch` (1 s); other parts must not take that time.
 _LAZY = {
     "AsyncVFL": "lightning_vfl.protocols.asynchronous",
     "CascadeVFL": "lightning_vfl.protocols.cascade",
     "DecoupledVFL": "lightning_vfl.protocols.decoupled",
     "SplitVFL": "lightning_vfl.protocols.split",
     "VFLModule": "lightning_vfl.protocols.base",
+    "VerticalBatch": "lightning_vfl.types",
 }
 
 

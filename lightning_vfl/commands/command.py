@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from lightning.pytorch.cli import LightningArgumentParser
-
 if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningArgumentParser
+
     from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
@@ -22,7 +22,7 @@ class Command(ABC):
         self.name = name
 
     @abstractmethod
-    def parser(self, cli: "VFLCLI") -> LightningArgumentParser:
+    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
         """The options.
 
         Args:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_vfl.commands.optimizers import ALIASES
 from lightning_vfl.commands.suggestions import unknown_class, unknown_setting
-from lightning_vfl.commands.table import COMMANDS
+from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import ConfigurationError, nearest
 
 
@@ -63,8 +64,24 @@ def one_line(error: ParserError) -> str:
     return " ".join(lines[:2]) if error.keys else (lines[0] if lines else "the arguments cannot be read")
 
 
+def missing_package(error: Exception) -> str | None:
+    """The line for a package that is needed to build what a recipe names, and that is not installed."""
+    needed = re.search(r"Requirement '([^']+)' not met", str(error))
+    if needed is None:
+        return None
+    package = re.split(r"[<>=!~ \[]", needed[1])[0]
+    return f"the package {package} is needed and not installed; pip install '{needed[1]}'"
+
+
+def cause_of(error: Exception) -> str:
+    """The cause of an error in building what a recipe names, on one line."""
+    text = " ".join(str(error).split())
+    inner = re.search(r".*Problem with given class_path '[^']+': (.+?)(?: - Expected a | Given value type: |$)", text)
+    return inner[1] if inner else text
+
+
 def _command(found: re.Match[str], error: ParserError) -> str:
-    return f"unknown command '{found[1]}'; {nearest(found[1], COMMANDS)}"
+    return unknown_command(found[1])
 
 
 def _no_command(found: re.Match[str], error: ParserError) -> str:
@@ -73,6 +90,14 @@ def _no_command(found: re.Match[str], error: ParserError) -> str:
 
 def _unknown_setting(found: re.Match[str], error: ParserError) -> str:
     return error.where + unknown_setting(found[1], error.classes[-1] if error.classes else None)
+
+
+def _unknown_setting_of_made(found: re.Match[str], error: ParserError) -> str:
+    """The error for what the model makes itself, such as the optimiser: without a class, the parser names the base."""
+    base, setting, path = found.groups()
+    if path.rpartition(".")[2] == base:
+        return f"{error.where}'{setting}' is set, but no class is; name the class first (--{error.keys} CLASS)"
+    return error.where + unknown_setting(setting, path)
 
 
 def _unknown_class(found: re.Match[str], error: ParserError) -> str:
@@ -95,13 +120,24 @@ def _unknown_option(found: re.Match[str], error: ParserError) -> str:
     given = found[1].strip()
     if not given.startswith("-"):
         return f"unexpected argument {given}; see --help"
-    return f"unknown option {given}; {nearest(re.split(r'[= ]', given)[0], error.options, 'see --help')}"
+    return f"unknown option {given}; {nearest(re.split(r'[= ]', given)[0], [*error.options, *ALIASES], 'see --help')}"
 
 
 def _none_of_words(found: re.Match[str], error: ParserError) -> str | None:
     if any("typing.Literal" in kinds for kinds in error.subtypes):
         return None  # the value could also have been something else, see _none_of_several
     return f"{error.where}'{found[2].strip()}' is none of {found[1].replace(chr(39), '')}"
+
+
+def _no_collection(found: re.Match[str], error: ParserError) -> str:
+    value = found[2].strip()
+    wanted = f"a list; write [{value}]" if found[1] == "Sequence" else f"a mapping; write {{NAME: {value}}}"
+    return f"{error.where}{value} is given, but the setting is {wanted}"
+
+
+def _no_module(found: re.Match[str], error: ParserError) -> str:
+    where = "neither installed nor in the current folder"
+    return f"{error.where}the module {found[1]} is {where}; correct the name, or install its package"
 
 
 def _as_it_is(found: re.Match[str], error: ParserError) -> str:
@@ -111,6 +147,11 @@ def _as_it_is(found: re.Match[str], error: ParserError) -> str:
 _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], ...] = (
     (r"invalid choice: '([^']+)'", _command),
     (r'expected "subcommand" to be one of .+ not provided', _no_command),
+    (
+        r"(\w+)\] expects a function or a callable class: Option '([^']+)' is not accepted\. Got value: "
+        r"Namespace\(.*?class_path='([^']+)'",
+        _unknown_setting_of_made,
+    ),
     (r"Option '([^']+)' is not accepted", _unknown_setting),
     (r"Group '[^']*' does not accept (?:nested key|option) '([^']+)'", _unknown_setting),
     (r"Expected a dot import path string: (\S+)", _unknown_class),
@@ -118,9 +159,14 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
     (r"the following arguments are required: (.+)", _required),
     (r"[Uu]nrecognized arguments: (.+)", _unknown_option),
     (r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: (.+)", _none_of_words),
+    (
+        r'Parser key "[^"]+":\s+Expected a <class \'collections\.abc\.(Sequence|Mapping)\'>\. Got value: (.+)',
+        _no_collection,
+    ),
+    (r"No module named '([^']+)'", _no_module),
     (r"(Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)", _as_it_is),
     (r"(Multiple subclasses with name .+)", _as_it_is),
-    (r"((?:Unable to import|No module named|module '\S+' has no attribute|cannot import) ?.+)", _as_it_is),
+    (r"((?:Unable to import|module '\S+' has no attribute|cannot import) ?.+)", _as_it_is),
 )
 
 

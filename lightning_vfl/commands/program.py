@@ -1,22 +1,33 @@
-"""Run the command line; whatever ends it is told in one line."""
+"""Run a command; whatever ends it is told in one line."""
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback
 
 from lightning_vfl.commands.allocator import keep_freed_memory
-from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.parse_errors import UsageError, cause_of, missing_package
 from lightning_vfl.commands.quiet import hide_useless_warnings
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 
 
+class CommandFailed(RuntimeError):
+    """A command that has said itself why it failed, for example a study some of whose runs have failed.
+
+    Args:
+        status: the exit status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the command ended with status {status}; the lines above say why")
+        self.status = status
+
+
 def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -> VFLCLI:
-    """Run a command.
+    """Run a command from Python or a notebook.
 
     Args:
         args: arguments of ``lightning-vfl``; default: those of the process.
@@ -26,8 +37,9 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
         The command line; of a command that builds a recipe, it has the ``trainer``, ``model`` and ``datamodule``.
 
     Raises:
-        SystemExit: with status 2 for arguments or a recipe that cannot be read, 1 for what cannot be run, after ONE
-            line on standard error that names the fix; with the status of a study whose runs have failed.
+        UsageError: for arguments or a recipe that cannot be read. The message is one line, as are the following.
+        ConfigurationError: for what cannot be run.
+        CommandFailed: if the command ends with a status other than 0.
     """
     keep_freed_memory()
     hide_useless_warnings()
@@ -35,17 +47,43 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
         cli = VFLCLI(sys.argv[1:] if args is None else args, callbacks)
         status = cli.command.run(cli)
     except UsageError as error:
-        _fail(error, status=2)
+        raise UsageError(_on_one_line(error)) from None
     except (ConfigurationError, MisconfigurationException) as error:
-        _fail(error, status=1)
-    except (ValueError, RuntimeError, OSError) as error:
-        cause = _configuration_error(error)
-        if cause is None and os.environ.get("LIGHTNING_VFL_TRACEBACK"):
+        raise ConfigurationError(_on_one_line(error)) from None
+    except CommandFailed:
+        raise
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        told = _configuration_error(error) or missing_package(error)
+        if told is not None:
+            raise ConfigurationError(_on_one_line(told)) from None
+        if os.environ.get("LIGHTNING_VFL_TRACEBACK"):
             raise
-        _fail(cause or error, 1, "" if cause else f" ({type(error).__name__}; LIGHTNING_VFL_TRACEBACK=1 shows where)")
+        where = f"({type(error).__name__}; LIGHTNING_VFL_TRACEBACK=1 shows where)"
+        raise ConfigurationError(f"{cause_of(error)} {where}") from error
     if status:
-        raise SystemExit(status)
+        raise CommandFailed(status)
     return cli
+
+
+def run_or_exit(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -> VFLCLI:
+    """As ``run``, for a process of its own: an error is one line on standard error and an exit status.
+
+    The current folder is searched for classes of one's own, after the installed packages.
+
+    Raises:
+        SystemExit: with status 2 for arguments or a recipe that cannot be read, 1 for what cannot be run; with the
+            status of the command if it is not 0.
+    """
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())
+    try:
+        return run(args, callbacks)
+    except CommandFailed as failed:
+        status = failed.status
+    except ConfigurationError as error:
+        print(f"lightning-vfl: error: {error}", file=sys.stderr)
+        status = 2 if isinstance(error, UsageError) else 1
+    raise SystemExit(status)
 
 
 def check(args: Sequence[str]) -> None:
@@ -64,6 +102,5 @@ def _configuration_error(error: BaseException | None) -> ConfigurationError | No
     return error
 
 
-def _fail(error: Exception, status: int, hint: str = "") -> NoReturn:
-    print(f"lightning-vfl: error: {' '.join(str(error).split())}{hint}", file=sys.stderr)
-    raise SystemExit(status)
+def _on_one_line(error: Exception | str) -> str:
+    return " ".join(str(error).split())

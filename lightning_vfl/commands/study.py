@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,7 +93,7 @@ def _study(study: Study, runs: Sequence[Run], out: Path, means: Means) -> int:
         todo = [run for run, state in zip(runs, states, strict=True) if not state]
         todo.sort(key=lambda run: study.seeds.index(run.seed))  # every line has its first seed early
         if todo:
-            carry_out(todo, program.run, means, str(out / ".lock"), console)
+            carry_out(todo, program.run_or_exit, means, str(out / ".lock"), console)
     done = [run for run in runs if tables.is_finished(run)]
     failed = [run for run in runs if run not in done]
     for run in failed:
@@ -101,6 +102,8 @@ def _study(study: Study, runs: Sequence[Run], out: Path, means: Means) -> int:
         table = tables.collect(done, study)
         tables.write(table, out, "table")
         print_files([out / "table.parquet", *report(table, study, out)])
+        for line in tables.unmeasured(tables.collect(done, replace(study, metrics=())), study):
+            print(f"lightning-vfl: {line}", file=sys.stderr)
     if failed:
         end = "the same command tries them again"
         print(f"lightning-vfl: error: {len(failed)} of {len(runs)} runs failed; {end}", file=sys.stderr)

@@ -26,16 +26,18 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     if class_path is None:
         return f"'{setting}' is not a setting; see --help"
     module, _, name = class_path.rpartition(".")
-    settings = _settings(getattr(import_module(module), name))
+    settings = settings_of(getattr(import_module(module), name))
     foreign, reason = _NO_PLACE.get(name, ((), ""))
-    if setting.split(".")[0] in foreign:
+    if setting in ("lr", "learning_rate") and "optimizer" in settings:
+        hint = "the optimiser has it; write --model.optimizer.lr"
+    elif setting.split(".")[0] in foreign:
         hint = reason
     else:
-        hint = nearest(setting, settings)
+        hint = nearest(setting, settings) if settings else "it has no settings"
     return f"'{setting}' is not a setting of {name}; {hint}"
 
 
-def _settings(kind: type) -> list[str]:
+def settings_of(kind: type) -> list[str]:
     """The settings of a class, including those that it passes on to its base class."""
     names: dict[str, None] = {}
     for owner in kind.__mro__ if isinstance(kind, type) else (kind,):

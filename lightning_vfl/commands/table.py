@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.errors import nearest
+
+if TYPE_CHECKING:
+    from lightning_vfl.commands.command import Command
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class Entry:
     path: str
     about: str
 
-    def load(self, name: str) -> Command:
+    def load(self, name: str) -> "Command":
         """The command itself."""
         module, _, kind = self.path.partition(".")
         command: Command = getattr(import_module(f"lightning_vfl.commands.{module}"), kind)(name)
@@ -32,6 +36,13 @@ COMMANDS = {
     "predict": Entry("training.TrainerCommand", "Write the predictions of a trained model to a file."),
     "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),
     "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
+    "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),
     "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training."),
     "keys": Entry("keys.KeysCommand", "Generate identity keys for the parties."),
+    "list": Entry("recipe_list.ListCommand", "List the packaged recipes, with a line for each."),
 }
+
+
+def unknown_command(word: str) -> str:
+    """The error for a word that is no sub-command."""
+    return f"unknown command '{word}'; {nearest(word, COMMANDS)}"

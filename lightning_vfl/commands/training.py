@@ -16,7 +16,8 @@ class TrainerCommand(Command):
     def run(self, cli: VFLCLI) -> int:
         if self.name != "fit" and cli.given.ckpt_path is None:
             raise ConfigurationError(
-                f"{self.name} needs a trained model; give --ckpt_path FILE, which the summary of fit names"
+                f"{self.name} needs a trained model; give --ckpt_path FILE, which the summary of fit names, or best or "
+                "last, of the newest run"
             )
         cli.build().run_trainer()
         return 0

@@ -3,10 +3,9 @@
 from argparse import ArgumentError
 from collections.abc import Sequence
 from functools import cached_property
-from pickle import UnpicklingError
+from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from jsonargparse import Namespace, get_loader, set_loader
 from lightning.pytorch import Callback, Trainer
@@ -14,23 +13,24 @@ from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_vfl import __version__
-from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunRecord, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks.logger_records import records_of
+from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
-from lightning_vfl.commands.recipes import expand_arguments, with_full_paths
+from lightning_vfl.commands.readable import make_readable
+from lightning_vfl.commands.recipes import expand_arguments, model_first, with_full_paths
+from lightning_vfl.commands.run_config import RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.datamodules import VerticalDataModule
-from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.loading import fitted_in
 
-_ABOUT = (
-    "Vertical federated learning. A run is described by recipes that overlay: --config data/digits --config "
-    "protocol/mean."
-)
-_NAMED = ("best", "last", "hpc", "registry")  # what the trainer finds itself
-_MORE = "lightning-vfl COMMAND --help lists the options of a command."
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
+
+
+RUNS = "runs"  # the default folder of runs; a logger that has it writes into trainer.default_root_dir
 
 
 class VFLCLI(LightningCLI):
@@ -58,14 +58,15 @@ class VFLCLI(LightningCLI):
             subclass_mode_data=True,
             seed_everything_default=0,
             auto_configure_optimizers=False,  # the module makes the optimiser, so that checkpoints rebuild it
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=None,  # RunConfig is ours, see _instantiate_trainer
             trainer_defaults={
                 "max_epochs": 20,  # Lightning's default is 1000
-                "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "runs"}},
+                "default_root_dir": RUNS,
+                "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": RUNS}},
                 "callbacks": list(callbacks),
             },
-            parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": _ABOUT},
-            args=expand_arguments(arguments),
+            parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": ABOUT},
+            args=model_first(expand_arguments(arguments)),
         )
 
     @cached_property
@@ -86,13 +87,16 @@ class VFLCLI(LightningCLI):
 
     def recipe_parser(self) -> LightningArgumentParser:
         """A parser of recipes: --config, and every setting of trainer, model, data and the callbacks of each run."""
-        parser = self.init_parser(description="", **_PARSER)
+        parser = self.init_parser(description="", add_help=False, **_PARSER)
         self._add_arguments(parser)
+        make_readable(parser)
         return parser
 
     def trainer_parser(self, method: str) -> LightningArgumentParser:
         """A parser of recipes and of the arguments that a method of the trainer takes."""
-        return self._prepare_subcommand_parser(Trainer, method, description="", **_PARSER)
+        parser = self._prepare_subcommand_parser(Trainer, method, description="", add_help=False, **_PARSER)
+        make_readable(parser)
+        return parser
 
     def build(self) -> "VFLCLI":
         """Make ``trainer``, ``model`` and ``datamodule`` of the recipe; run nothing.
@@ -100,17 +104,51 @@ class VFLCLI(LightningCLI):
         Raises:
             ConfigurationError: for settings that do not fit together, and for a checkpoint that is none.
         """
-        self._check_checkpoint()
+        self._find_checkpoint()
         super()._set_seed()
+        self._dump_config()
+        for logger in self._loggers():
+            logger["init_args"]["save_dir"] = self._folder_of(logger)
         super().instantiate_classes()
         path = self.given.get("ckpt_path")
-        if path is not None and path not in _NAMED:
+        if path is not None and Path(path).is_file():  # not hpc or registry, which the trainer finds itself
             self.model.fitted = fitted_in(str(path), required=self.command.name != "fit")
         return self
 
     def run_trainer(self) -> None:
-        """Call the method of the trainer that is named like the sub-command."""
+        """Call the method of the trainer that is named like the sub-command, in a folder of its own."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
+            if isinstance(callback, RunConfig):
+                callback.take_folder(self.trainer)
         super()._run_subcommand(self.command.name)
+
+    def _loggers(self) -> list[Namespace]:
+        """The loggers of the recipe that have a ``save_dir``."""
+        loggers = self.given.trainer.logger
+        loggers = loggers if isinstance(loggers, list) else [loggers]
+        return [one for one in loggers if isinstance(one, Namespace) and one.get("init_args.save_dir") is not None]
+
+    def _folder_of(self, logger: Namespace) -> str:
+        """The ``save_dir`` of a logger; the default follows ``trainer.default_root_dir``."""
+        folder = logger["init_args"]["save_dir"]
+        return self.given.trainer.default_root_dir or RUNS if folder == RUNS else folder
+
+    def _find_checkpoint(self) -> None:
+        """Replace ``best``, ``last`` and the folder of a run by the checkpoint that is meant, before anything is built.
+
+        The recipe decides what is built; the loaded module is compared with the checkpoint in
+        ``VFLModule.on_load_checkpoint``.
+        """
+        given, name = self.given.get("ckpt_path"), self.command.name
+        fitted = name in ("validate", "test", "predict")
+        kept = ("hpc", "registry") if fitted else ("hpc", "registry", "best", "last")  # a fit resumes its own last one
+        if given is None or str(given).partition(":")[0] in kept:
+            return
+        roots = [
+            Path(self.given.trainer.default_root_dir or RUNS),
+            *(Path(self._folder_of(one)) for one in self._loggers()),
+        ]
+        self.given["ckpt_path"] = find_checkpoint(str(given), roots, Pick.BEST if fitted else Pick.LAST)
 
     # LightningCLI's constructor parses, builds and runs. Its steps behind parsing are put off:
 
@@ -136,7 +174,7 @@ class VFLCLI(LightningCLI):
         """All commands, in place of LightningCLI's four."""
         parser.add_argument("-V", "--version", action="version", version=f"%(prog)s {__version__}")
         self._subcommand_parsers = {}
-        commands = parser.add_subcommands(title="commands", metavar="COMMAND", description=_MORE)
+        commands = parser.add_subcommands(title="commands", metavar="COMMAND", description=MORE)
         for name, entry in COMMANDS.items():
             one = entry.load(name).parser(self) if self._is_called(name) else self.empty_parser()
             one.description = one.description or entry.about
@@ -148,8 +186,10 @@ class VFLCLI(LightningCLI):
         return self._first == name or self._first.partition("=")[0] in ("-c", "--config")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The summary at the end and the file of predictions, which every run has."""
+        """What every run has: the summary, the records for loggers and for the report, and the file of predictions."""
+        parser.add_lightning_class_args(ExperimentRecord, "experiment")
         parser.add_lightning_class_args(RunSummary, "summary")
+        parser.add_lightning_class_args(RunRecord, "record")
         parser.add_lightning_class_args(PredictionWriter, "predictions")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -163,31 +203,24 @@ class VFLCLI(LightningCLI):
                 message = f"unrecognized arguments: {self._first}"  # argparse takes its value for the command
             raise UsageError(one_line(ParserError(message, options))) from None
 
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        """With the callback that writes the settings into the folder of the run; a trial run has no folder."""
+        if not config.get("fast_dev_run"):
+            header = "".join(f"# {line}\n" for line in self.parser.dump_header or ())
+            text = header + yaml.safe_dump(self.config_dump, sort_keys=False, allow_unicode=True)
+            callbacks = [*callbacks, RunConfig(text)]
+        return super()._instantiate_trainer(config, callbacks)
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """With a progress bar that is refreshed every 20th round, unless the recipe has one of its own."""
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
         for position, callback in enumerate(callbacks):
+            if isinstance(callback, ExperimentRecord) and records_of(trainer.loggers):
+                self._dump_config()
+                callback.recipe = self.config_dump
             if type(callback) in (RichProgressBar, TQDMProgressBar):  # Lightning's defaults
                 chosen = [type(c) for c in self._get(self.config_init, "trainer").callbacks or ()]
                 if type(callback) not in chosen:
                     callbacks[position] = SparseProgressBar()
         return trainer
-
-    def _check_checkpoint(self) -> None:
-        """Refuse a checkpoint that is none, before anything is built.
-
-        The recipe decides what is built; the loaded module is compared with the checkpoint in
-        ``VFLModule.on_load_checkpoint``.
-        """
-        path = self.given.get("ckpt_path")
-        if path is None or path in _NAMED:
-            return
-        try:
-            known = "pytorch-lightning_version" in torch.load(path, weights_only=True, map_location="cpu")
-        except FileNotFoundError:
-            raise ConfigurationError(f"--ckpt_path {path}: no such file; give the .ckpt that fit has written") from None
-        except (OSError, RuntimeError, LookupError, TypeError, UnpicklingError):
-            known = False
-        if not known:
-            raise ConfigurationError(f"--ckpt_path {path} is no checkpoint; give the .ckpt that fit has written")

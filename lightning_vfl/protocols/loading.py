@@ -10,8 +10,8 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.trained.fitted import Fitted
 
 BOOKS = "lightning_vfl"  # keys in a checkpoint: what the protocol has counted, and what its parties have fitted
 FITTED = "lightning_vfl_fitted"

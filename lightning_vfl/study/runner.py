@@ -53,7 +53,7 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
 
     Args:
         runs: in the order in which they are started.
-        command_line: carries out the arguments of a run; ``lightning_vfl.commands.program.run``.
+        command_line: carries out the arguments of a run; ``lightning_vfl.commands.program.run_or_exit``.
         means: processes and threads.
         lock: file that this process holds locked as long as it lives.
         console: to draw the progress bar on.

@@ -18,7 +18,7 @@ from lightning_vfl.study.grid import Run
 from lightning_vfl.study.table import write_result
 
 CommandLine = Callable[[Sequence[str], Sequence[Callback]], Any]
-"""``lightning_vfl.commands.program.run``, given as an argument: the commands import this package, not the other way."""
+"""``lightning_vfl.commands.program.run_or_exit``, as an argument: the commands import this package, not the reverse."""
 
 Outcome = Literal["finished", "failed"]
 
@@ -31,6 +31,7 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     run.under_way.touch()
+    (run.folder / "config.yaml").unlink(missing_ok=True)  # of an earlier try; the folder is this run's own
     torch.set_num_threads(threads)
     outcome: Outcome = "finished"
     with _logged(run.log) as log:

@@ -39,8 +39,10 @@ def messages_fit_their_legs(subject: Subject) -> None:
     downlink = wire.downlink(len(ROWS), server.widths, server.roster)
     answer = wire.server_side().answer(torch.ones_like(decoded.value), decoded, server)
     _fits(answer, (downlink.kind, downlink.to), ())
-    told, members = answer.receivers, server.roll.included_parties
-    require(told == members, f"the answer has pieces for the parties {told}; the included parties are {members}")
+    receivers, members = answer.receivers, server.roll.included_parties
+    require(
+        receivers == members, f"the answer has pieces for the parties {receivers}; the included parties are {members}"
+    )
     _sized(answer, [piece.numel() for piece in answer.pieces], downlink.elements, downlink.bits)
 
 

@@ -1,10 +1,14 @@
 """What a user gets wrong ends in ONE line that names the fix, and exit status 1 or 2."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_vfl.cli import main
+from lightning_vfl.cli import main, run
+from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.errors import ConfigurationError
 
 GOOD = ["--config", "data/digits", "--config", "protocol/mean", "--trainer.accelerator", "cpu"]
 
@@ -41,6 +45,19 @@ def empty_folder(tmp_path, monkeypatch):
         (["--trainer.accumulate_grad_batches", "2"], 1, "raise batch_size instead"),
         (["--config", "protocol/meen"], 1, "no packaged recipe of that name; did you mean protocol/mean"),
         (["--ckpt_path", "gone.ckpt"], 1, "gone.ckpt: no such file"),
+        (["--trainer.accelerator", "tpu"], 1, "torch_xla is needed and not installed; pip install 'torch_xla>=1.13'"),
+        (
+            ["--trainer.logger", "neptune.Run"],
+            2,
+            "--trainer.logger: the module neptune is neither installed nor in the",
+        ),
+        (
+            ["--model.aggregator", "my_project.Own"],
+            2,
+            "model.aggregator: the module my_project is neither installed nor",
+        ),
+        (["--model.bottom_of", "3"], 2, "model.bottom_of: 3 is none of"),
+        (["--data.partitioner", "NamedColumns", "--data.partitioner.columns", "a"], 2, "columns: a is given, but the"),
         (["--predictions.path", "p.txt"], 1, "need a .csv or .parquet file; got 'p.txt'"),
     ],
 )
@@ -48,6 +65,42 @@ def test_one_line_names_the_fix(more, status, message, capsys):
     code, line = complaint(["fit", *GOOD, *more], capsys)
     assert message in line
     assert code == status
+
+
+def test_a_logger_whose_package_is_missing_is_one_line(monkeypatch, capsys):
+    loggers = sys.modules["lightning.pytorch.loggers.mlflow"]
+    monkeypatch.setattr(loggers, "_MLFLOW_AVAILABLE", loggers.RequirementCache("mlflow>=9999"))
+    code, line = complaint(["fit", *GOOD, "--trainer.logger", "lightning.pytorch.loggers.MLFlowLogger"], capsys)
+    assert (code, line) == (1, "the package mlflow is needed and not installed; pip install 'mlflow>=9999'")
+
+
+def test_one_value_for_a_list_is_told_how_to_write_it(capsys):
+    table = ["--data", "CSVTables", "--data.tables", "{a: a.csv}", "--data.label_party=a", "--data.label_column=y"]
+    code, line = complaint(["fit", "--config", "protocol/mean", *table, "--data.categorical", "bank_1"], capsys)
+    assert (code, line) == (2, "data.categorical: bank_1 is given, but the setting is a list; write [bank_1]")
+
+
+def test_the_program_finds_classes_in_the_current_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (tmp_path / "my_own_project.py").write_text("from lightning_vfl.aggregators import Mean as Average")
+    options = ["--model.aggregator", "my_own_project.Average", "--print_config"]
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", *GOOD, *options])
+    assert stop.value.code == 0
+    assert "class_path: my_own_project.Average" in capsys.readouterr().out
+    assert sys.path[-1] == str(tmp_path)  # installed packages come first
+
+
+def test_in_python_the_line_is_an_exception(capsys):
+    with pytest.raises(UsageError, match=r"'widht' is not a setting of SplitVFL; did you mean width") as told:
+        run(["fit", *GOOD, "--model.widht", "3"])
+    assert "\n" not in str(told.value)
+    with pytest.raises(ConfigurationError, match=r"^width must be at least 1; got 0"):
+        run(["fit", *GOOD, "--model.width", "0"])
+    with pytest.raises(ConfigurationError, match="the package torch_xla is needed") as told:
+        run(["fit", *GOOD, "--trainer.accelerator", "tpu"])
+    assert not isinstance(told.value, UsageError)
+    assert capsys.readouterr().err.count("lightning-vfl: error") == 0
 
 
 @pytest.mark.parametrize(
@@ -64,7 +117,7 @@ def test_one_line_names_the_fix(more, status, message, capsys):
         (["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/loss"], "DuringPhase"),
         pytest.param(
             ["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"],
-            "nothing to count with",
+            "needs an aggregator that accounts for privacy",
             marks=pytest.mark.slow,
         ),
     ],
@@ -78,7 +131,7 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
     ("arguments", "message"),
     [
         (["fitt"], "unknown command 'fitt'; did you mean fit?"),
-        ([], "no command is given; give one of fit, validate, test, predict, study, plot, privacy, keys"),
+        ([], "no command is given; give one of fit, validate, test, predict, study, plot, report, privacy, keys"),
         (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
         (["fit", "data/digits"], "unexpected argument data/digits"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),

@@ -10,6 +10,10 @@ import torch
 FOLDER = Path(__file__).parents[2] / "examples"
 LINES = {  # the most lines of a file
     "split": 40,
+    "images": 40,
+    "multi_view": 40,
+    "compare_policies": 45,
+    "privacy_budget": 45,
     "asynchronous": 40,
     "decoupled": 40,
     "cascade": 40,
@@ -21,6 +25,7 @@ LINES = {  # the most lines of a file
     "own_protocol": 30,
     "own_wire": 65,
 }
+SLOW = ("compare_policies", "images", "privacy_budget")  # a second each
 
 
 def test_every_example_is_listed_and_short():
@@ -30,7 +35,7 @@ def test_every_example_is_listed_and_short():
 
 
 @pytest.mark.filterwarnings("ignore:.*`enable_progress_bar=True`.*:UserWarning")
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in LINES])
 def test_an_example_trains(name, tmp_path, monkeypatch):
     """As ``python examples/NAME.py``; the accuracy is that of the last ``trainer.test``."""
     monkeypatch.chdir(tmp_path)
@@ -46,5 +51,5 @@ def test_an_example_trains(name, tmp_path, monkeypatch):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
-    assert found[-1]["test/accuracy"] > 0.85
+    assert found[-1]["test/accuracy"] > (0.7 if name == "privacy_budget" else 0.85)
     assert not list(tmp_path.iterdir())

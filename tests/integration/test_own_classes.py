@@ -11,7 +11,7 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.rounds.exchange import Exchange, open_round
-from lightning_vfl.testing import check_aggregator
+from lightning_vfl.testing import check_aggregator, check_datamodule, check_protocol
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, trainer
@@ -47,6 +47,12 @@ def test_the_aggregator(tmp_path, trim):
 )
 def test_the_laws_of_aggregators(example, name, settings):
     check_aggregator(own(example, name)(), **settings)
+
+
+def test_the_laws_of_protocols_and_data_sets():
+    committee = own("protocol", "Committee")
+    check_protocol(lambda: committee(Mean(), width=5, seed=0))
+    check_datamodule(own("data_set", "Wine"))
 
 
 def masked_round(made, h):

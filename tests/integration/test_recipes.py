@@ -9,6 +9,7 @@ import torch
 
 from lightning_vfl.cli import run
 from lightning_vfl.configs import packaged
+from lightning_vfl.errors import ConfigurationError
 from tests.unit.datamodules import miniature
 
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
@@ -139,13 +140,14 @@ def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, tmp_path):
     assert fit_then_test(arguments, tmp_path).model.privacy.epsilon() > 0
 
 
-def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path, capsys):
+def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path):
     arguments = [*of("data/bank_marketing", tmp_path), "--config", "protocol/mean", *SHORT]
     assert run(["fit", *arguments]).datamodule.party_shapes == ((57,), (3,), (20,))
     (path,) = tmp_path.rglob("*.ckpt")
-    with pytest.raises(SystemExit):
+    with pytest.raises(
+        ConfigurationError, match=r"on BankMarketing with test_share = 0\.2, these data have 0\.5; give"
+    ):
         run(["test", *arguments, "--data.test_share", "0.5", "--ckpt_path", str(path)])
-    assert "on BankMarketing with test_share = 0.2, these data have 0.5; give the same" in capsys.readouterr().err
 
 
 OTHERS = (["protocol/cvfl", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"])

@@ -1,6 +1,5 @@
 """Charging the records of a training: open the ledger before the fit, and charge every round."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.accounts.single_records import refuse_shared_statistics
+from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Stage, VerticalBatch
 
@@ -94,12 +94,8 @@ def _ledger_folder(trainer: Any) -> Path | None:
     """The folder that contains the folder of checkpoints; None if Lightning keeps no files."""
     if trainer.fast_dev_run:
         return None
-    folder: Any = trainer.default_root_dir
-    if trainer.loggers:
-        logger = trainer.loggers[0]
-        version = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
-        folder = os.path.join(logger.save_dir or folder, str(logger.name), version)
-    if "://" in str(folder):
+    folder = run_folder(trainer)
+    if "://" in folder:
         raise ConfigurationError(
             f"the privacy ledger must be in a local folder; got {folder}; give the trainer a local default_root_dir "
             "and a logger with a local save_dir"

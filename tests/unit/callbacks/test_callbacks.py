@@ -46,6 +46,17 @@ def test_summary_names_what_was_trained_and_sent(tmp_path, capsys):
     assert printed.count("Summary of") == 3
 
 
+def test_the_checkpoint_is_printed_whole_at_any_width(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    t = trainer(
+        tmp_path / "a_long_name_of_a_folder" / "and_another", callbacks=[RunSummary()], enable_checkpointing=True
+    )
+    t.fit(split(), datamodule=Blobs(batch_size=10))
+    printed = [line for line in capsys.readouterr().out.splitlines() if ".ckpt" in line]
+    assert printed == [f"checkpoint: {t.checkpoint_callback.best_model_path}"]
+    assert len(printed[0]) > 80
+
+
 def test_summary_can_be_silenced(tmp_path, capsys):
     trainer(tmp_path, callbacks=[RunSummary(enabled=False)]).fit(split(), datamodule=Blobs(batch_size=10))
     assert "Summary" not in capsys.readouterr().out

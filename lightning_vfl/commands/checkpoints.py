@@ -1,0 +1,87 @@
+"""The checkpoint that ``--ckpt_path`` names: a file, the folder of a run, or the best or last one of the newest run."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from lightning_vfl.errors import ConfigurationError
+
+_DEPTH = 3  # folders between a root and its checkpoints: NAME/VERSION/checkpoints
+
+
+class Pick(StrEnum):
+    """Which checkpoint of a run is meant."""
+
+    BEST = "best"
+    LAST = "last"
+
+
+def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BEST) -> str:
+    """The path of the checkpoint that is meant.
+
+    Args:
+        given: a file; the folder of a run; ``best`` or ``last``: of the run below ``roots`` that was saved last.
+        roots: folders of runs.
+        of_folder: which checkpoint of a run is meant if its folder is given.
+
+    Raises:
+        ConfigurationError: if there is no such checkpoint, or the file is none.
+    """
+    if given in tuple(Pick):
+        return str(_pick(Pick(given), _newest_run(given, roots), given))
+    path = Path(given)
+    if path.is_dir():
+        return str(_pick(of_folder, _saved_in(path) or _saved_in(path / "checkpoints"), given))
+    if not path.is_file():
+        raise ConfigurationError(f"--ckpt_path {given}: no such file; give the .ckpt that fit has written")
+    _read(path)
+    return given
+
+
+def _saved_in(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the oldest first."""
+    return sorted(folder.glob("*.ckpt"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def _newest_run(given: str, roots: Iterable[Path]) -> list[Path]:
+    roots = list(dict.fromkeys(roots))
+    depths = ("*/" * depth for depth in range(_DEPTH + 1))
+    patterns = [f"{depth}*.ckpt" for depth in depths]
+    files = [path for root in roots for pattern in patterns for path in root.glob(pattern)]
+    if not files:
+        where = " or ".join(map(str, roots))
+        raise ConfigurationError(
+            f"--ckpt_path {given}: there is no checkpoint below {where}; give a .ckpt file, the folder of a run, or "
+            "the --trainer.default_root_dir of the fit"
+        )
+    return _saved_in(max(files, key=lambda path: path.stat().st_mtime_ns).parent)
+
+
+def _pick(pick: Pick, saved: list[Path], given: str) -> Path:
+    if not saved:
+        raise ConfigurationError(f"--ckpt_path {given}: the folder has no checkpoint; give the folder of a run of fit")
+    last = next((path for path in saved if path.name == "last.ckpt"), saved[-1])
+    states = _read(last).get("callbacks", {}).values()
+    if pick is Pick.LAST:
+        return last
+    names = {Path(state["best_model_path"]).name for state in states if state.get("best_model_path")}
+    best = [path for path in saved if path.name in names] or (saved if len(saved) == 1 else [])
+    if len(best) != 1:
+        found = ", ".join(str(path) for path in best or saved)
+        raise ConfigurationError(f"--ckpt_path {given}: which checkpoint is the best is not known; give one of {found}")
+    return best[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+        known = "pytorch-lightning_version" in checkpoint
+    except (OSError, RuntimeError, LookupError, TypeError, ValueError, UnpicklingError):
+        known = False
+    if not known:
+        raise ConfigurationError(f"--ckpt_path {path} is no checkpoint; give the .ckpt that fit has written")
+    return checkpoint

@@ -1,0 +1,71 @@
+"""Requests that are answered without torch and Lightning, whose imports take seconds."""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+
+from lightning_vfl import __version__
+from lightning_vfl.commands.completion import SHELLS, script
+from lightning_vfl.commands.recipe_list import KINDS, lines
+from lightning_vfl.commands.table import COMMANDS, unknown_command
+from lightning_vfl.errors import ConfigurationError, nearest
+
+ABOUT = (
+    "Vertical federated learning. A run is described by recipes that overlay: --config data/digits --config "
+    "protocol/mean."
+)
+MORE = "lightning-vfl COMMAND --help describes the options of a command."
+
+
+def answer(arguments: Sequence[str]) -> int | None:
+    """Answer a request for the version, the commands, the recipes or a completion script, and a mistyped command.
+
+    Returns:
+        The exit status; None if the arguments ask for something else, which is not answered here.
+    """
+    first, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
+    try:
+        match first.partition("=")[0]:
+            case "-V" | "--version":
+                print(f"lightning-vfl {__version__}")
+            case "-h" | "--help":
+                print(_help(), end="")
+            case "--print_completion":
+                print(script(_shell(first, rest)))
+            case "list" if not any(word.startswith("-") for word in rest):
+                print(*lines(_kind(rest)), sep="\n")
+            case word if word and not word.startswith("-") and word not in COMMANDS:
+                raise ConfigurationError(unknown_command(word))
+            case _:
+                return None
+    except ConfigurationError as error:
+        print(f"lightning-vfl: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _help() -> str:
+    parser = ArgumentParser("lightning-vfl", description=ABOUT)
+    add = parser.add_argument
+    add("-c", "--config", metavar="RECIPE", help="a recipe with a section for each command; then the command")
+    add("-V", "--version", action="store_true", help="print the version and exit")
+    add("--print_completion", choices=SHELLS, help="print the completion script of a shell and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", description=MORE)
+    for name, entry in COMMANDS.items():
+        commands.add_parser(name, help=entry.about)
+    return parser.format_help()
+
+
+def _shell(option: str, rest: Sequence[str]) -> str:
+    shell = option.partition("=")[2] or next(iter(rest), "")
+    if shell not in SHELLS:
+        raise ConfigurationError(f"--print_completion needs the name of a shell; give one of {', '.join(SHELLS)}")
+    return shell
+
+
+def _kind(rest: Sequence[str]) -> str | None:
+    if len(rest) > 1:
+        raise ConfigurationError(f"list takes one kind of recipe; got {' '.join(rest)}")
+    if rest and rest[0] not in KINDS:
+        raise ConfigurationError(f"list: there are no recipes of kind '{rest[0]}'; {nearest(rest[0], KINDS)}")
+    return next(iter(rest), None)

@@ -1,0 +1,99 @@
+"""A folder of its own for each run, with all its settings in ``config.yaml``."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain, count
+from pathlib import Path
+
+from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from lightning_vfl.protocols.run_folder import run_folder
+
+
+class RunConfig(Callback):
+    """Writes the settings of a run into the folder of its checkpoints; no file is ever overwritten.
+
+    Lightning's own callback writes into the folder that several runs share, unless the logger is that of CSV files or
+    TensorBoard.
+
+    Args:
+        text: the settings as YAML.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._saved = False
+
+    def take_folder(self, trainer: Trainer) -> None:
+        """Choose the run's folder, before the trainer starts.
+
+        Guarantee: two runs never have the same folder, also if they begin at the same moment, because folders and files
+            are created exclusively. A folder that is given as a logger's ``version`` is used as it is.
+        """
+        if not trainer.is_global_zero:  # other processes are told the folder by Lightning
+            return
+        taken: dict[str, int] = {}
+        for logger in trainer.loggers:
+            if (
+                isinstance(logger, CSVLogger | TensorBoardLogger)
+                and logger._version is None
+                and _is_local(logger.root_dir)
+            ):
+                if logger.root_dir not in taken:
+                    taken[logger.root_dir] = make_version(Path(logger.root_dir))
+                logger._version = taken[logger.root_dir]  # Lightning would count the folders, and two runs count alike
+        root = trainer.default_root_dir
+        if not trainer.loggers and _is_local(root):
+            try:
+                self._save(Path(root), ["config.yaml"])
+            except FileExistsError:  # another run is there
+                folder = Path(root) / f"version_{make_version(Path(root))}"
+                trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]  # set in Trainer.__init__
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._saved or not trainer.is_global_zero:
+            return
+        folder = run_folder(trainer)
+        names = chain(["config.yaml"], (f"config-v{number}.yaml" for number in count(1)))  # as Lightning's checkpoints
+        if _is_local(folder):
+            self._save(Path(folder), names)
+            return
+        files = get_filesystem(folder)
+        name = next(name for name in names if not files.exists(f"{folder}/{name}"))
+        with files.open(f"{folder}/{name}", "w") as file:
+            file.write(self.text)
+        self._saved = True
+
+    def _save(self, folder: Path, names: Iterable[str]) -> None:
+        """Write the settings into the first of these files that does not exist.
+
+        Raises:
+            FileExistsError: if all of them exist.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            with suppress(FileExistsError), (folder / name).open("x", encoding="utf-8") as file:
+                file.write(self.text)
+                self._saved = True
+                return
+        raise FileExistsError(folder)
+
+
+def make_version(folder: Path) -> int:
+    """Make the next folder ``version_N`` in a folder, and return N."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = (path.name.removeprefix("version_") for path in folder.glob("version_*"))
+    number = max((int(n) for n in numbers if n.isdigit()), default=-1) + 1
+    while True:
+        try:
+            (folder / f"version_{number}").mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+
+def _is_local(folder: str) -> bool:
+    return "://" not in str(folder)

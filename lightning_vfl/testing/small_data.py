@@ -1,0 +1,58 @@
+"""A small data set in memory, and a quiet trainer, in which the laws of protocols are checked."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Trainer
+
+from lightning_vfl.datamodules import (
+    ContiguousColumns,
+    Layout,
+    Normaliser,
+    Partitioner,
+    Split,
+    Standardise,
+    VerticalDataModule,
+)
+from lightning_vfl.datamodules.base import SplitName
+
+_ENDS = {"train": (0, 54), "val": (54, 72), "test": (72, 90), "predict": (72, 90)}
+
+
+class SmallClasses(VerticalDataModule):
+    """90 points of 8 numbers around three corners of a cube, held by three parties; 54 are to train on."""
+
+    num_classes = 3
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((8,), tuple(f"c{i}" for i in range(8)))
+
+    def default_partitioner(self) -> Partitioner:
+        return ContiguousColumns(3)
+
+    def default_normaliser(self) -> Normaliser:
+        return Standardise(public=True)  # made-up records: aggregators that account for privacy take them
+
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        generator, y = torch.Generator().manual_seed(7), torch.arange(90) % 3
+        x = (torch.randn(3, 8, generator=generator) * 2)[y] + torch.randn(90, 8, generator=generator)
+        rows = {name: slice(*_ENDS[name]) for name in names}
+        return {name: Split(x[own], y[own], np.arange(1000, 1090)[own]) for name, own in rows.items()}
+
+
+def quiet_trainer(folder: Path, **settings: Any) -> Trainer:
+    """A trainer on the CPU without logger, bars and checkpoints of its own."""
+    usual: dict[str, Any] = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "default_root_dir": str(folder),
+    }
+    return Trainer(**(usual | settings))

@@ -1,0 +1,77 @@
+"""Completion offers exactly what the parsers accept, although it reads sources alone."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from lightning_vfl import datamodules
+from lightning_vfl.commands.completion import SHELLS, options, script
+from lightning_vfl.commands.suggestions import settings_of
+from lightning_vfl.commands.table import COMMANDS
+from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.configs import packaged
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
+
+
+@pytest.mark.parametrize("command", ["fit", "privacy", "study", "plot", "keys", "list"])
+def test_the_options_are_those_of_the_parser(command):
+    cli = VFLCLI(["list"])
+    accepted = {o for o in COMMANDS[command].load(command).parser(cli)._option_string_actions if o.startswith("--")}
+    offered = set(options(command))
+    of_classes = {o for o in offered if o.startswith(("--model.", "--data."))}
+    assert offered - of_classes - {"--optimizer", "--lr_scheduler"} <= accepted
+    passed_over = {
+        o
+        for o in accepted
+        if o.endswith((".help", "+"))
+        or o in ("--help", "--print_shtab", "--summary", "--predictions", "--record", "--experiment")
+    }
+    assert accepted - passed_over <= offered
+
+
+def test_the_settings_are_those_of_the_classes():
+    offered = set(options("fit"))
+    models = {name for kind in (SplitVFL, AsyncVFL, CascadeVFL, DecoupledVFL) for name in settings_of(kind)}
+    assert {f"--model.{name}" for name in models} <= offered
+    sets = [vars(datamodules)[name] for name in datamodules.__all__]
+    data = {name for kind in sets if hasattr(kind, "layout") for name in settings_of(kind)}
+    assert {f"--data.{name}" for name in data} <= offered
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("fi", ["fit"]),
+        ("fit --trainer.max_ep", ["--trainer.max_epochs"]),
+        ("fit --model.aggr", ["--model.aggregator"]),
+        ("test --config protocol/vf", ["protocol/vfedsec"]),
+        ("privacy --target", ["--target-epsilon"]),
+        ("list pol", ["policy"]),
+        ("study studies/overa", ["studies/overall"]),
+    ],
+)
+def test_bash_completes(words, expected, tmp_path):
+    (tmp_path / "script").write_text(script("bash"))
+    given = f"COMP_WORDS=(lightning-vfl {words}); COMP_CWORD={len(words.split())}"
+    code = f'source ./script; {given}; _shtab_lightning_vfl; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == expected
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_has_a_script_with_commands_and_options(shell):
+    text = script(shell)
+    assert all(name in text for name in COMMANDS)
+    assert "trainer.max_epochs" in text
+    assert shell == "tcsh" or all(name in text for name in packaged())
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    with pytest.raises(ConfigurationError, match=r"needs the package shtab; pip install 'lightning-vfl\[completion\]'"):
+        script("bash")

@@ -1,0 +1,46 @@
+"""Requests that need no run are answered without torch and Lightning."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lightning_vfl import __version__
+from lightning_vfl.commands.light import answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--version"], 0, f"lightning-vfl {__version__}\n"),
+        (["-V"], 0, f"lightning-vfl {__version__}\n"),
+        (["--help"], 0, "Train the model of a recipe."),
+        (["list"], 0, "studies/overall"),
+        (["list", "faults"], 0, "faults/cvfl_slow_50"),
+        (["fti"], 2, "lightning-vfl: error: unknown command 'fti'; did you mean fit?\n"),
+        (["list", "dta"], 2, "list: there are no recipes of kind 'dta'; did you mean data?\n"),
+        (["list", "data", "faults"], 2, "list takes one kind of recipe; got data faults\n"),
+        (["--print_completion", "fish"], 2, "needs the name of a shell; give one of bash, zsh, tcsh\n"),
+        (["--print_completion"], 2, "needs the name of a shell; give one of bash, zsh, tcsh\n"),
+    ],
+)
+def test_answers(arguments, status, said, capsys):
+    assert answer(arguments) == status
+    printed = capsys.readouterr()
+    assert said in (printed.err if status else printed.out)
+
+
+@pytest.mark.parametrize("arguments", [[], ["fit"], ["list", "--help"], ["-c", "all.yaml"], ["--confg", "x"]])
+def test_other_requests_are_left(arguments, capsys):
+    assert answer(arguments) is None
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.processes
+def test_neither_torch_nor_lightning_is_imported():
+    code = "import sys; from lightning_vfl.commands.light import answer\n"
+    code += "for words in ('--version', '--help', 'list', 'fti', '--print_completion bash'): answer(words.split())\n"
+    code += "sys.exit(len({'torch', 'lightning', 'numpy', 'jsonargparse'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "lightning-vfl: error: unknown command 'fti'; did you mean fit?\n"
+    assert done.returncode == 0

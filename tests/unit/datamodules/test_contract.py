@@ -1,0 +1,81 @@
+"""The laws of data sets, for every data set there is, on small files of the same form; the laws are in the package."""
+
+from functools import partial
+
+import pytest
+
+import lightning_vfl.datamodules as d
+from lightning_vfl.testing import check_datamodule
+
+from . import miniature as files
+from .miniature import credit, write_csv
+
+TABLES = {"tables": {"bank": "bank.csv", "shop": "shop.csv"}, "label_party": "bank", "label_column": "y"}
+QUICK = ("CSVTables", "CreditDefault", "MNIST", "MultiView")
+
+
+def tables(folder):
+    for name in TABLES["tables"]:
+        label = {"y": [i % 2 for i in range(80)]} if name == "bank" else {}
+        write_csv(folder / f"{name}.csv", {"id": list(range(80)), "x": [i * 7 % 11 for i in range(80)]} | label)
+    named = {name: str(folder / file) for name, file in TABLES["tables"].items()}
+    return d.CSVTables, TABLES | {"tables": named}
+
+
+def folder_of(kind, write, **settings):
+    def written(folder):
+        write(folder)
+        return kind, {"data_dir": folder} | settings
+
+    return written
+
+
+def in_memory(kind):
+    return lambda folder: (kind, {})
+
+
+def multi_view(folder):
+    path = files.write_npz(folder)
+    return d.MultiView, {"data_dir": folder, "file": path.name, "views": ("voice", "face"), "labels": "labels"}
+
+
+SETS = {
+    "Adult": folder_of(d.Adult, files.write_adult, expected_records=None),
+    "BankMarketing": folder_of(d.BankMarketing, files.write_bank, expected_records=None),
+    "BreastCancer": in_memory(d.BreastCancer),
+    "CIFAR10": folder_of(d.CIFAR10, files.write_cifar, expected_records=20, val_records=15),
+    "CSVTables": tables,
+    "Caltech7": folder_of(d.Caltech7, files.write_caltech),
+    "CreditDefault": folder_of(
+        d.CreditDefault, lambda folder: write_csv(folder / "UCI_Credit_Card.csv", credit()), expected_records=None
+    ),
+    "Digits": in_memory(d.Digits),
+    "EMNIST": folder_of(d.EMNIST, files.write_emnist, val_records=20),
+    "FashionMNIST": folder_of(d.FashionMNIST, files.write_idx, val_records=20),
+    "Handwritten": folder_of(d.Handwritten, lambda folder: files.write_mat(folder / "Handwritten.mat")),
+    "HumanActivity": folder_of(d.HumanActivity, files.write_activity, expected_records=None),
+    "ImageFolderVFL": folder_of(d.ImageFolderVFL, files.write_pictures, size=8),
+    "MNIST": folder_of(d.MNIST, files.write_idx, val_records=20),
+    "ModelNet10Views": folder_of(d.ModelNet10Views, partial(files.write_views, train=10, test=1), val_share=0.2),
+    "MultiView": multi_view,
+    "Parkinson": folder_of(d.Parkinson, files.write_parkinson, expected_records=None),
+    "Phishing": folder_of(d.Phishing, files.write_phishing, expected_records=None),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SETS]
+)
+def test_every_data_set_keeps_the_laws(name, tmp_path):
+    kind, settings = SETS[name](tmp_path)
+    check_datamodule(partial(_of, kind, settings))
+
+
+def _of(kind, settings):
+    return kind(**settings, batch_size=9)
+
+
+def test_every_data_set_is_here():
+    named = [name for name in d.__all__ if isinstance(getattr(d, name), type)]
+    sets = {name for name in named if issubclass(getattr(d, name), d.VerticalDataModule)}
+    assert sets - {"VerticalDataModule"} == SETS.keys()
