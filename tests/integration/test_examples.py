@@ -30,7 +30,11 @@ SLOW = ("compare_policies", "images", "privacy_budget")  # a second each
 
 
 def test_every_example_is_listed_and_short():
-    lengths = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in FOLDER.glob("*.py") if path.stem != "make_customers"}
+    lengths = {
+        path.stem: len(path.read_text(encoding="utf-8").splitlines())
+        for path in FOLDER.glob("*.py")
+        if path.stem != "make_customers"
+    }
     assert lengths.keys() == LINES.keys()
     assert {name: n for name, n in lengths.items() if n > LINES[name]} == {}
 
