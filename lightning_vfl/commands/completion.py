@@ -29,6 +29,7 @@ _OF_RECIPES = (  # options of every command that reads a recipe, besides the set
     "--data",
     "--optimizer",
     "--lr_scheduler",
+    "--record.figures",
     "--summary.enabled",
     "--predictions.path",
     "--model.help",

@@ -30,6 +30,7 @@ REASONS = {
     "it needs files of a data set": 2,
     "studies take minutes": 2,
     "the benchmarks take minutes": 5,
+    "it is run by a slow test of its own": 1,
     "studies take minutes to hours and need files of data sets": 56,
 }
 

@@ -26,7 +26,7 @@ def test_the_options_are_those_of_the_parser(command):
     passed_over = {
         o
         for o in accepted
-        if o.endswith((".help", "+")) or o in ("--help", "--print_shtab", "--summary", "--predictions")
+        if o.endswith((".help", "+")) or o in ("--help", "--print_shtab", "--summary", "--predictions", "--record")
     }
     assert accepted - passed_over <= offered
 
