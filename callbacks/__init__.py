@@ -8,6 +8,7 @@ from .learning_curve import LearningCurve
 from .predictions import PredictionWriter
 from .privacy_budget import PrivacyBudget
 from .progress import SparseProgressBar
+from .run_record import RunRecord
 from .run_summary import RunSummary
 from .time_limit import VirtualTimeLimit
 from .trace import TraceRecorder
@@ -23,6 +24,7 @@ __all__ = [
     "PredictionWriter",
     "PrivacyBudget",
     "RunHistory",
+    "RunRecord",
     "RunSummary",
     "SparseProgressBar",
     "Stragglers",

@@ -12,7 +12,7 @@ from lightning_vfl.protocols import VFLModule
 
 from .learning_curve import LearningCurve, draw
 from .logger_records import WandbRecord, records_of
-from .run_summary import _lines
+from .run_summary import summary_lines
 
 
 class ExperimentRecord(Callback):
@@ -103,7 +103,7 @@ class ExperimentRecord(Callback):
     def _summarise(self, trainer: Trainer, module: LightningModule, stage: str, prefixes: tuple[str, ...]) -> None:
         if trainer.is_global_zero and isinstance(module, VFLModule):
             for record in records_of(trainer.loggers):
-                record.table(f"summary of {stage}", list(_lines(trainer, module, prefixes)))
+                record.table(f"summary of {stage}", list(summary_lines(trainer, module, prefixes)))
 
 
 def _path(thing: object) -> str:

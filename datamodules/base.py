@@ -11,8 +11,8 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted, TrainedIds
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
 from .batched import BatchedDataModule
 from .partitioners.groups import find_holders, find_label_holders

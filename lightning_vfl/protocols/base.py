@@ -15,7 +15,6 @@ from torchmetrics import Metric
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
@@ -51,6 +50,7 @@ from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 

@@ -32,6 +32,8 @@ def refuse_callbacks(module: "TrainedModule") -> None:
     Raises:
         ConfigurationError: naming the callback and what to use instead.
     """
+    if module._trainer is None:
+        return
     refuse_accumulation(module.trainer)
     for callback in callbacks_of(module.trainer):
         if isinstance(callback, GradientAccumulationScheduler) and {*callback.scheduling.values()} != {1}:

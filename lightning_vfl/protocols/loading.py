@@ -13,9 +13,9 @@ from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_c
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted
 from lightning_vfl.protocols.trusted_classes import BOOKS as BOOKS
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.trained.fitted import Fitted
 
 FITTED = "lightning_vfl_fitted"  # key in a checkpoint: what the parties have fitted
 

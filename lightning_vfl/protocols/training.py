@@ -1,7 +1,7 @@
 """The training half of a protocol: the order of actions around a step, the one optimiser, and the hooks of a fit."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, final
 
@@ -155,6 +155,12 @@ class TrainedModule(EvaluatedModule, ABC):
             self.bottoms.follow()
         if step is not None and step.after_optimizer is not None:
             step.after_optimizer()
+
+    @property
+    def learners(self) -> Collection[int] | None:
+        """Between the backward pass and the optimiser's step: the parties that learn from the step; None: all."""
+        step = self._pending
+        return () if step is None or self in step.withheld else step.learners
 
     def next_round(self, seed_global: bool = False) -> RoundNames:
         """The names of the next round's random streams; ``seed_global``: also seed torch's global generator."""

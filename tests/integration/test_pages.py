@@ -28,6 +28,8 @@ PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled tr
 REASONS = {
     "it installs and tests the package": 3,
     "it needs files of a data set": 2,
+    "the folder of a run is named by the reader": 1,
+    "the tests of the command line run it": 3,
     "studies take minutes": 2,
     "the benchmarks take minutes": 5,
     "it is run by a slow test of its own": 1,
