@@ -96,7 +96,14 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("parts", KINDS.values(), ids=KINDS)
+QUICK = ("factories", "learning")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [pytest.param(parts, marks=() if name in QUICK else pytest.mark.slow) for name, parts in KINDS.items()],
+    ids=KINDS,
+)
 def test_a_module_made_in_python_is_rebuilt_from_its_checkpoint(tmp_path, parts):
     module = SplitVFL(width=5, seed=3, **parts)
     path, _ = saved(tmp_path, module)
