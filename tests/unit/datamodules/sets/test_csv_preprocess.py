@@ -16,7 +16,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from lightning_vfl.cli import run
 from lightning_vfl.datamodules import CSVTables, StandardiseNumbers, Unchanged
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted
+from lightning_vfl.trained.fitted import Fitted
 from tests.own_tables import files, write, write_hetero, write_titanic
 
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
@@ -151,6 +151,19 @@ def test_without_it_missing_values_and_texts_are_refused_and_the_way_out_is_name
         passengers(folder, preprocess=None).setup("fit")
 
 
+def test_a_model_is_used_with_the_preprocess_that_it_was_trained_with(folder, tmp_path):
+    data = passengers(folder)
+    data.setup("fit")
+    with pytest.raises(ConfigurationError, match="was trained with preprocess, these tables are read without it; give"):
+        passengers(folder, preprocess=None).use(data.fitted)
+    numbers = pd.DataFrame({"id": range(40), "Survived": [0, 1] * 20, "x": range(40)})
+    write(tmp_path, {"ferry": numbers, "bank": numbers[["id", "x"]]})
+    plain = passengers(tmp_path, preprocess=None)
+    plain.setup("fit")
+    with pytest.raises(ConfigurationError, match="was trained without preprocess, these tables are read with it; give"):
+        passengers(folder).use(plain.fitted)
+
+
 def test_tables_of_a_group_have_the_same_steps(tmp_path):
     """The codes of north alone look like numbers."""
     ids = np.arange(60)
@@ -168,16 +181,15 @@ def test_tables_of_a_group_have_the_same_steps(tmp_path):
         CSVTables(files(tmp_path, "bank", "north", "south"), **usual, preprocess=own).setup("fit")
 
 
-def test_the_command_line_takes_steps(folder, tmp_path, monkeypatch, capsys):
+def test_the_command_line_takes_steps(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "steps.yaml").write_text(json.dumps({"data": {"init_args": {"preprocess": STEPS}}}))
     tables = ["--data", "CSVTables", "--data.tables", str(files(folder, "ferry", "bank"))]
     tables += ["--data.label_party", "ferry", "--data.label_column", "Survived", "--config", "steps.yaml"]
     fast = [*QUIET, "--trainer.fast_dev_run", "1"]
     assert run(["fit", "--config", "protocol/mean", *tables, *fast]).datamodule.preprocess == STEPS
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigurationError, match="the unknown step 'lgo'; did you mean log"):
         run(["fit", "--config", "protocol/mean", *tables, *fast, "--data.preprocess.ferry.Age", "lgo"])
-    assert "the unknown step 'lgo'; did you mean log" in capsys.readouterr().err
 
 
 def sklearn_scores(x, y, train, test):
