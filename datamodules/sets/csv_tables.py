@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.trained.fitted import Fitted
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
@@ -107,7 +108,7 @@ class CSVTables(VerticalDataModule):
             columns or classes than those that the model was trained on.
     """
 
-    data_settings = ("task", "overlap", "categorical", "preprocess", "val_share", "test_share", "groups")
+    data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups")
 
     def __init__(
         self,
@@ -202,6 +203,20 @@ class CSVTables(VerticalDataModule):
             "or give steps that take nothing from them: impute: constant, log, date, boolean, ordinal with an order"
         )
         return (*found, told) if what else found
+
+    def use(self, fitted: Fitted | None) -> None:
+        if fitted is not None and "encoders" in fitted.own:
+            trained = {state["kind"] for states in fitted.own["encoders"].values() for state in states}
+            stepped = not trained.isdisjoint(("chain", "left_out"))
+            if trained and stepped != bool(self.preprocess):
+                told = ("with preprocess", "without it") if stepped else ("without preprocess", "with it")
+                raise ConfigurationError(
+                    f"the model was trained {told[0]}, these tables are read {told[1]}; give the same preprocess"
+                )
+        super().use(fitted)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"preprocess": self.preprocess} | super().state_dict()
 
     def own_fitted(self) -> Mapping[str, Any]:
         """Party -> the encoders of its columns, in the order of the model's parties."""
