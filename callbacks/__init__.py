@@ -1,12 +1,14 @@
 """Callbacks: faults, traces, predictions, reports, plots, and limits of virtual time and privacy."""
 
 from .during_phase import DuringPhase
+from .experiment_record import ExperimentRecord
 from .history import RunHistory
 from .injector import Crashes, FaultInjector, PartyDropout, Stragglers, TraceReplay
 from .learning_curve import LearningCurve
 from .predictions import PredictionWriter
 from .privacy_budget import PrivacyBudget
 from .progress import SparseProgressBar
+from .run_record import RunRecord
 from .run_summary import RunSummary
 from .time_limit import VirtualTimeLimit
 from .trace import TraceRecorder
@@ -15,12 +17,14 @@ from .train_metrics import TrainMetrics
 __all__ = [
     "Crashes",
     "DuringPhase",
+    "ExperimentRecord",
     "FaultInjector",
     "LearningCurve",
     "PartyDropout",
     "PredictionWriter",
     "PrivacyBudget",
     "RunHistory",
+    "RunRecord",
     "RunSummary",
     "SparseProgressBar",
     "Stragglers",

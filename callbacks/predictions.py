@@ -8,14 +8,14 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.predictions import prediction_table
 from lightning_vfl.protocols import Predictions
+from lightning_vfl.trained.predictions import prediction_table
 
 
 class PredictionWriter(Callback):
     """Writes the predictions of ``predict``: the user's own record id, probabilities and decision, or one value.
 
-    Columns: those of ``lightning_vfl.predictions.prediction_table``; classes have the names of the data.
+    Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data.
 
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.

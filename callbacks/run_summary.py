@@ -44,7 +44,7 @@ class RunSummary(Callback):
         table = Table(title=f"Summary of {stage}", title_justify="left", show_header=False)
         table.add_column()
         table.add_column(overflow="fold")
-        for what, value in _lines(trainer, module, prefixes):
+        for what, value in summary_lines(trainer, module, prefixes):
             table.add_row(what, value)
         Console().print(table)
         checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
@@ -52,7 +52,8 @@ class RunSummary(Callback):
             print(f"checkpoint: {_from_here(checkpoint)}")  # on a line of its own, so that it can be copied
 
 
-def _lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """What the summary says of a run: names and values as texts; metrics are those with these prefixes."""
     parties = module.roster.parties
     yield "protocol", f"{type(module).__name__} with {type(module.aggregator).__name__}, {parties} parties"
     for name, value in sorted(trainer.callback_metrics.items()):

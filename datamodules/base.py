@@ -11,8 +11,8 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted, TrainedIds
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
 from .batched import BatchedDataModule
 from .partitioners.groups import find_holders, find_label_holders
@@ -91,6 +91,10 @@ class VerticalDataModule(BatchedDataModule, ABC):
         pin_memory: bool = False,
     ) -> None:
         super().__init__(batch_size, seed, drop_last, num_workers, pin_memory)
+        if not isinstance(partitioner, Partitioner | None):
+            raise ConfigurationError(
+                f"partitioner must be a Partitioner, such as ContiguousColumns(4); got {partitioner!r}"
+            )
         usual = self.default_partitioner()
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
         self.normaliser = (normaliser or self.default_normaliser()).within(self.known_bounds, type(self).__name__)
@@ -197,7 +201,7 @@ class VerticalDataModule(BatchedDataModule, ABC):
     ) -> Self:
         """As ``VFLModule.load_from_checkpoint``: only classes that are trusted are built."""
         safe = {} if weights_only is None else {"weights_only": weights_only}
-        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as file:
+        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as (file, _):
             return super().load_from_checkpoint(file, map_location, hparams_file, **safe, **kwargs)
 
     def setup(self, stage: str) -> None:

@@ -6,11 +6,12 @@ from torch import Tensor, nn
 from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Metric, R2Score
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import Rebuildable
 
 __all__ = ["Binary", "MultiClass", "Objective", "Regression", "objective_for"]
 
 
-class Objective(nn.Module, ABC):
+class Objective(Rebuildable, nn.Module, ABC):
     """A learning task. ``num_classes`` comes from the datamodule; None means real-valued labels."""
 
     @abstractmethod

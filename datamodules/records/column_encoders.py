@@ -1,62 +1,25 @@
 """Encode the columns of a party's table as numbers, with what was fitted to its training rows."""
 
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 
+from .column_encoder import ColumnEncoder as ColumnEncoder
+from .column_encoder import Unseen as Unseen
+from .column_encoder import tell_unseen
 from .one_hot import categories_of, one_hot
 from .party_tables import listed, numbers_of, refuse_missing
+from .step_chain import Chain, LeftOut, chain_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-
-class Unseen(StrEnum):
-    """What to do with a category that no training row has: encode it as zeros, give it a column, or refuse it."""
-
-    IGNORE = "ignore"
-    OWN = "own"
-    ERROR = "error"
-
-
-class ColumnEncoder(ABC):
-    """One column of a table as numbers. A subclass is fitted: it holds plain values and never looks at other rows.
-
-    A subclass is a frozen dataclass whose fields are plain values.
-    """
-
-    column: str
-    """The name of the column in the file."""
-
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """The names of the K columns of numbers."""
-
-    @abstractmethod
-    def encode(self, values: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
-        """(N, K) numbers of N values.
-
-        Args:
-            values: the column; its index is the ids.
-            party: the name of the party, for errors.
-
-        Raises:
-            ConfigurationError: for values of another kind than those of the training rows.
-        """
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Plain values, among them the ``kind`` by which ``encoder_of`` finds the class."""
+_OR_AUTO = ", or use preprocess: auto"
 
 
 @dataclass(frozen=True)
@@ -69,14 +32,14 @@ class Numbers(ColumnEncoder):
     """
 
     column: str
-    fix: str = "list the column under categorical"
+    fix: str = f"list the column under categorical{_OR_AUTO}"
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.column,)
 
     def encode(self, values: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
-        refuse_missing(values, party)
+        refuse_missing(values, party, _OR_AUTO)
         return numbers_of(values, party, self.fix)[:, None]
 
     def state(self) -> dict[str, Any]:
@@ -104,26 +67,16 @@ class OneHot(ColumnEncoder):
         return (*(f"{self.column}={category}" for category in self.categories), *own)
 
     def encode(self, values: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
-        refuse_missing(values, party)
+        refuse_missing(values, party, _OR_AUTO)
         text = values.astype(str).to_numpy(dtype=np.str_)
         columns = one_hot(text, self.categories)
         other = columns.sum(1) == 0
-        if other.any():
-            self._tell(Counter(text[other].tolist()), party)
+        tell_unseen(text[other], self.column, party, self.unseen, "unseen" if self.unseen is Unseen.OWN else "zeros")
         return np.column_stack([columns, other]) if self.unseen is Unseen.OWN else columns
 
     def state(self) -> dict[str, Any]:
         categories = list(self.categories)
         return {"kind": "one_hot", "column": self.column, "categories": categories, "unseen": str(self.unseen)}
-
-    def _tell(self, other: Mapping[str, int], party: str) -> None:
-        records = sum(other.values())
-        what = f"{records} records of party '{party}' have categories of column '{self.column}' that no training " + (
-            f"record has: {listed(f'{name} ({count})' for name, count in other.items())}"
-        )
-        if self.unseen is Unseen.ERROR:
-            raise ConfigurationError(f"{what}; correct them, or train with unseen: ignore or own")
-        rank_zero_info(f"{what}; they are encoded as {'unseen' if self.unseen is Unseen.OWN else 'zeros'}")
 
 
 def encoder_of(state: Mapping[str, Any]) -> ColumnEncoder:
@@ -131,7 +84,16 @@ def encoder_of(state: Mapping[str, Any]) -> ColumnEncoder:
     values = {name: value for name, value in state.items() if name != "kind"}
     if state["kind"] == "numbers":
         return Numbers(**values)
+    if state["kind"] == "chain":
+        return chain_of(state)
+    if state["kind"] == "left_out":
+        return LeftOut(**values)
     return OneHot(values["column"], tuple(values["categories"]), Unseen(values["unseen"]))
+
+
+def of_texts(encoder: ColumnEncoder) -> bool:
+    """Whether the encoder reads texts, so that its column is read as text from a CSV file."""
+    return isinstance(encoder, OneHot) or (isinstance(encoder, Chain) and encoder.of_texts)
 
 
 def fit_encoders(
@@ -151,12 +113,7 @@ def fit_encoders(
     Raises:
         ConfigurationError: for a party without training records, for missing values and for text among numbers.
     """
-    trained = {party: table.index.isin(train_ids) for party, table in tables.items()}
-    if idle := [party for party, rows in trained.items() if not rows.any()]:
-        raise ConfigurationError(
-            f"party '{idle[0]}' holds none of the {len(train_ids)} training records; use another seed or overlap, "
-            "or leave its table out"
-        )
+    trained = training_rows(tables, train_ids)
     encoders: list[ColumnEncoder] = []
     for name in next(iter(tables.values())):
         if str(name) not in categorical:
@@ -164,10 +121,27 @@ def fit_encoders(
             continue
         seen = []
         for party, table in tables.items():
-            refuse_missing(table[name], party)
+            refuse_missing(table[name], party, _OR_AUTO)
             seen.append(table[name][trained[party]].astype(str).to_numpy(dtype=np.str_))
         encoders.append(OneHot(str(name), tuple(categories_of(np.concatenate(seen))), unseen))
     return tuple(encoders)
+
+
+def training_rows(
+    tables: "Mapping[str, pd.DataFrame]", train_ids: "NDArray[np.generic]"
+) -> "dict[str, NDArray[np.bool_]]":
+    """Party -> (N,) which rows of its table are training records.
+
+    Raises:
+        ConfigurationError: for a party without training records.
+    """
+    trained = {party: table.index.isin(train_ids) for party, table in tables.items()}
+    if idle := [party for party, rows in trained.items() if not rows.any()]:
+        raise ConfigurationError(
+            f"party '{idle[0]}' holds none of the {len(train_ids)} training records; use another seed or overlap, "
+            "or leave its table out"
+        )
+    return trained
 
 
 def encode_table(table: "pd.DataFrame", encoders: Sequence[ColumnEncoder], party: str) -> "NDArray[np.float64]":
@@ -177,12 +151,13 @@ def encode_table(table: "pd.DataFrame", encoders: Sequence[ColumnEncoder], party
         ConfigurationError: for missing and unknown columns, and values of another kind than those of the training rows.
     """
     wanted, given = [encoder.column for encoder in encoders], [str(name) for name in table.columns]
-    missing, extra = [n for n in wanted if n not in given], [n for n in given if n not in wanted]
+    used = [encoder for encoder in encoders if encoder.names]
+    missing, extra = [e.column for e in used if e.column not in given], [n for n in given if n not in wanted]
     if missing or extra:
         told = [f"without {listed(missing)}"] * bool(missing) + [f"with the further {listed(extra)}"] * bool(extra)
         raise ConfigurationError(
             f"the table of party '{party}' is {' and '.join(told)}, unlike the table that the model was trained on, "
             f"which has {listed(wanted)}; give it the same columns"
         )
-    blocks = [encoder.encode(table[encoder.column], party) for encoder in encoders]
+    blocks = [encoder.encode(table[encoder.column], party) for encoder in used]
     return np.hstack(blocks) if blocks else np.empty((len(table), 0))

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def read_table(path: Path, party: str, id_column: str, separator: str, text: Iterable[str] = ()) -> "pd.DataFrame":
+def read_table(
+    path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None = ()
+) -> "pd.DataFrame":
     """The party's table with its checked ids as the index.
 
     Args:
         path: the file; ``.parquet`` and ``.pq`` are Parquet, all others are CSV with a first row of names.
         party: the name of the party, for errors.
-        id_column: the column of the ids.
+        id_column: the column of the ids, which keep their text unless all are whole numbers as usually written.
         separator: between the fields of a CSV file.
-        text: columns of a CSV file to read as text.
+        text: columns of a CSV file to read as text; None: all.
 
     Raises:
         ConfigurationError: if the file cannot be read or holds more than ``lightning_vfl.limits`` allows for its size,
@@ -46,7 +48,7 @@ def read_table(path: Path, party: str, id_column: str, separator: str, text: Ite
                     index_col=False,
                     skipinitialspace=True,
                     low_memory=False,
-                    dtype=dict.fromkeys(text, str),
+                    dtype=str if text is None else dict.fromkeys((*text, id_column), str),
                 )
     except ConfigurationError:
         raise
@@ -59,7 +61,7 @@ def read_table(path: Path, party: str, id_column: str, separator: str, text: Ite
             f"{path} of party '{party}' has no id column '{id_column}', only {listed(table)}; "
             "correct id_column or separator"
         )
-    ids = table.pop(id_column)
+    ids = canonical_ids(table.pop(id_column))
     if ids.empty:
         raise ConfigurationError(f"{path} of party '{party}' holds no record; correct tables")
     if missing := int(ids.isna().sum()):
@@ -76,6 +78,28 @@ def read_table(path: Path, party: str, id_column: str, separator: str, text: Ite
             "keep one record of each id"
         )
     return table.set_axis(pd.Index(ids))
+
+
+def canonical_ids(ids: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Texts of ids as numbers if each of them is a number as it is usually written, else unchanged.
+
+    So 007 stays 007 in predictions. Texts that are fractions become numbers too, which are refused as ids.
+
+    Examples:
+        >>> import pandas as pd
+        >>> canonical_ids(pd.Series(["7", "12"])).tolist(), canonical_ids(pd.Series(["007", "12"])).tolist()
+        ([7, 12], ['007', '12'])
+    """
+    import pandas as pd
+
+    if kind_of(ids) != "text" or ids.isna().any() or ids.empty:
+        return ids
+    texts = ids.astype(str).str.strip()
+    if texts.str.fullmatch(r"0|-?[1-9][0-9]{0,17}").all():
+        return texts.astype(np.int64)
+    numbers = pd.to_numeric(texts, errors="coerce")
+    fractions = numbers.notna().all() and texts.str.contains(".", regex=False).any()
+    return numbers.astype(np.float64) if fractions else texts
 
 
 def common_ids(tables: "Mapping[str, pd.DataFrame]", needed: Iterable[tuple[str, ...]]) -> "NDArray[np.generic]":
@@ -153,8 +177,8 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(some[:12]) + (", ..." if len(some) > 12 else "")
 
 
-def refuse_missing(column: "pd.Series[Any]", party: str) -> None:
-    """Accept a column without missing values.
+def refuse_missing(column: "pd.Series[Any]", party: str, fix: str = "") -> None:
+    """Accept a column without missing values; ``fix`` says what else can be done about them.
 
     Raises:
         ConfigurationError: if values are missing.
@@ -163,7 +187,7 @@ def refuse_missing(column: "pd.Series[Any]", party: str) -> None:
     if missing.any():
         raise ConfigurationError(
             f"{int(missing.sum())} values of column '{column.name}' of party '{party}' are missing, first of record "
-            f"{column.index[missing][0]}; fill them in or remove the records"
+            f"{column.index[missing][0]}; fill them in or remove the records{fix}"
         )
 
 

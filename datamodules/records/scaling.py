@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import FittedParty
+from lightning_vfl.trained.fitted import FittedParty
 
 from .layout import Layout, Part
 from .normalise import Normaliser

@@ -1,7 +1,7 @@
 """Tables of several parties, one file for each, joined on the ids of the records."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +13,20 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.trained.fitted import Fitted
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
-from ..records.column_encoders import ColumnEncoder, Unseen, encode_table, encoder_of, fit_encoders
-from ..records.grouped_tables import add_singles, align_columns, check_names, refuse_shared_ids
+from ..records.column_encoder import ColumnEncoder, Unseen
+from ..records.column_encoders import encode_table, encoder_of, fit_encoders, of_texts, training_rows
+from ..records.grouped_tables import add_singles, align_columns, check_names
+from ..records.joined_tables import check_label_column, joined_ids, read_tables
 from ..records.layout import Layout
-from ..records.party_tables import common_ids, kind_of, listed, plain_ids, read_labels, read_table
+from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
+from ..records.party_tables import listed, plain_ids, read_labels
+from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
+from ..records.steps_table import TableRow, steps_table
 from ..split import check_shares, split_rows
 
 if TYPE_CHECKING:
@@ -72,12 +78,16 @@ class CSVTables(VerticalDataModule):
         categorical: columns to encode one-hot, in every file that has them.
         unseen: what to do with a category that no training record has: ``ignore`` encodes it as zeros, ``own`` as a
             column of its own, ``error`` refuses it.
+        preprocess: how columns become numbers. ``auto`` chooses by the training rows, see ``choose_steps``; party ->
+            column -> steps, see ``read_steps``, where other columns are ``auto``. What is done is printed. None: all
+            columns but those of ``categorical`` must be numbers, and missing values are refused.
         separator: the character between the fields of a CSV file.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
         groups: tables that form a group, each group a list of names; every other table is alone, and so is the table of
             the label party. Tables of a group need the same columns, in any order: the order of the first is used.
-        public_categories: declare the training records' categories public, see ``private_statistics``.
+        public_categories: declare public what is taken from the training records: categories, and with ``preprocess``
+            imputation values and quantiles; see ``private_statistics``.
         new_records: the tables hold records that the model was not trained on: all of them are tested.
         loader: further settings of ``VerticalDataModule``. Without a ``partitioner`` each table is a party; with one
             the joined columns are divided anew (with ``inner`` only, and without ``groups``).
@@ -88,9 +98,9 @@ class CSVTables(VerticalDataModule):
     Guarantee: categories, like scaling, come from the training rows alone, and belong to the trained model: new tables
         are encoded and scaled with them, whatever other records stand beside a record. The number of records of other
         categories is printed. The tables of a group have the same columns after encoding too: their categories come
-        from the training rows of all of them. The splits of a classification are stratified by class. No value is
-        guessed: missing, mixed or ambiguous values are refused with their count, in joined records (ids: in all
-        records).
+        from the training rows of all of them. The splits of a classification are stratified by class. Without
+        ``preprocess`` no value is guessed: missing, mixed or ambiguous values are refused with their count, in joined
+        records (ids: in all records). With it every step is fitted to the training rows alone.
     Not guaranteed: a private join. All files are read here, and every party learns which records they have in common.
 
     Raises:
@@ -112,6 +122,7 @@ class CSVTables(VerticalDataModule):
         overlap: Literal["inner", "keep"] = "inner",
         categorical: Sequence[str] = (),
         unseen: Literal["ignore", "own", "error"] = "ignore",
+        preprocess: str | dict[str, Any] | None = None,
         separator: str = ",",
         val_share: float = 0.1,
         test_share: float = 0.2,
@@ -120,6 +131,10 @@ class CSVTables(VerticalDataModule):
         new_records: bool = False,
         **loader: Any,
     ) -> None:
+        if unseen not in list(Unseen):
+            raise ConfigurationError(f"unseen '{unseen}' is unknown; use {', '.join(Unseen)}")
+        self.preprocess = preprocess  # before the base class, which asks for the default normaliser
+        self._preprocess = Preprocess.of(preprocess, tables, categorical, Unseen(unseen)) if preprocess else None
         super().__init__(**loader)
         if task not in ("classification", "regression"):
             raise ConfigurationError(f"task '{task}' is unknown; use classification or regression")
@@ -131,8 +146,6 @@ class CSVTables(VerticalDataModule):
                 f"or use "
                 "overlap: inner"
             )
-        if unseen not in list(Unseen):
-            raise ConfigurationError(f"unseen '{unseen}' is unknown; use {', '.join(Unseen)}")
         self.groups = check_names(groups, tables, label_party)
         if self.groups and not isinstance(self.partitioner, Views):
             raise ConfigurationError(
@@ -177,6 +190,34 @@ class CSVTables(VerticalDataModule):
     def default_partitioner(self) -> Partitioner:
         return Views()
 
+    def default_normaliser(self) -> Normaliser:
+        return StandardiseNumbers() if self.preprocess else Standardise()
+
+    def private_statistics(self) -> tuple[str, ...]:
+        found = super().private_statistics()
+        if not self.preprocess or self.public_categories:
+            return found
+        what = taken_from(self._encoders)
+        told = (
+            f"its preprocessing takes from the training records {what}; declare it public (public_categories: true), "
+            "or give steps that take nothing from them: impute: constant, log, date, boolean, ordinal with an order"
+        )
+        return (*found, told) if what else found
+
+    def use(self, fitted: Fitted | None) -> None:
+        if fitted is not None and "encoders" in fitted.own:
+            trained = {state["kind"] for states in fitted.own["encoders"].values() for state in states}
+            stepped = not trained.isdisjoint(("chain", "left_out"))
+            if trained and stepped != bool(self.preprocess):
+                told = ("with preprocess", "without it") if stepped else ("without preprocess", "with it")
+                raise ConfigurationError(
+                    f"the model was trained {told[0]}, these tables are read {told[1]}; give the same preprocess"
+                )
+        super().use(fitted)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"preprocess": self.preprocess} | super().state_dict()
+
     def own_fitted(self) -> Mapping[str, Any]:
         """Party -> the encoders of its columns, in the order of the model's parties."""
         return {"encoders": {party: [e.state() for e in own] for party, own in self._encoders.items()}}
@@ -204,7 +245,8 @@ class CSVTables(VerticalDataModule):
         tables = self._read_all()
         groups = add_singles(self.groups, tables)
         tables = align_columns(tables, groups)
-        ids = self._common_ids(tables, groups)
+        ids, told = joined_ids(tables, groups, self.overlap == "inner", self.label_party)
+        rank_zero_info(f"{type(self).__name__}: {told}")
         tables = {party: table[table.index.isin(ids)].sort_index() for party, table in tables.items()}
         own = tables.get(self.label_party)
         labels = None if own is None or self.label_column not in own else own.pop(self.label_column)
@@ -249,21 +291,33 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(
                 f"categorical names column '{unknown[0]}', which no party has; they have {listed(sorted(with_column))}"
             )
-        train = joined.ids[self._rows["train"]]
+        train, rows = joined.ids[self._rows["train"]], list[TableRow]()
+        if self._preprocess is not None:
+            self._preprocess.check_columns(joined.tables)
         for group in joined.groups:
             tables = {party: joined.tables[party] for party in group}
-            encoders.update(dict.fromkeys(group, fit_encoders(tables, train, self.categorical, self.unseen)))
+            if self._preprocess is None:
+                own = fit_encoders(tables, train, self.categorical, self.unseen)
+            else:
+                own, told = self._preprocess.fit(tables, training_rows(tables, train))
+                rows += told
+            encoders.update(dict.fromkeys(group, own))
+        if rows:
+            rank_zero_info(f"{type(self).__name__}: preprocessing, fitted to training records\n{steps_table(rows)}")
         return {party: encoders[party] for party in joined.tables}
 
     @cached_property
     def _encoded(self) -> _Encoded:
-        joined, encoders = self._joined, {party: own for party, own in self._encoders.items() if own}
+        used = {party: [encoder for encoder in own if encoder.names] for party, own in self._encoders.items()}
+        joined, encoders = self._joined, {party: own for party, own in self._encoders.items() if used[party]}
         if absent := [party for party in encoders if party not in joined.tables]:
             raise ConfigurationError(
                 f"the model was trained with a table of party '{absent[0]}', which is not among tables; give the "
                 f"tables of {', '.join(encoders)}"
             )
-        if more := [party for party, table in joined.tables.items() if party not in encoders and len(table.columns)]:
+        if more := [
+            party for party, table in joined.tables.items() if not self._encoders.get(party) and len(table.columns)
+        ]:
             raise ConfigurationError(
                 f"the model was trained without features of party '{more[0]}'; leave its table out, or its columns"
             )
@@ -294,48 +348,18 @@ class CSVTables(VerticalDataModule):
 
     def _read_all(self) -> "dict[str, pd.DataFrame]":
         """Party -> its table, its ids as the index."""
-        tables = {}
-        # all codes of one file may look like numbers, those of another not: 01 and x1
-        named = self.fitted is not None and any(isinstance(name, str) for name in self.fitted.class_names)
-        text = (*self.categorical, self.label_column) if named else self.categorical
-        for party, path in self.tables.items():
-            tables[party] = read_table(path, party, self.id_column, self.separator, text)
+        text: dict[str, Collection[str] | None] = {party: self._texts(party) for party in self.tables}
+        if self._preprocess is not None:  # all codes of one table of a group may look like numbers
+            text |= dict.fromkeys((party for group in self.groups for party in group), None)
+        tables = read_tables(self.tables, self.id_column, self.separator, text)
         if self.fitted is None:
-            self._check_label_column(tables)
-        first = next(iter(tables))
-        kind = kind_of(tables[first].index)
-        for party, table in tables.items():
-            if kind_of(table.index) != kind:
-                raise ConfigurationError(
-                    f"ids of party '{party}' are {kind_of(table.index)} but those of party '{first}' are "
-                    f"{kind}; write them in the same form in all files"
-                )
+            check_label_column(tables, self.label_party, self.label_column)
         return tables
 
-    def _check_label_column(self, tables: "Mapping[str, pd.DataFrame]") -> None:
-        if self.label_party not in tables:
-            raise ConfigurationError(f"label_party '{self.label_party}' has no table; use one of {', '.join(tables)}")
-        if self.label_column not in tables[self.label_party]:
-            others = [party for party, table in tables.items() if self.label_column in table]
-            raise ConfigurationError(
-                f"party '{self.label_party}' has no label column '{self.label_column}', only "
-                f"{listed(tables[self.label_party])}; correct label_column"
-                + (f", or label_party: '{others[0]}' has such a column" if others else "")
-            )
-
-    def _common_ids(
-        self, tables: "Mapping[str, pd.DataFrame]", groups: Sequence[tuple[str, ...]]
-    ) -> "NDArray[np.generic]":
-        """The sorted ids of the joined records; prints how many records each party has."""
-        refuse_shared_ids(tables, groups)
-        if self.overlap == "inner":
-            needed = groups
-        else:
-            needed = ((self.label_party,),) if self.label_party in tables else (tuple(tables),)
-        ids = np.unique(common_ids(tables, needed))
-        both = {party: int(table.index.isin(ids).sum()) for party, table in tables.items()}
-        counts = [
-            f"'{party}' holds {n} of them, {len(tables[party]) - n} more are left out" for party, n in both.items()
-        ]
-        rank_zero_info(f"{type(self).__name__}: {len(ids)} joined records; {', '.join(counts)}")
-        return ids
+    def _texts(self, party: str) -> list[str]:
+        """The columns to read as text."""
+        if self.fitted is None:
+            return [*self.categorical, *(self._preprocess.texts(party) if self._preprocess else ())]
+        # all labels of one file may look like numbers, those of another not: 01 and x1
+        named = [self.label_column] * any(isinstance(name, str) for name in self.fitted.class_names)
+        return [*named, *(encoder.column for encoder in self._encoders.get(party, ()) if of_texts(encoder))]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_vfl.commands.optimizers import ALIASES
 from lightning_vfl.commands.suggestions import unknown_class, unknown_setting
 from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -88,10 +89,15 @@ def _no_command(found: re.Match[str], error: ParserError) -> str:
 
 
 def _unknown_setting(found: re.Match[str], error: ParserError) -> str:
-    path = error.keys.split(".")
-    if path[0] in ("model", "data") and len(path) > max(len(error.classes), 1):  # of a setting that names no class
-        return f"{error.where}'{found[1]}' is set, but no class is; name the class first (--{error.keys} CLASS)"
     return error.where + unknown_setting(found[1], error.classes[-1] if error.classes else None)
+
+
+def _unknown_setting_of_made(found: re.Match[str], error: ParserError) -> str:
+    """The error for what the model makes itself, such as the optimiser: without a class, the parser names the base."""
+    base, setting, path = found.groups()
+    if path.rpartition(".")[2] == base:
+        return f"{error.where}'{setting}' is set, but no class is; name the class first (--{error.keys} CLASS)"
+    return error.where + unknown_setting(setting, path)
 
 
 def _unknown_class(found: re.Match[str], error: ParserError) -> str:
@@ -114,7 +120,7 @@ def _unknown_option(found: re.Match[str], error: ParserError) -> str:
     given = found[1].strip()
     if not given.startswith("-"):
         return f"unexpected argument {given}; see --help"
-    return f"unknown option {given}; {nearest(re.split(r'[= ]', given)[0], error.options, 'see --help')}"
+    return f"unknown option {given}; {nearest(re.split(r'[= ]', given)[0], [*error.options, *ALIASES], 'see --help')}"
 
 
 def _none_of_words(found: re.Match[str], error: ParserError) -> str | None:
@@ -141,6 +147,11 @@ def _as_it_is(found: re.Match[str], error: ParserError) -> str:
 _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], ...] = (
     (r"invalid choice: '([^']+)'", _command),
     (r'expected "subcommand" to be one of .+ not provided', _no_command),
+    (
+        r"(\w+)\] expects a function or a callable class: Option '([^']+)' is not accepted\. Got value: "
+        r"Namespace\(.*?class_path='([^']+)'",
+        _unknown_setting_of_made,
+    ),
     (r"Option '([^']+)' is not accepted", _unknown_setting),
     (r"Group '[^']*' does not accept (?:nested key|option) '([^']+)'", _unknown_setting),
     (r"Expected a dot import path string: (\S+)", _unknown_class),

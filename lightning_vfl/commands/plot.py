@@ -1,5 +1,6 @@
 """``lightning-vfl plot RESULTS``."""
 
+import sys
 from pathlib import Path
 
 from lightning.pytorch.cli import LightningArgumentParser
@@ -24,5 +25,8 @@ class PlotCommand(Command):
     def run(self, cli: VFLCLI) -> int:
         results = Path(cli.given.results)
         study = read_study(results / "study.yaml")
-        print_files(report(tables.read(results), study, results, cli.given.metric))
+        table = tables.read(results)
+        print_files(report(table, study, results, cli.given.metric))
+        for line in tables.unmeasured(table, study):
+            print(f"lightning-vfl: {line}", file=sys.stderr)
         return 0

@@ -1,6 +1,7 @@
 """Find recipes and complete short class names before the parser reads the arguments."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,15 @@ from typing import Any
 
 import yaml
 
+from lightning_vfl.commands.optimizers import (
+    PARTS,
+    SHORT,
+    default_option,
+    model_named,
+    optimizer_named,
+    rename_option,
+    rename_settings,
+)
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
 
@@ -24,6 +34,8 @@ _MODULES = (  # of the classes that a recipe may name; callbacks come last, sinc
     "waiting",
     "callbacks",
 )
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C: ten times as fast
 
 
 @cache
@@ -42,7 +54,7 @@ def with_full_paths(config: Any) -> Any:
     """A loaded recipe with full paths for short names of the toolkit's classes; torch has a ``Linear`` too."""
     if isinstance(config, dict):
         return {
-            key: own_classes().get(value, value)
+            key: SHORT.get(value, own_classes().get(value, value))
             if key == "class_path" and isinstance(value, str)
             else with_full_paths(value)
             for key, value in config.items()
@@ -56,45 +68,91 @@ def expand_arguments(arguments: Sequence[str]) -> list[str]:
     The first recipe that names the data set, or ``--data NAME``, is moved before recipes that set only a part of the
     data (``protocol/pbm`` sets the scaling), because the parser cannot read settings of a class that it does not know.
     """
-    expanded: list[list[str]] = []  # an option with its value
-    for argument in arguments:
-        option, equals, value = argument.partition("=")
-        if argument.startswith("-"):
-            expanded.append([f"{option}={_expand(option, value)}" if equals else argument])
-        elif expanded and len(expanded[-1]) == 1 and expanded[-1][0].startswith("-"):
-            expanded[-1].append(_expand(expanded[-1][0], argument))
-        else:
-            expanded.append([argument])
-    said = [_about_data(words) for words in expanded]
+    expanded = [_expand(words) for words in _with_values(arguments)]
+    recipes = [_recipe(words) for words in expanded]
+    said = [_about_data(words, recipe) for words, recipe in zip(expanded, recipes, strict=True)]
     if "part" in said and "name" in said and (part := said.index("part")) < (name := said.index("name")):
         expanded.insert(part, expanded.pop(name))
     return [word for words in expanded for word in words]
 
 
-def _about_data(words: Sequence[str]) -> str:
-    """Whether an option gives the ``name`` of the data set, a ``part`` of its settings, or neither (empty)."""
+def model_first(arguments: Sequence[str]) -> list[str]:
+    """The options with settings of the model are put behind the one that names it; the default optimiser is added.
+
+    It is not added if an optimiser is named, because the parser would hand its settings on to the other class.
+
+    Args:
+        arguments: expanded.
+    """
+    expanded = _with_values(arguments)
+    recipes = [_recipe(words) for words in expanded]
+    pairs = list(zip(expanded, recipes, strict=True))
+    named = next((position for position, pair in enumerate(pairs) if model_named(*pair)), None)
+    if named is None or arguments[0].startswith("-"):  # a recipe before the command has a section for each command
+        return list(arguments)
+    early = [words for words in expanded[:named] if words[0].startswith("--model.")]
+    is_ours = model_named(*pairs[named]).startswith("lightning_vfl.")
+    default = [[default_option()]] if is_ours and not any(optimizer_named(*pair) for pair in pairs) else []
+    before = [words for words in expanded[: named + 1] if words not in early]
+    return [word for words in (*before, *default, *early, *expanded[named + 1 :]) for word in words]
+
+
+def _with_values(arguments: Sequence[str]) -> list[list[str]]:
+    """Every option with its value, which is an element of its own unless it stands behind ``=``."""
+    options: list[list[str]] = []
+    for argument in arguments:
+        if not argument.startswith("-") and options and len(options[-1]) == 1 and options[-1][0].startswith("-"):
+            options[-1].append(argument)
+        else:
+            options.append([argument])
+    return options
+
+
+def _recipe(words: Sequence[str]) -> dict[str, Any]:
+    """The recipe that an option names; empty if it names none, or one that the parser will not be able to read."""
     option, _, value = words[0].partition("=")
     value = words[1] if len(words) > 1 else value
-    if option == "--data" and value:
-        return "name"
     if option not in ("-c", "--config") or not value:
-        return ""
+        return {}
     try:
-        recipe = yaml.safe_load(value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # the parser will report the error
-        return ""
-    if not isinstance(recipe, dict) or not any(str(key).split(".")[0] == "data" for key in recipe):
+        text = value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8")
+        recipe = yaml.load(text, _LOADER)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return with_full_paths(recipe) if isinstance(recipe, dict) else {}
+
+
+def _about_data(words: Sequence[str], recipe: Mapping[str, Any]) -> str:
+    """Whether an option gives the ``name`` of the data set, a ``part`` of its settings, or neither (empty)."""
+    option, _, value = words[0].partition("=")
+    if option == "--data" and (value or words[1:]):
+        return "name"
+    if not any(str(key).split(".")[0] == "data" for key in recipe):
         return ""
     data = recipe.get("data")
     return "name" if isinstance(data, str) or (isinstance(data, dict) and "class_path" in data) else "part"
 
 
-def _expand(option: str, value: str) -> str:
+def _expand(words: Sequence[str]) -> list[str]:
+    option, equals, value = words[0].partition("=")
+    if not option.startswith("-"):
+        return list(words)
+    option = rename_option(option)
+    return (
+        [f"{option}={_expand_value(option, value)}"]
+        if equals
+        else [option, *(_expand_value(option, v) for v in words[1:])]
+    )
+
+
+def _expand_value(option: str, value: str) -> str:
     if option in ("-c", "--config"):
         try:
-            return find_recipe(value)
+            found = find_recipe(value)
         except ConfigurationError as error:
             raise ConfigurationError(f"--config {error}") from None
-    if option.endswith((".bottom", ".top", ".class_path")):
+        recipe = _recipe([option, found])
+        return json.dumps(rename_settings(recipe)) if {*PARTS} & {*recipe} else found
+    if option.endswith((".bottom", ".top", ".class_path")) or option == "--model":
         return own_classes().get(value, value)
-    return value
+    return SHORT.get(value, value)

@@ -11,6 +11,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.export.score import check_ending, score, write_predictions
 
@@ -56,7 +57,10 @@ def run_alone(arguments: Sequence[str]) -> int:
     notes = logging.getLogger("lightning_utilities.core.rank_zero")
     notes.addHandler(logging.StreamHandler())
     notes.setLevel(logging.INFO)
-    return _run(given)
+    try:
+        return _run(given)
+    except OSError as error:
+        raise ConfigurationError(f"{error}; correct the path") from error
 
 
 def _add_options(parser: ArgumentParser) -> None:

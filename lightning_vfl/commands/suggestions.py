@@ -28,10 +28,12 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     module, _, name = class_path.rpartition(".")
     settings = settings_of(getattr(import_module(module), name))
     foreign, reason = _NO_PLACE.get(name, ((), ""))
-    if setting.split(".")[0] in foreign:
+    if setting in ("lr", "learning_rate") and "optimizer" in settings:
+        hint = "the optimiser has it; write --model.optimizer.lr"
+    elif setting.split(".")[0] in foreign:
         hint = reason
     else:
-        hint = nearest(setting, settings)
+        hint = nearest(setting, settings) if settings else "it has no settings"
     return f"'{setting}' is not a setting of {name}; {hint}"
 
 

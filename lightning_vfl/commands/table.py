@@ -38,6 +38,7 @@ COMMANDS = {
     "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
     "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),
     "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
+    "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),
     "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training."),
     "keys": Entry("keys.KeysCommand", "Generate identity keys for the parties."),
     "list": Entry("recipe_list.ListCommand", "List the packaged recipes, with a line for each."),

@@ -13,26 +13,21 @@ from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightning_vfl import __version__
-from lightning_vfl.callbacks import PredictionWriter, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunRecord, RunSummary, SparseProgressBar
+from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
-from lightning_vfl.commands.recipes import expand_arguments, with_full_paths
-from lightning_vfl.commands.run_config import RunConfig
+from lightning_vfl.commands.readable import make_readable
+from lightning_vfl.commands.recipes import expand_arguments, model_first, with_full_paths
+from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.loading import fitted_in
 
-_ABOUT = (
-    "Vertical federated learning. A run is described by recipes that overlay: --config data/digits --config "
-    "protocol/mean."
-)
-_MORE = "lightning-vfl COMMAND --help lists the options of a command."
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
-
-
-RUNS = "runs"  # the default folder of runs; a logger that has it writes into trainer.default_root_dir
 
 
 class VFLCLI(LightningCLI):
@@ -67,8 +62,8 @@ class VFLCLI(LightningCLI):
                 "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": RUNS}},
                 "callbacks": list(callbacks),
             },
-            parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": _ABOUT},
-            args=expand_arguments(arguments),
+            parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": ABOUT},
+            args=model_first(expand_arguments(arguments)),
         )
 
     @cached_property
@@ -89,13 +84,16 @@ class VFLCLI(LightningCLI):
 
     def recipe_parser(self) -> LightningArgumentParser:
         """A parser of recipes: --config, and every setting of trainer, model, data and the callbacks of each run."""
-        parser = self.init_parser(description="", **_PARSER)
+        parser = self.init_parser(description="", add_help=False, **_PARSER)
         self._add_arguments(parser)
+        make_readable(parser)
         return parser
 
     def trainer_parser(self, method: str) -> LightningArgumentParser:
         """A parser of recipes and of the arguments that a method of the trainer takes."""
-        return self._prepare_subcommand_parser(Trainer, method, description="", **_PARSER)
+        parser = self._prepare_subcommand_parser(Trainer, method, description="", add_help=False, **_PARSER)
+        make_readable(parser)
+        return parser
 
     def build(self) -> "VFLCLI":
         """Make ``trainer``, ``model`` and ``datamodule`` of the recipe; run nothing.
@@ -173,7 +171,7 @@ class VFLCLI(LightningCLI):
         """All commands, in place of LightningCLI's four."""
         parser.add_argument("-V", "--version", action="version", version=f"%(prog)s {__version__}")
         self._subcommand_parsers = {}
-        commands = parser.add_subcommands(title="commands", metavar="COMMAND", description=_MORE)
+        commands = parser.add_subcommands(title="commands", metavar="COMMAND", description=MORE)
         for name, entry in COMMANDS.items():
             one = entry.load(name).parser(self) if self._is_called(name) else self.empty_parser()
             one.description = one.description or entry.about
@@ -185,8 +183,10 @@ class VFLCLI(LightningCLI):
         return self._first == name or self._first.partition("=")[0] in ("-c", "--config")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The summary at the end and the file of predictions, which every run has."""
+        """What every run has: the summary, the records for loggers and for the report, and the file of predictions."""
+        parser.add_lightning_class_args(ExperimentRecord, "experiment")
         parser.add_lightning_class_args(RunSummary, "summary")
+        parser.add_lightning_class_args(RunRecord, "record")
         parser.add_lightning_class_args(PredictionWriter, "predictions")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -213,6 +213,8 @@ class VFLCLI(LightningCLI):
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
         for position, callback in enumerate(callbacks):
+            if isinstance(callback, ExperimentRecord) and records_of(trainer.loggers):
+                callback.recipe = self.config_dump
             if type(callback) in (RichProgressBar, TQDMProgressBar):  # Lightning's defaults
                 chosen = [type(c) for c in self._get(self.config_init, "trainer").callbacks or ()]
                 if type(callback) not in chosen:

@@ -1,14 +1,15 @@
 """The records of one party to score: a table with its columns, or an array of numbers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightning_vfl.datamodules.records.column_encoders import encode_table, encoder_of
+from lightning_vfl.datamodules.records.column_encoder import ColumnEncoder
+from lightning_vfl.datamodules.records.column_encoders import Numbers, OneHot, encode_table, encoder_of, of_texts
 from lightning_vfl.datamodules.records.party_tables import kind_of, read_table
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf
@@ -64,14 +65,14 @@ class Table(PartyData):
     Args:
         party: its name, for errors.
         table: its columns; the ids are the index.
-        states: the plain states of the encoders of its columns.
+        encoders: of its columns.
         dtype: of the input of its program.
     """
 
-    def __init__(self, party: str, table: "pd.DataFrame", states: tuple[Mapping[str, Any], ...], dtype: str) -> None:
+    def __init__(self, party: str, table: "pd.DataFrame", encoders: Sequence[ColumnEncoder], dtype: str) -> None:
         super().__init__(party, table.index, dtype)
         self._table = table
-        self._encoders = [encoder_of(state) for state in states]
+        self._encoders = encoders
 
     def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
         return encode_table(self._table.iloc[places], self._encoders, self.party)
@@ -97,7 +98,12 @@ class Array(PartyData):
 
 
 def read_party(
-    manifest: Manifest, path: Path, id_column: str, separator: str, label_column: str | None = None
+    manifest: Manifest,
+    path: Path,
+    id_column: str,
+    separator: str,
+    label_column: str | None = None,
+    grouped: bool = False,
 ) -> PartyData:
     """The records of a party from its file.
 
@@ -107,6 +113,7 @@ def read_party(
         id_column: the column of the ids, or the array of the ids in an ``.npz`` file.
         separator: between the fields of a CSV file.
         label_column: a column of labels, which is left out if the table has it; None: there is none.
+        grouped: whether other parties hold the same columns for other records.
 
     Raises:
         ConfigurationError: for a file that cannot be read, of the other form, or of another shape.
@@ -126,11 +133,14 @@ def read_party(
         raise ConfigurationError(
             f"{path} of party '{party}' is an array, but it has columns; give a table (CSV, Parquet)"
         )
-    text = [str(state["column"]) for state in half.encoders if state["kind"] == "one_hot"]  # codes such as 01
+    encoders = [encoder_of(state) for state in half.encoders]
+    stepped = any(not isinstance(encoder, Numbers | OneHot) for encoder in encoders)
+    # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
+    text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
     table = read_table(path, party, id_column, separator, text)
-    if label_column in table and label_column not in (state["column"] for state in half.encoders):
+    if label_column in table and label_column not in (encoder.column for encoder in encoders):
         table = table.drop(columns=label_column)
-    return Table(party, table, half.encoders, manifest.inputs[0].dtype)
+    return Table(party, table, encoders, manifest.inputs[0].dtype)
 
 
 def _read_array(manifest: Manifest, path: Path, id_name: str) -> Array:

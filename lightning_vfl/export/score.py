@@ -14,7 +14,7 @@ from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Manifest, PartyHalf, ServerHalf
 from lightning_vfl.export.party_data import PartyData, read_party
-from lightning_vfl.predictions import prediction_table
+from lightning_vfl.trained.predictions import prediction_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +74,7 @@ def read_exported(folders: Sequence[Path]) -> Exported:
 
 def score(
     folders: Sequence[Path],
-    tables: Mapping[str, Path],
+    tables: Mapping[str, str | Path],
     engine: Engine = Engine.ONNX,
     *,
     id_column: str = "id",
@@ -107,8 +107,9 @@ def score(
         raise ConfigurationError(f"--batch_size must be at least 1; got {batch_size}")
     exported = read_exported(folders)
     _check_names(tables, exported)
+    grouped = {name for group in exported.about.groups for name in group}
     data = {
-        name: read_party(manifest, tables[name], id_column, separator, label_column)
+        name: read_party(manifest, Path(tables[name]), id_column, separator, label_column, name in grouped)
         for name, (_, manifest) in exported.parties.items()
     }
     ids = joined_ids(data, exported.about, records_of)
@@ -183,7 +184,7 @@ def _about(manifest: Manifest) -> ServerHalf:
     return manifest.half
 
 
-def _check_names(tables: Mapping[str, Path], exported: Exported) -> None:
+def _check_names(tables: Mapping[str, str | Path], exported: Exported) -> None:
     """Accept one table for each party."""
     for name in tables:
         if name not in exported.parties:

@@ -14,8 +14,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
 from lightning_vfl.export.manifest import RECORDS, SERVER, PartyHalf, Port, ServerHalf
 from lightning_vfl.export.trained import Trained
-from lightning_vfl.fitted import Fitted, FittedParty
 from lightning_vfl.protocols import DecoupledVFL, RoundVFL, VFLModule
+from lightning_vfl.trained.fitted import Fitted, FittedParty
 from lightning_vfl.types import Roll, VerticalBatch
 
 EXAMPLES = 3  # records that trace a program; torch treats 0 and 1 as special
@@ -141,7 +141,7 @@ def _tables(module: VFLModule) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     fitted = module.fitted
     if fitted is None:
         return {}
-    found = {name: states for name, states in fitted.own.get("encoders", {}).items() if states}
+    found = {name: states for name, states in fitted.own.get("encoders", {}).items() if _names_of(states)}
     widths = [len(_names_of(states)) for states in found.values()]
     begins = [0, *accumulate(widths)]
     alike = len(widths) == len(fitted.parties) and all(
@@ -171,9 +171,19 @@ def _classes(module: VFLModule) -> tuple[int | str, ...]:
     return tuple(range(module.hparams["num_classes"] or 0))
 
 
+def example_holders(module: VFLModule) -> Tensor:
+    """(B, M) bool, who holds which example: one party of each group, in turn."""
+    held = torch.ones(EXAMPLES, module.roster.parties, dtype=torch.bool)
+    for group in module.roster.shared:
+        for row in range(EXAMPLES):
+            held[row, list(group)] = torch.tensor(group) == group[row % len(group)]
+    return held
+
+
 def in_the_clear(module: VFLModule, features: Sequence[Tensor]) -> Tensor:
-    """The module's own predictions (B, ...) for scaled features, aggregated in the clear."""
-    batch = VerticalBatch(tuple(features), None, torch.arange(len(features[0])))
+    """The module's own predictions (B, ...) for the scaled features of the examples, aggregated in the clear."""
+    held = example_holders(module) if module.roster.shared else None
+    batch = VerticalBatch(tuple(features), None, torch.arange(EXAMPLES), held)
     if not module.protected_evaluation:
         own: Tensor = module(batch)
         return own.float()

@@ -39,21 +39,14 @@ def load_trained(path: Path, trusted: Sequence[str] = ()) -> Trained:
         trusted: packages whose classes the checkpoint may name, see ``VFLModule.load_from_checkpoint``.
 
     Raises:
-        ConfigurationError: for a checkpoint that does not say how to make its parts, or that does not keep what the
-            parties have fitted.
+        ConfigurationError: for a checkpoint that does not keep the arguments of its module or what the parties have fitted.
     """
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if BOOKS not in content:
         raise ConfigurationError(f"{path} is no checkpoint of a vertical model; give a .ckpt that fit has written")
     fitted = fitted_in(str(path), required=True)
     kind = _protocol(path, content, trusted)
-    try:
-        module = kind.load_from_checkpoint(path, map_location="cpu", trusted=trusted)
-    except TypeError as error:  # a part without a default that the checkpoint does not name
-        raise ConfigurationError(
-            f"{path} does not say how to make the parts of its {kind.__name__} ({error}), because they were made in "
-            "Python; export the module there (lightning_vfl.export.write.export_model)"
-        ) from error
+    module = kind.load_from_checkpoint(path, map_location="cpu", trusted=trusted)
     settings = {} if fitted is None else content.get(fitted.data, {})
     return Trained(module, hash_of(path), str(settings.get("overlap", "inner")))
 

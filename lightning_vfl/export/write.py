@@ -16,6 +16,7 @@ from lightning_vfl.export.manifest import SERVER, Engine, Manifest
 from lightning_vfl.export.programs import flat, require_packages, write_programs
 from lightning_vfl.export.split_model import (
     Part,
+    example_holders,
     in_the_clear,
     party_names,
     party_part,
@@ -107,7 +108,8 @@ def _check_together(module: VFLModule, parties: Sequence[Part], server: Part) ->
     """Refuse a module that predicts otherwise than its halves together: a protocol with an ``output`` of its own."""
     with torch.no_grad():
         embeddings: list[Any] = [part.network(*part.example) for part in parties]
-        found = server.network(tuple(embeddings), server.example[1])
+        held = example_holders(module)[:, list(roll_of(module).included_parties)]
+        found = server.network(tuple(embeddings), held)
         scaled = {part.name: _scaled(part) for part in parties}
         shapes = zip(party_names(module), module.hparams["party_shapes"], strict=True)
         features = [scaled.get(name, torch.zeros(len(found), *shape)) for name, shape in shapes]

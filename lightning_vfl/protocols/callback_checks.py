@@ -32,6 +32,8 @@ def refuse_callbacks(module: "TrainedModule") -> None:
     Raises:
         ConfigurationError: naming the callback and what to use instead.
     """
+    if module._trainer is None:
+        return
     refuse_accumulation(module.trainer)
     for callback in callbacks_of(module.trainer):
         if isinstance(callback, GradientAccumulationScheduler) and {*callback.scheduling.values()} != {1}:
@@ -53,9 +55,9 @@ def refuse_callbacks(module: "TrainedModule") -> None:
                 "round trains; use layers without batch norm, or EMAWeightAveraging"
             )
         if module.roster.shared:
-            _refuse_search(callback, "groups of parties that share a bottom")
+            _refuse_search(callback, "the parties that share a bottom are checked")
         if module.memory is not None:
-            _refuse_search(callback, f"the memory of {type(module.memory).__name__}")
+            _refuse_search(callback, f"{type(module).__name__} has made its table of embeddings")
     refuse_searches(module)
 
 
@@ -68,12 +70,11 @@ def refuse_searches(module: "TrainedModule") -> None:
     aggregator = module.aggregator
     if aggregator.setup is not None or aggregator.accounting is not None:
         for callback in callbacks_of(module.trainer):
-            _refuse_search(callback, type(aggregator).__name__)
+            _refuse_search(callback, f"the parties are set up for {type(aggregator).__name__}")
 
 
-def _refuse_search(callback: Callback, what: str) -> None:
+def _refuse_search(callback: Callback, done: str) -> None:
     if isinstance(callback, LearningRateFinder | BatchSizeFinder):
         raise ConfigurationError(
-            f"{type(callback).__name__} runs rounds before the protocol has set up {what}; leave the callback out and "
-            "compare values in a study"
+            f"{type(callback).__name__} runs rounds before {done}; leave the callback out and compare values in a study"
         )

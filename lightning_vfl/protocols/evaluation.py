@@ -52,16 +52,18 @@ class Scores(nn.Module):
         self.loss.reset()
         self.metrics.reset()
 
-    def log(self, module: "EvaluatedModule", output: Tensor, batch: VerticalBatch) -> None:
-        """Update loss and metrics with the output of a batch, and log them."""
+    def log(self, module: "EvaluatedModule", output: Tensor, batch: VerticalBatch) -> Tensor:
+        """Update loss and metrics with the output of a batch, and log them; returns the predictions."""
         rows = len(batch.record_ids)
+        predicted: Tensor = module.objective.predict(output).float()
         if rows == 0:  # this process has no rows of the last batch
-            return
+            return predicted
         labels = labels_of(batch)
         self.loss.update(module.objective.loss(output, labels), rows)
-        self.metrics.update(module.objective.predict(output).float(), labels)
+        self.metrics.update(predicted, labels)
         module.log(f"{self.split}/loss", self.loss, batch_size=rows, on_epoch=True, on_step=False)
         module.log_dict(self.metrics, batch_size=rows, on_epoch=True, on_step=False)
+        return predicted
 
 
 class EvaluatedModule(LightningModule, ABC):
@@ -119,15 +121,15 @@ class EvaluatedModule(LightningModule, ABC):
         """Set up the records to predict."""
         self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
 
-    def validation_step(self, batch: VerticalBatch, batch_idx: int) -> None:
-        """Update and log loss and metrics of a batch."""
+    def validation_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+        """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        self.val.log(self, self.output(batch, self.next_round()), batch)
+        return self.val.log(self, self.output(batch, self.next_round()), batch)
 
-    def test_step(self, batch: VerticalBatch, batch_idx: int) -> None:
-        """Update and log loss and metrics of a batch."""
+    def test_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+        """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        self.test.log(self, self.output(batch, self.next_round()), batch)
+        return self.test.log(self, self.output(batch, self.next_round()), batch)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
         """Predictions of a batch, with the positions of its records."""

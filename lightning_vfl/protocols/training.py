@@ -1,7 +1,7 @@
 """The training half of a protocol: the order of actions around a step, the one optimiser, and the hooks of a fit."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, final
 
@@ -29,6 +29,7 @@ from lightning_vfl.protocols.checks import (
     refuse_several_steps,
 )
 from lightning_vfl.protocols.costs import Costs
+from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
@@ -155,6 +156,12 @@ class TrainedModule(EvaluatedModule, ABC):
         if step is not None and step.after_optimizer is not None:
             step.after_optimizer()
 
+    @property
+    def learners(self) -> Collection[int] | None:
+        """Between the backward pass and the optimiser's step: the parties that learn from the step; None: all."""
+        step = self._pending
+        return () if step is None or self in step.withheld else step.learners
+
     def next_round(self, seed_global: bool = False) -> RoundNames:
         """The names of the next round's random streams; ``seed_global``: also seed torch's global generator."""
         stage = self.stage
@@ -191,7 +198,8 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def configure_optimizers(self) -> Any:
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
-        refuse_callbacks(self)
+        if self._trainer is not None:
+            refuse_callbacks(self)
         make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         optimizer = make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own])
@@ -218,9 +226,9 @@ class TrainedModule(EvaluatedModule, ABC):
     # ---- the hooks of a fit
 
     def configure_callbacks(self) -> list[Callback]:
-        """Give Lightning's default summary a row for each party; no callback is added."""
+        """Give Lightning's default summary a row for each party; build networks in time for weight averages."""
         callbacks = callbacks_of(self.trainer)
-        callbacks[:] = map(with_party_rows, callbacks)
+        callbacks[:] = map(with_party_rows, with_networks(callbacks))
         return []
 
     def on_fit_start(self) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.parts import PartyState
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import Memory
-from lightning_vfl.party_state import RoundState
+from lightning_vfl.wire import RoundState
 
 
 class KeptState(Memory):

@@ -39,11 +39,12 @@ def held(x: ArrayLike, y: ArrayLike, at: ArrayLike) -> Values:
 def band(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> Band:
     """One band from the (x, y) of each seed, x ascending.
 
-    The band goes from the point where all seeds have started to the point where the first seed ends, so that every
-    mean is over all seeds. In between, it has every x at which a seed was measured.
+    The band goes from the point where all seeds have started to the point where the last seed ends. A seed that has
+    ended counts with its last value, so that every mean is over all seeds. In between, the band has every x at which a
+    seed was measured.
     """
     xs = [np.asarray(x, dtype=np.float64) for x, _ in curves]
-    start, end = max(x[0] for x in xs), min(x[-1] for x in xs)
+    start, end = max(x[0] for x in xs), max(x[-1] for x in xs)
     every = np.unique(np.concatenate(xs))
     grid = every[(every >= start) & (every <= end)]
     if len(grid) > MOST_POINTS:

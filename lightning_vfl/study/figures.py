@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito, "Color Universal Design", 2008; without yellow, which is too faint for a line on white
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# Okabe and Ito, "Color Universal Design", 2008, without yellow, which is too faint for a line on white; then five of
+# Tol, "Colour Schemes", 2021 (muted: wine, olive, indigo, teal; bright: grey)
+_COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"),
+    *("#882255", "#999933", "#332288", "#44AA99", "#888888"),
+)
 _DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -60,14 +64,16 @@ _STYLE: Any = {
 def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = None) -> list[Path]:
     """Draw every figure of a study, as PNG and SVG.
 
+    There is no figure against an axis that was not counted, and none if nothing was measured.
+
     Raises:
         ConfigurationError: for a metric that no run has measured.
     """
     from matplotlib import rc_context  # imported late: 0.4 s
 
-    metric = metric or study.figure.metric or _default(table)
+    metric = metric or study.figure.metric or default_metric(table)
     found = table[table["metric"] == metric]
-    if found.empty:
+    if found.empty and len(table):
         raise ConfigurationError(
             f"figure.metric: no run has measured '{metric}'; there are {', '.join(sorted(table['metric'].unique()))}"
         )
@@ -79,6 +85,8 @@ def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = N
             if not found[column].any():  # for example virtual time of a protocol without a clock
                 continue
             figure = _figure(found, study, metric, axis)
+            if figure is None:  # figure.only names recipes without a result
+                continue
             for ending, more in (("png", {"dpi": 200}), ("svg", {"metadata": {"Date": None}})):
                 path = folder / f"{metric.replace('/', '_')}-{axis}.{ending}"
                 figure.savefig(path, **more)
@@ -86,19 +94,19 @@ def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = N
     return written
 
 
-def _default(table: pd.DataFrame) -> str:
+def default_metric(table: pd.DataFrame) -> str:
     """The first accuracy of the validation, or the first other metric."""
     measured = sorted(table["metric"].unique(), key=lambda m: ("val/" not in m, "loss" in m, m))
     return measured[0] if measured else "val/accuracy"
 
 
-def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figure":
+def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figure | None":
     from matplotlib.figure import Figure
 
     panels = {title: dict(_bands(found, names, _COLUMN.get(axis, axis))) for title, names in _panels(study).items()}
     drawn = [one for lines in panels.values() for one, _ in lines.values()]
     if not drawn:
-        raise ConfigurationError(f"the seeds of each run cover different ranges of {axis}; change figure.against")
+        return None
     x_size, x_label = _scale(axis, max(one.x[-1] for one in drawn))
     share = metric.split("/")[-1] in _SHARES
     across = min(len(panels), _ACROSS)
@@ -146,9 +154,7 @@ def _bands(found: pd.DataFrame, names: Mapping[str, str], column: str) -> Iterat
         if cell.empty:
             continue
         one = band([(seed[column], seed["value"]) for _, seed in cell.sort_values("step").groupby("seed")])
-        if not len(one.x):  # the seeds cover different ranges
-            continue
-        # colours repeat from the eighth line on, with other dashes
+        # colours repeat from the 13th line on, with other dashes
         style = {
             "color": _COLOURS[number % len(_COLOURS)],
             "linestyle": _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)],

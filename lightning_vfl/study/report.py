@@ -1,6 +1,7 @@
 """The report of a study: summary, targets and figures."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,27 @@ import pandas as pd
 
 from lightning_vfl.study import table as tables
 from lightning_vfl.study import targets
-from lightning_vfl.study.figures import draw
+from lightning_vfl.study.figures import default_metric, draw
+from lightning_vfl.study.search import of_best
 from lightning_vfl.study.spec import Study
 from lightning_vfl.study.summary import CONFIDENCE, summarise
 
 
 def report(table: pd.DataFrame, study: Study, out: Path, metric: str | None = None) -> list[Path]:
-    """Write summary and figures below ``out``; returns the files to look at."""
+    """Write summary and figures below ``out``; returns the files to look at.
+
+    A metric that no run has measured is left out of summary and targets. If it is the metric of the figures, they show
+    another one (``default_metric``).
+
+    Raises:
+        ConfigurationError: for a ``metric`` that no run has measured.
+    """
+    if study.search is not None:
+        study = of_best(study, out)
+    measured = set(table["metric"].unique())
+    study = replace(study, targets={name: goal for name, goal in study.targets.items() if name in measured})
+    if metric is None and study.figure.metric not in measured:
+        metric = default_metric(table)
     summary = summarise(table, study)
     tables.write(summary, out, "summary")
     words = in_words(summary, study)

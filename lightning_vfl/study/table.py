@@ -49,18 +49,23 @@ def collect(runs: Iterable[Run], study: Study) -> pd.DataFrame:
 
 
 def chosen(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """The metrics and the targets that the study names, or all metrics if it names none.
+    """The metrics that the study names, or all metrics if it names none that was measured."""
+    named = {*study.metrics, *study.targets, *filter(None, [study.figure.metric])}
+    wanted = frame["metric"].isin(named)
+    return frame[wanted].reset_index(drop=True) if study.metrics and wanted.any() else frame
 
-    Raises:
-        ConfigurationError: for a metric that no run has measured.
-    """
+
+def unmeasured(frame: pd.DataFrame, study: Study) -> list[str]:
+    """One line for each metric that the study names and no run has measured; empty if nothing was measured at all."""
     measured = sorted(frame["metric"].unique())
-    named = {**dict.fromkeys(study.metrics, "metrics"), **dict.fromkeys(study.targets, "targets")}
-    missing = [metric for metric in named if metric not in measured]
-    if missing and len(frame):
-        there = ", ".join(measured)
-        raise ConfigurationError(f"{named[missing[0]]}: no run has measured {missing[0]}; there are {there}")
-    return frame[frame["metric"].isin(named.keys())].reset_index(drop=True) if study.metrics else frame
+    figure = [] if study.figure.metric is None else [study.figure.metric]
+    named = {"metrics": study.metrics, "targets": study.targets, "figure.metric": figure}
+    return [
+        f"{key}: no run has measured {metric}; there are {', '.join(measured)}"
+        for key, metrics in named.items()
+        for metric in metrics
+        if measured and metric not in measured
+    ]
 
 
 def write(frame: pd.DataFrame, folder: Path, name: str) -> None:

@@ -13,10 +13,18 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.aggregators.parts import Heard, Opening, PartySide
 from lightning_vfl.networks.polynomial import PolynomialNetwork
-from lightning_vfl.party_state import RoundState
 from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
-from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView
+from lightning_vfl.wire import (
+    Aggregate,
+    Contribution,
+    Embeddings,
+    LinearForms,
+    Message,
+    PartyView,
+    RoundState,
+    ServerView,
+)
 
 ROWS = (6, 0, 3, 1, 7)  # positions of the records of a round
 RECORDS = 8

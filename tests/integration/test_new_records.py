@@ -15,9 +15,9 @@ from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import PredictionWriter
 from lightning_vfl.cli import run
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.fitted import Fitted, TrainedIds
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.protocols.loading import fitted_in
+from lightning_vfl.trained.fitted import Fitted, TrainedIds
 from tests.subjects import Blobs, split, trainer
 from tests.unit.aggregators.test_contract import FACTORIES
 from tests.unit.datamodules import miniature

@@ -4,6 +4,8 @@ Commands that train are cut short: a few batches of one epoch. A block that is n
 page has one) that names the reason; its commands are parsed all the same.
 """
 
+import runpy
+import sys
 from collections import Counter
 from functools import cache
 from importlib.util import find_spec
@@ -28,8 +30,11 @@ PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled tr
 REASONS = {
     "it installs and tests the package": 3,
     "it needs files of a data set": 2,
+    "the folder of a run is named by the reader": 1,
+    "the tests of the command line run it": 3,
     "studies take minutes": 2,
     "the benchmarks take minutes": 5,
+    "it is run by a slow test of its own": 1,
     "studies take minutes to hours and need files of data sets": 56,
 }
 
@@ -57,6 +62,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def make_files(words):
+    """Run ``examples/make_customers.py`` with these arguments, for the pages on tables."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+
+
 def test_every_block_is_run_or_says_why_not():
     assert {block.language for block in BLOCKS} <= {"", "text", *LANGUAGES}
     assert all(block.reason is None for block in BLOCKS if block.language not in LANGUAGES)
@@ -77,6 +89,8 @@ def test_python_runs(block):
 def test_recipes_train_and_studies_can_be_run(block, folder):
     """What a recipe leaves out comes from other recipes, as the pages say."""
     content, file = yaml.safe_load(block.code), folder / "page.yaml"
+    if "data_dir: customers" in block.code:
+        make_files(["examples/make_customers.py", "customers"])
     file.write_text(block.code)
     if content.keys() & {"data", "model", "trainer"}:
         usual = {"data": "data/digits", "model": "protocol/mean"}
@@ -97,6 +111,8 @@ def test_commands_run(block):
     for words in commands(fenced(block)):
         if words[0] != "lightning-vfl":
             assert words[0] == "source" or is_there(words), words
+            if words[:2] == ["python", "examples/make_customers.py"]:
+                make_files(words[1:])
             continue
         found = once(*(checkpoint if word == "FILE" else word for word in words[1:]))
         checkpoint, ran = found or checkpoint, ran + 1

@@ -10,6 +10,7 @@ import torch
 from lightning_vfl.cli import run
 from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
+from tests.own_tables import write_titanic
 from tests.unit.datamodules import miniature
 
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
@@ -70,6 +71,14 @@ FILES = {
     "data/parkinson": (miniature.write_parkinson, ["--data.expected_records", "60", *FEW]),
     "data/caltech7": (miniature.write_caltech, FEW),
     "data/multi_view": (miniature.write_npz, FEW),
+    "data/csv_tables": (
+        lambda folder: write_titanic(folder, 120),
+        [
+            "--data.tables={ferry: ferry.csv, bank: bank.csv}",
+            "--data.label_party=ferry",
+            "--data.label_column=Survived",
+        ],
+    ),
     "data/handwritten": (lambda folder: miniature.write_mat(folder / "Handwritten.mat"), FEW),
 }
 

@@ -75,7 +75,8 @@ def test_the_default_logger_follows_the_root_folder():
 def test_runs_without_a_logger_do_not_share_a_folder():
     for _ in range(2):
         run(["fit", *SHORT, *NO_LOGGER, "--trainer.default_root_dir", "mine"])
-    folders = ["mine", "mine/version_0"]
+    run(["fit", *SHORT, *NO_LOGGER])
+    folders = ["mine", "mine/version_0", "runs/version_0"]
     assert written("config.yaml") == folders
     assert [str(Path(folder).parent) for folder in written("*.ckpt")] == folders
 

@@ -212,6 +212,7 @@ SETTINGS = [
     (CSVTables, TABLES, {"overlap": "keep"}),
     (CSVTables, TABLES, {"task": "regression"}),
     (CSVTables, TABLES, {"categorical": ("job",)}),
+    (CSVTables, TABLES, {"preprocess": {"bank": {"x": ["log"]}}}),
     (Digits, {}, {"seed": 1}),
     (Digits, {}, {"partitioner": RowStrips(2)}),
     (Digits, {}, {"normaliser": Unchanged()}),

@@ -12,8 +12,8 @@ from lightning_vfl.aggregators import Mean, PartyState
 from lightning_vfl.callbacks import PartyDropout
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
-from lightning_vfl.party_state import RoundState
 from lightning_vfl.rounds.kept_state import KeptState
+from lightning_vfl.wire import RoundState
 from tests.subjects import Blobs, same, split, trainer
 
 TopK = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "own_compression.py"))["TopK"]

@@ -20,7 +20,7 @@ def last_value(curve, at):
 
 def oracle(curves):
     start = max(curve[0][0] for curve in curves)
-    end = min(curve[-1][0] for curve in curves)
+    end = max(curve[-1][0] for curve in curves)
     grid = sorted({x for curve in curves for x, _ in curve if start <= x <= end})
     values = [[last_value(curve, x) for curve in curves] for x in grid]
     return grid, [fmean(v) for v in values], [stdev(v) if len(v) > 1 else 0.0 for v in values]
@@ -45,13 +45,15 @@ def test_seeds_measured_at_the_same_points_are_told_from_others():
     assert not band([([1, 2, 3], [1, 1, 1]), ([1, 2.5, 3], [3, 3, 3])]).together
 
 
-def test_it_ends_with_the_first_seed_that_ends():
-    found = band([([1, 2, 3], [1, 1, 1]), ([1, 2], [3, 3])])
-    assert found.x.tolist() == [1, 2]
+def test_it_ends_with_the_last_seed_and_a_seed_that_has_ended_keeps_its_last_value():
+    found = band([([1, 2, 3], [1, 1, 5]), ([1, 2], [3, 3])])
+    assert found.x.tolist() == [1, 2, 3]
+    assert found.mean.tolist() == [2, 2, 4]
 
 
-def test_seeds_that_never_run_at_the_same_time_have_no_band():
-    assert len(band([([1, 2], [1, 1]), ([5, 6], [1, 1])]).x) == 0
+def test_seeds_that_never_run_at_the_same_time_have_a_band_from_the_start_of_the_last():
+    found = band([([1, 2], [1, 1]), ([5, 6], [3, 3])])
+    assert (found.x.tolist(), found.mean.tolist()) == ([5, 6], [2, 2])
 
 
 def test_long_curves_are_thinned():

@@ -7,7 +7,9 @@ import pytest
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study.figures import _bands, _panels, draw
 from lightning_vfl.study.grid import line_name
-from lightning_vfl.study.spec import Look
+from lightning_vfl.study.report import report
+from lightning_vfl.study.spec import Look, Target
+from lightning_vfl.study.table import chosen, unmeasured
 
 from .test_summary import study, table
 
@@ -26,6 +28,37 @@ def test_the_same_table_gives_the_same_file(tmp_path):
     first = [path.read_bytes() for path in draw(data, one_axis, tmp_path / "a")]
     assert first == [path.read_bytes() for path in draw(data, one_axis, tmp_path / "b")]
     assert not re.search(rb"<dc:date>", first[1])
+
+
+@pytest.mark.parametrize("recipes", [8, 12])
+def test_no_colour_is_repeated_up_to_twelve_lines(recipes):
+    names = [f"r{i}" for i in range(recipes)]
+    data = pd.concat([table({name: [1.0]}) for name in names])
+    (lines,) = _panels(study(*names)).values()
+    assert len({style["color"] for _, (_, style) in _bands(data, lines, "step")}) == recipes
+
+
+def test_a_study_without_figure_is_drawn_even_if_each_seed_ends_at_another_moment(tmp_path):
+    """One test value for each seed, at different virtual times, and nothing that is called val."""
+    one = table({"A": [0.5, 0.6]}).assign(metric="test/accuracy")
+    one = one.assign(virtual_seconds=one["seed"] + 1.0)
+    paths = report(one, study("A", figure=Look(against=("virtual_seconds",))), tmp_path)
+    assert "test_accuracy-virtual_seconds.png" in {path.name for path in paths}
+
+
+def test_a_metric_that_nobody_measured_withholds_nothing(tmp_path):
+    data = table({"A": [0.5, 0.6]})
+    named = study(
+        "A", metrics=("m", "val/lost"), figure=Look("val/acc", against=("rounds",)), targets={"f": Target(0.5)}
+    )
+    paths = report(chosen(data, named), named, tmp_path)
+    assert [path.name for path in paths] == ["summary.md", "m-rounds.png", "m-rounds.svg"]
+    assert "| m | A | 2 |" in paths[0].read_text()
+    assert unmeasured(data, named) == [
+        "metrics: no run has measured val/lost; there are m",
+        "targets: no run has measured f; there are m",
+        "figure.metric: no run has measured val/acc; there are m",
+    ]
 
 
 def test_a_metric_that_nobody_measured(tmp_path):

@@ -120,8 +120,7 @@ def test_the_table_keeps_what_targets_are_about():
 
 def test_a_metric_that_nobody_measured():
     wrong = study("A", targets={"val/acc": Target(0.9)})
-    with pytest.raises(ConfigurationError, match=r"^targets: no run has measured val/acc; there are val/accuracy$"):
-        tables.chosen(table(TWO), wrong)
+    assert tables.unmeasured(table(TWO), wrong) == ["targets: no run has measured val/acc; there are val/accuracy"]
     with pytest.raises(
         ConfigurationError, match=r"^targets: the table has no val/acc; it has val/accuracy. Run lightning-vfl s"
     ):

@@ -136,6 +136,20 @@ def test_shares_of_nothing(files):
         data.test_dataloader()
 
 
+def test_ids_keep_their_text_unless_all_are_whole_numbers_as_usually_written(tmp_path):
+    def opened(ids):
+        n = len(ids)
+        path = write_csv(tmp_path / "a.csv", {"id": ids, "y": [i % 2 for i in range(n)], "x": range(n)})
+        return joined(open_tables({"bank": path})).index.tolist()
+
+    codes = [f"{i:03}" for i in range(40)]
+    assert opened(codes) == codes
+    assert opened([*codes[:-1], "39"]) == sorted([*codes[:-1], "39"])
+    assert opened([f" {i}" for i in range(-3, 37)]) == list(range(-3, 37))
+    large = [str(10**20 + i) for i in range(40)]
+    assert opened(large) == large
+
+
 def test_a_party_may_hold_the_labels_alone(files, tmp_path):
     labels = {key: bank()[key] for key in ("id", "y")}
     files |= {"bank": write_csv(tmp_path / "labels.csv", labels)}
@@ -235,7 +249,8 @@ REFUSALS = {
         change(bank(), "id", r3=0.5),
         r"ids of party 'bank' are float64 \(first 0.0\); write them as text",
     ),
-    "ids are huge": (change(bank(), "id", r3=2**63), r"ids of party 'bank' are uint64 \(first 0\); write them as text"),
+    "ids are huge": (change(bank(), "id", r3=2**63), "ids of party 'shop' are whole numbers but those of .* are text"),
+    "ids are codes": (change(bank(), "id", r1="007"), "ids of party 'shop' are whole numbers but those of .* are text"),
     "ids of two kinds": (
         bank() | {"id": [f"a{i}" for i in range(60)]},
         "ids of party 'shop' are whole numbers but those of party 'bank' are text; write them in the same form in "

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from lightning_vfl.party_state import RoundState
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.wire.round_state import RoundState
 
 
 class Gate(StrEnum):

@@ -1,0 +1,115 @@
+"""A complete record of a run in W&B, TensorBoard, MLflow and Comet: settings, progress, summary and figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lightning_vfl.protocols import VFLModule
+
+from .learning_curve import LearningCurve, draw
+from .logger_records import WandbRecord, records_of
+from .run_summary import summary_lines
+
+
+class ExperimentRecord(Callback):
+    """Gives each of these loggers the whole recipe, a table of the summary, and the learning curve as an image.
+
+    Weights & Biases draws training and validation metrics against virtual seconds, and ``by_bytes/val/...`` against the
+    bytes sent by all parties. Other loggers (CSV) are left alone. Metrics are logged by the protocol, checkpoints by
+    the logger itself: ``log_model`` of W&B and MLflow.
+
+    Args:
+        figures: False: no images.
+    """
+
+    def __init__(self, figures: bool = True) -> None:
+        self.figures = figures
+        self.recipe: Mapping[str, Any] | None = None  # the command line sets it
+        self.curve = LearningCurve()
+        self._begun: set[int] = set()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero or not isinstance(pl_module, VFLModule):
+            return
+        for record in records_of(trainer.loggers):
+            if id(record.logger) not in self._begun:  # a second fit of the same run
+                self._begun.add(id(record.logger))
+                record.logger.log_hyperparams(self.recipe_of(trainer, pl_module))
+                record.begin(["train/loss", "train/loss_epoch", "val/loss", *map(str, pl_module.val.metrics)])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.curve.on_train_epoch_end(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.curve.on_validation_end(trainer, pl_module)
+        fitting = trainer.state.fn == TrainerFn.FITTING
+        if trainer.is_global_zero and fitting and not trainer.sanity_checking and isinstance(pl_module, VFLModule):
+            values = {f"by_bytes/{k}": float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
+            values["comm/up_bytes"] = pl_module.standing()["comm/up_bytes"]
+            for record in records_of(trainer.loggers):
+                if isinstance(record, WandbRecord):
+                    record.logger.log_metrics(values, step=trainer.global_step)
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self._summarise(trainer, pl_module, "validate", ("val/",))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._summarise(trainer, pl_module, "fit", ("train/", "val/"))
+        if not (self.figures and self.curve.points and trainer.is_global_zero):
+            return
+        records = records_of(trainer.loggers)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "learning_curve.png"
+            if records:
+                draw(self.curve.points, path)
+            for record in records:
+                record.figure("learning curve", path)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._summarise(trainer, pl_module, "test", ("test/",))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.curve.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.curve.load_state_dict(state_dict)
+
+    def recipe_of(self, trainer: Trainer, module: VFLModule) -> dict[str, Any]:
+        """All settings of the run: the recipe of the command line, or what the objects of Python say of themselves."""
+        faults = [str(model) for model in module.faults.models]
+        if self.recipe is not None:
+            return {**self.recipe, "faults": faults}
+        data = module.datamodule
+        settings = {} if data is None else {"class_path": _path(data), "batch_size": data.batch_size}
+        said = {} if data is None else {name: _plain(value) for name, value in data.state_dict().items()}
+        return {
+            "model": {"class_path": _path(module), "parts": module.parts(), "settings": dict(module.hparams)},
+            "data": settings | said,
+            "trainer": {
+                "max_epochs": trainer.max_epochs,
+                "max_steps": trainer.max_steps,
+                "precision": str(trainer.precision),
+                "strategy": type(trainer.strategy).__name__,
+                "accelerator": type(trainer.accelerator).__name__,
+                "devices": trainer.num_devices,
+                "callbacks": [type(callback).__name__ for callback in trainer.callbacks],  # type: ignore[attr-defined]
+            },
+            "faults": faults,
+        }
+
+    def _summarise(self, trainer: Trainer, module: LightningModule, stage: str, prefixes: tuple[str, ...]) -> None:
+        if trainer.is_global_zero and isinstance(module, VFLModule):
+            for record in records_of(trainer.loggers):
+                record.table(f"summary of {stage}", list(summary_lines(trainer, module, prefixes)))
+
+
+def _path(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _plain(value: Any) -> Any:
+    """A value that every logger can store."""
+    return value if isinstance(value, bool | int | float | str | None) else str(value)

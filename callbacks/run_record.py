@@ -1,0 +1,209 @@
+"""The record of a run: a small file in the run's folder from which ``lightning-vfl report`` makes a page."""
+
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lightning_vfl.protocols import VFLModule
+from lightning_vfl.types import VerticalBatch
+
+from .history import RunHistory
+from .record_tallies import Attendance, Outcomes
+from .run_summary import summary_lines
+
+FIT, TEST = "record-fit.json", "record-test.json"
+_PAUSE = 5.0  # seconds between two records of a fit that is going on
+_PACKAGES = ("lightning-vfl", "lightning", "torch", "numpy")
+
+
+class RunRecord(Callback):
+    """Writes what a run has measured: ``record-fit.json`` and ``record-test.json`` in the folder of the run.
+
+    A record has the lines of the summary, every metric with the rounds, virtual seconds and bytes at its time, the
+    bytes of each party by kind, the rounds that each party has learned from, outcomes of the last evaluation, and the
+    versions of the software. The record of a test of a checkpoint is written beside the record of its fit, if the
+    checkpoint is in the folder of that fit. It is written for the report and read by nothing else.
+
+    Guarantee: a file is replaced as a whole. During a fit it is replaced after an epoch or a validation, at most every
+        five seconds, so a killed run has a record. Checkpoints contain what has been recorded, so the record of a
+        resumed fit is that of the whole fit.
+        A run without a logger and without ``default_root_dir`` writes no record.
+    Not guaranteed: with several processes, outcomes are those of the first process's records.
+
+    Args:
+        enabled: False: write no record.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.history = RunHistory()
+        self._attendance = Attendance(0)
+        self._outcomes: dict[str, Outcomes] = {}
+        self._written = -_PAUSE
+
+    def state_dict(self) -> dict[str, Any]:
+        """Points and counts so far; empty without a record, so that the checkpoint has no entry."""
+        if not self._attendance.rounds:
+            return {}
+        return {"history": self.history.state_dict(), "attendance": self._attendance.state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.history.load_state_dict(state_dict["history"])
+        self._attendance = Attendance(len(state_dict["attendance"]["learned"]))
+        self._attendance.load(state_dict["attendance"])
+
+    # ---- a fit
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not (self.enabled and isinstance(pl_module, VFLModule)):
+            return
+        if len(self._attendance.learned) != pl_module.roster.parties:
+            self._attendance = Attendance(pl_module.roster.parties)
+        self._written = -_PAUSE
+        self.history.on_train_start(trainer, pl_module)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        if self._records(pl_module):
+            self._attendance.add(pl_module.learners)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._records(pl_module):
+            self.history.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._records(pl_module):
+            self.history.on_train_epoch_end(trainer, pl_module)
+            self._write_fit(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._records(pl_module) and trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self.history.on_validation_end(trainer, pl_module)
+            self._write_fit(trainer, pl_module)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._written = -_PAUSE
+        self._write_fit(trainer, pl_module)
+
+    def _write_fit(self, trainer: Trainer, module: LightningModule) -> None:
+        if not self._records(module) or monotonic() - self._written < _PAUSE:
+            return
+        self._written = monotonic()
+        if folder := _own_folder(trainer):
+            self._write(trainer, module, folder / FIT, "val", ("train/", "val/"))
+
+    # ---- an evaluation
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(pl_module, "val")
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(pl_module, "test")
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self._count("val", outputs, batch)
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self._count("test", outputs, batch)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        folder = _folder_of(trainer.ckpt_path) or _own_folder(trainer)
+        if self._records(pl_module) and folder is not None:
+            self._write(trainer, pl_module, folder / TEST, "test", ("test/",))
+
+    def _begin(self, module: LightningModule, split: str) -> None:
+        if self._records(module):
+            self._outcomes[split] = Outcomes(module.hparams["num_classes"])
+
+    def _count(self, split: str, outputs: Any, batch: Any) -> None:
+        counted = self._outcomes.get(split)
+        if counted is None or not isinstance(outputs, torch.Tensor) or not isinstance(batch, VerticalBatch):
+            return
+        if batch.labels is not None and len(outputs):
+            counted.add(outputs, batch.labels)
+
+    # ---- the file
+
+    def _records(self, module: LightningModule) -> Any:
+        return self.enabled and isinstance(module, VFLModule)
+
+    def _write(
+        self, trainer: Trainer, module: LightningModule, path: Path, split: str, prefixes: tuple[str, ...]
+    ) -> None:
+        if not (trainer.is_global_zero and isinstance(module, VFLModule)):
+            return
+        outcomes = self._outcomes.get(split)
+        names = getattr(getattr(trainer, "datamodule", None), "class_names", ())
+        meter = module.books.meter.state_dict()
+        record = {
+            "summary": [list(line) for line in summary_lines(trainer, module, prefixes)],
+            "history": self.history.rows(),
+            "traffic": {kind: count.tolist() for kind, count in meter.items()},
+            "attendance": self._attendance.state(),
+            "given_up": module.books.given_up,
+            "outcomes": {}
+            if outcomes is None
+            else {"split": split, "names": [str(name) for name in names], **outcomes.state()},
+            "metrics": {
+                name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith(prefixes)
+            },
+            "checkpoint": str(trainer.ckpt_path or getattr(trainer.checkpoint_callback, "best_model_path", "")),
+            "environment": environment(trainer),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_name(f".{path.name}.{os.getpid()}")
+        whole.write_text(json.dumps(record), encoding="utf-8")
+        whole.replace(path)
+
+
+def environment(trainer: Trainer) -> dict[str, str]:
+    """Versions and machine of a run."""
+    device = torch.cuda.get_device_name() if trainer.strategy.root_device.type == "cuda" else "CPU"
+    return {
+        "Python": platform.python_version(),
+        **{name: version(name) for name in _PACKAGES},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "device": f"{device}, {trainer.world_size} process{'es' if trainer.world_size > 1 else ''}",
+        "precision": str(trainer.precision),
+    }
+
+
+def _own_folder(trainer: Trainer) -> Path | None:
+    """The folder of a run; None: it is a trial run, or has no logger and no folder of its own, and writes no files."""
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        return None
+    folder = Path(trainer.log_dir or trainer.default_root_dir)
+    return None if not trainer.loggers and folder.resolve() == Path.cwd() else folder
+
+
+def _folder_of(checkpoint: Any) -> Path | None:
+    """The folder of the fit that has written a checkpoint; None: there is none with a record."""
+    if checkpoint is None:
+        return None
+    path = Path(checkpoint).resolve()
+    return next((folder for folder in list(path.parents)[:2] if (folder / FIT).is_file()), None)

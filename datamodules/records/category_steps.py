@@ -1,0 +1,200 @@
+"""Steps on categories: fill in missing ones, one column of 0 and 1 for each, or their number in an order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+
+from .column_encoder import Unseen, tell_unseen
+from .column_steps import Reader, TextFill, chosen
+from .number_steps import Strategy, describe_fill, refuse_cells
+from .one_hot import categories_of, one_hot
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+def texts_of(column: "pd.Series[Any]") -> "NDArray[np.str_]":
+    """(N,) the cells as text; a whole number has no decimal point, also where a missing cell made the column real."""
+    from pandas.api.types import is_float_dtype
+
+    if is_float_dtype(column):
+        cells = column.tolist()
+        return np.array([str(int(cell)) if cell.is_integer() else str(cell) for cell in cells], dtype=np.str_)
+    texts: NDArray[np.str_] = column.astype(str).str.strip().to_numpy(dtype=np.str_)
+    return texts
+
+
+def _refuse_missing(column: "pd.Series[Any]", party: str) -> None:
+    refuse_cells(column, column.isna().to_numpy(), party, "are missing", "put impute before the step, or fill them in")
+
+
+@dataclass(frozen=True)
+class FillText(TextFill):
+    """Missing cells are replaced by one text.
+
+    Args:
+        strategy: ``most_frequent`` or ``constant``.
+        value: the text of the strategy ``constant``.
+        indicator: add a column that is 1 where a cell was missing.
+        fitted: the text.
+    """
+
+    word: ClassVar[str] = "impute"
+    main: ClassVar[str] = "strategy"
+    settings: ClassVar[tuple[str, ...]] = ("strategy", "value", "indicator")
+    strategy: Strategy
+    value: str | None = None
+    indicator: bool = False
+    fitted: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategy", chosen(Strategy, self.strategy, f"{self.word}: strategy"))
+
+    def fit(self, column: "pd.Series[Any]", party: str) -> Self:
+        if self.strategy is Strategy.CONSTANT:
+            return replace(self, fitted=str(self.value))
+        from sklearn.impute import SimpleImputer  # 0.5 s, where it is used
+
+        if column.isna().all():
+            raise ConfigurationError(
+                f"column '{column.name}' of party '{party}' has no value in any training record, so impute: "
+                f"{self.strategy} has nothing to use; leave it out (drop), or use impute: constant"
+            )
+        texts = texts_of(column.dropna()).astype(object)[:, None]
+        return replace(self, fitted=str(SimpleImputer(strategy="most_frequent").fit(texts).statistics_[0]))
+
+    def fill(self, column: "pd.Series[Any]") -> "pd.Series[Any]":
+        import pandas as pd
+
+        missing = column.isna()
+        if not missing.any():
+            return column
+        cells = np.full(len(column), self.fitted, dtype=object)
+        cells[~missing.to_numpy()] = texts_of(column[~missing])
+        return pd.Series(cells, column.index, name=column.name)
+
+    def describe(self) -> str:
+        return describe_fill(self.strategy, self.value, self.indicator)
+
+    def taken(self) -> str:
+        return "" if self.strategy is Strategy.CONSTANT else "imputation values"
+
+
+@dataclass(frozen=True)
+class OneHotCategories(Reader):
+    """One column of 0 and 1 for each category of the training rows, in sorted order.
+
+    Args:
+        unseen: what to do with a category that no training row has; ``own``: a further column, which is 0 in all
+            training rows unless ``most`` leaves categories out.
+        most: keep at most so many columns: those of the most frequent categories; all others share the column
+            ``(other)``. 0: every category has a column.
+        categories: the kept categories.
+        rare: whether categories of the training rows share the column ``(other)``.
+    """
+
+    word: ClassVar[str] = "one_hot"
+    main: ClassVar[str] = "unseen"
+    settings: ClassVar[tuple[str, ...]] = ("unseen", "most")
+    unseen: Unseen = Unseen.OWN
+    most: int = 0
+    categories: tuple[str, ...] = ()
+    rare: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unseen", chosen(Unseen, self.unseen, f"{self.word}: unseen"))
+        if self.most and (self.most < 2 or self.unseen is not Unseen.OWN):
+            raise ConfigurationError(
+                f"one_hot with most: {self.most} and unseen: {self.unseen} is impossible; give most at least 2, with "
+                "unseen: own"
+            )
+
+    def fit(self, column: "pd.Series[Any]", party: str) -> Self:
+        _refuse_missing(column, party)
+        texts = texts_of(column)
+        if not self.most:
+            return replace(self, categories=tuple(categories_of(texts)))
+        from sklearn.preprocessing import OneHotEncoder  # 0.5 s, where it is used
+
+        found = OneHotEncoder(max_categories=self.most, handle_unknown="infrequent_if_exist").fit(
+            texts.astype(object)[:, None]
+        )
+        rare = set() if found.infrequent_categories_[0] is None else set(found.infrequent_categories_[0])
+        return replace(self, categories=tuple(str(c) for c in found.categories_[0] if c not in rare), rare=bool(rare))
+
+    def names(self, column: str) -> tuple[str, ...]:
+        others = ("(other)",) if self.unseen is Unseen.OWN else ()
+        return tuple(f"{column}={category}" for category in (*self.categories, *others))
+
+    def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+        _refuse_missing(column, party)
+        texts = texts_of(column)
+        columns = one_hot(texts, self.categories)
+        other = columns.sum(1) == 0
+        if not self.rare:
+            encoded = "(other)" if self.unseen is Unseen.OWN else "zeros"
+            tell_unseen(texts[other], str(column.name), party, self.unseen, encoded)
+        return np.column_stack([columns, other]) if self.unseen is Unseen.OWN else columns
+
+    def describe(self) -> str:
+        return f"one-hot of {len(self.categories)} categories{', others share one' * (self.unseen is Unseen.OWN)}"
+
+    def taken(self) -> str:
+        return "categories"
+
+
+@dataclass(frozen=True)
+class OrdinalCategories(Reader):
+    """The number of the category, counted from 0.
+
+    Args:
+        unseen: what to do with a category that no training row has: ``own``: -1; ``ignore``: missing, for ``impute``.
+        order: the categories in ascending order; empty: those of the training rows in sorted order.
+        categories: the categories that are counted.
+    """
+
+    word: ClassVar[str] = "ordinal"
+    main: ClassVar[str] = "order"
+    settings: ClassVar[tuple[str, ...]] = ("order", "unseen")
+    unseen: Unseen = Unseen.OWN
+    order: Sequence[str] = ()
+    categories: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unseen", chosen(Unseen, self.unseen, f"{self.word}: unseen"))
+        if isinstance(self.order, str) or not isinstance(self.order, Sequence):
+            raise ConfigurationError(f"ordinal needs its categories as a list: [low, high]; got {self.order!r}")
+        object.__setattr__(self, "order", tuple(str(category) for category in self.order))
+
+    def fit(self, column: "pd.Series[Any]", party: str) -> Self:
+        _refuse_missing(column, party)
+        from sklearn.preprocessing import OrdinalEncoder  # 0.5 s, where it is used
+
+        if self.order:
+            return replace(self, categories=tuple(self.order))
+        found = OrdinalEncoder().fit(texts_of(column).astype(object)[:, None]).categories_[0]
+        return replace(self, categories=tuple(str(category) for category in found))
+
+    def names(self, column: str) -> tuple[str, ...]:
+        return (column,)
+
+    def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+        _refuse_missing(column, party)
+        number = {category: float(place) for place, category in enumerate(self.categories)}
+        texts = texts_of(column)
+        other = np.array([text not in number for text in texts.tolist()], dtype=bool)
+        own = self.unseen is Unseen.OWN
+        tell_unseen(texts[other], str(column.name), party, self.unseen, "-1" if own else "missing")
+        rest = -1.0 if own else np.nan
+        return np.array([number.get(text, rest) for text in texts.tolist()], dtype=np.float64)[:, None]
+
+    def describe(self) -> str:
+        return f"number of the category, of {len(self.categories)}"
+
+    def taken(self) -> str:
+        return "" if self.order else "categories"

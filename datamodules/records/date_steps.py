@@ -1,0 +1,138 @@
+"""Read dates as numbers: year, month, day of the week and so on."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError, nearest
+
+from .column_steps import Reader
+from .number_steps import refuse_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+_ISO = "ISO8601"
+_DATES = ("%d.%m.%Y", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
+_FORMATS = (_ISO, *(f"{date}{time}" for date in _DATES for time in ("", " %H:%M", " %H:%M:%S")))
+_LIKE_A_DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+
+
+class DatePart(StrEnum):
+    """What is read of a date: ``days`` are those since 1970, ``weekday`` is 0 on Monday, ``hour`` has fractions."""
+
+    YEAR = "year"
+    QUARTER = "quarter"
+    MONTH = "month"
+    DAY = "day"
+    WEEKDAY = "weekday"
+    DAY_OF_YEAR = "day_of_year"
+    HOUR = "hour"
+    DAYS = "days"
+
+
+@dataclass(frozen=True)
+class DateParts(Reader):
+    """One column for each part of a date. Times with an offset are converted to UTC.
+
+    Args:
+        parts: the parts.
+        format: as of ``datetime.strptime``, or ``ISO8601``; empty: found in the training rows.
+        found: the format that is used; empty: the file has dates, not texts.
+    """
+
+    word: ClassVar[str] = "date"
+    main: ClassVar[str] = "parts"
+    settings: ClassVar[tuple[str, ...]] = ("parts", "format")
+    parts: Sequence[DatePart] = (DatePart.DAYS, DatePart.MONTH, DatePart.WEEKDAY)
+    format: str = ""
+    found: str = ""
+
+    def __post_init__(self) -> None:
+        given: Any = (self.parts,) if isinstance(self.parts, str) else self.parts
+        if not isinstance(given, Sequence) or not given:
+            raise ConfigurationError(f"date needs a list of parts, such as [year, month]; got {self.parts!r}")
+        for part in given:
+            if part not in list(DatePart):
+                raise ConfigurationError(f"date has no part '{part}'; {nearest(str(part), list(DatePart))}")
+        object.__setattr__(self, "parts", tuple(DatePart(part) for part in given))
+
+    def fit(self, column: "pd.Series[Any]", party: str) -> Self:
+        if self.format or _holds_dates(column):
+            return replace(self, found=self.format)
+        fits = formats_of(column)
+        if not fits:
+            raise ConfigurationError(
+                f"the dates in column '{column.name}' of party '{party}' are in no known form or in several, first "
+                f"'{column.dropna().iloc[:1].to_list()}'; write them as 2024-12-31, or give date: "
+                '{format: "%d.%m.%Y"}'
+            )
+        if len(fits) > 1:
+            raise ConfigurationError(
+                f"the dates in column '{column.name}' of party '{party}' can be read as {' and as '.join(fits)}; "
+                f'give one of them, as date: {{format: "{fits[0]}"}}'
+            )
+        return replace(self, found=fits[0])
+
+    def names(self, column: str) -> tuple[str, ...]:
+        return tuple(f"{column}.{part}" for part in self.parts)
+
+    def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+        import pandas as pd
+
+        dates = _parsed(column, self.found)
+        wrong = (dates.isna() & column.notna()).to_numpy()
+        refuse_cells(column, wrong, party, f"are no dates of the form {self.found or _ISO}", "correct them")
+        epoch = pd.Timestamp(0, tz="UTC")
+        read: dict[DatePart, Any] = {
+            DatePart.WEEKDAY: lambda: dates.dt.day_of_week,
+            DatePart.HOUR: lambda: dates.dt.hour + dates.dt.minute / 60,
+            DatePart.DAYS: lambda: (dates.dt.floor("D") - epoch) / pd.Timedelta(days=1),
+        }
+        columns = [read[part]() if part in read else getattr(dates.dt, str(part)) for part in self.parts]
+        return np.column_stack([one.to_numpy(dtype=np.float64, na_value=np.nan) for one in columns])
+
+    def describe(self) -> str:
+        return ", ".join(self.parts) + (f" ({self.found})" if self.found else "")
+
+
+def formats_of(column: "pd.Series[Any]") -> list[str]:
+    """The formats in which every text of the column is a date; empty if it holds other texts or none.
+
+    Examples:
+        >>> import pandas as pd
+        >>> formats_of(pd.Series(["01.02.2024", "31.12.2024"])), formats_of(pd.Series(["A-17"]))
+        (['%d.%m.%Y'], [])
+    """
+    texts = column.dropna()
+    if not len(texts) or not _LIKE_A_DATE.match(str(texts.iloc[0])):
+        return []
+    return [one for one in _FORMATS if _parsed(texts, one).notna().all()]
+
+
+def has_times(column: "pd.Series[Any]", form: str) -> bool:
+    """Whether dates of this format have times of the day other than midnight."""
+    dates = _parsed(column, form).dropna()
+    return bool((dates != dates.dt.floor("D")).any())
+
+
+def _holds_dates(column: "pd.Series[Any]") -> bool:
+    """Whether the file has dates, and not texts."""
+    from pandas.api.types import is_datetime64_any_dtype
+
+    return is_datetime64_any_dtype(column)
+
+
+def _parsed(column: "pd.Series[Any]", form: str) -> "pd.Series[pd.Timestamp]":
+    """The dates in UTC; NaT for missing cells and other texts."""
+    import pandas as pd
+
+    if _holds_dates(column):
+        return pd.to_datetime(column, utc=True)
+    texts = column.astype(str).str.strip().where(column.notna())
+    return pd.to_datetime(texts, format=form or _ISO, errors="coerce", utc=True)

@@ -1,0 +1,152 @@
+"""The setting ``preprocess``: which steps make numbers of each column of each party."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightning_vfl.errors import ConfigurationError, nearest
+
+from .auto_steps import choose_steps
+from .category_steps import OneHotCategories
+from .column_encoder import ColumnEncoder, Unseen
+from .column_steps import Reader
+from .number_steps import ReadBooleans, ReadNumbers
+from .party_tables import listed
+from .step_chain import Chain, LeftOut, fit_chain
+from .step_settings import AUTO, Steps, read_steps
+from .steps_table import TableRow
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """The steps that users have asked for; a column without steps gets those that ``choose_steps`` chooses.
+
+    Args:
+        columns: party -> column -> its steps.
+        everywhere: column -> its steps in every party that has it and no steps of its own for it.
+    """
+
+    columns: Mapping[str, Mapping[str, Steps]]
+    everywhere: Mapping[str, Steps]
+
+    @classmethod
+    def of(
+        cls, setting: object, tables: Iterable[str], categorical: Iterable[str] = (), unseen: Unseen = Unseen.IGNORE
+    ) -> "Preprocess":
+        """The steps of a recipe.
+
+        Args:
+            setting: ``auto``, or party -> ``auto`` or column -> steps, see ``read_steps``.
+            tables: the parties.
+            categorical: columns to encode one-hot in every party that has no steps for them.
+            unseen: what these do with a category that no training row has.
+
+        Raises:
+            ConfigurationError: for unknown parties, and steps that cannot be read.
+        """
+        parties = list(tables)
+        everywhere: dict[str, Steps] = {name: (OneHotCategories(unseen),) for name in categorical}
+        if setting == AUTO:
+            return cls({}, everywhere)
+        if not isinstance(setting, Mapping):
+            raise ConfigurationError(
+                f"preprocess must be auto, or party: {{column: steps}}; got {setting!r}; see the page on tables"
+            )
+        columns: dict[str, dict[str, Steps]] = {}
+        for party, own in setting.items():
+            if party not in parties:
+                raise ConfigurationError(
+                    f"preprocess names party '{party}', which has no table; {nearest(str(party), parties)}"
+                )
+            if own == AUTO:
+                continue
+            if not isinstance(own, Mapping):
+                raise ConfigurationError(
+                    f"preprocess of party '{party}' must be auto, or column: steps; got {own!r}; name its columns"
+                )
+            named = {str(name): steps for name, steps in own.items() if steps != AUTO}
+            columns[party] = {name: read_steps(s, f"column '{name}' of party '{party}'") for name, s in named.items()}
+        return cls(columns, everywhere)
+
+    def texts(self, party: str) -> list[str]:
+        """The columns of categories and dates, which are read as text so that 007 does not become 7."""
+        own = {**self.everywhere, **self.columns.get(party, {})}
+        return [name for name, steps in own.items() if any(_of_texts(step) for step in steps or ())]
+
+    def check_columns(self, tables: "Mapping[str, pd.DataFrame]") -> None:
+        """Accept tables that have all columns with steps.
+
+        Raises:
+            ConfigurationError: for the first column that is not there.
+        """
+        for party, own in self.columns.items():
+            there = [str(name) for name in tables[party]]
+            for name in own:
+                if name not in there:
+                    raise ConfigurationError(
+                        f"preprocess names column '{name}', which party '{party}' does not have; {nearest(name, there)}"
+                    )
+
+    def fit(
+        self, tables: "Mapping[str, pd.DataFrame]", trained: "Mapping[str, NDArray[Any]]"
+    ) -> tuple[tuple[ColumnEncoder, ...], list[TableRow]]:
+        """The encoders of the columns of a group of tables, and what is told about them.
+
+        Args:
+            tables: party -> its table; all have the same columns in the same order.
+            trained: party -> (N,) bool, which rows are training records.
+
+        Raises:
+            ConfigurationError: for steps that differ between tables of the group, and cells that a step cannot use.
+        """
+        import pandas as pd  # 0.5 s, where it is used
+
+        own, party = self._of_group(tables), "+".join(tables)
+        encoders: list[ColumnEncoder] = []
+        rows = []
+        for name in map(str, next(iter(tables.values()))):
+            parts = [table[name][trained[member]] for member, table in tables.items()]
+            values = parts[0] if len(parts) == 1 else pd.concat(parts)
+            chosen = choose_steps(values)
+            steps, note = (own[name], "") if name in own else (chosen.steps, chosen.note)
+            if steps is None:
+                encoders.append(LeftOut(name))
+                what = note or "left out"
+            else:
+                chain = fit_chain(steps, values, party)
+                encoders.append(chain)
+                what = f"{chain.describe()}{'; ' if note else ''}{note}"
+            rows.append(TableRow(party, name, str(chosen.kind), float(values.isna().mean()), what))
+        return tuple(encoders), rows
+
+    def _of_group(self, tables: Iterable[str]) -> dict[str, Steps]:
+        """Column -> its steps, as the settings of all tables of the group say."""
+        merged: dict[str, Steps] = {}
+        for party in tables:
+            for name, steps in self.columns.get(party, {}).items():
+                if name in merged and merged[name] != steps:
+                    raise ConfigurationError(
+                        f"preprocess has other steps for column '{name}' of party '{party}' than for another table of "
+                        "its group; give the tables of a group the same steps"
+                    )
+                merged[name] = steps
+        return {**self.everywhere, **merged}
+
+
+def taken_from(encoders: Mapping[str, Iterable[ColumnEncoder]]) -> str:
+    """What encoders have taken from the values of the training rows, with the columns; empty: nothing."""
+    found: dict[str, list[str]] = {}
+    for party, own in encoders.items():
+        for chain in own:
+            for what in chain.taken() if isinstance(chain, Chain) else ():
+                found.setdefault(what, []).append(f"{party}.{chain.column}")
+    return ", ".join(f"{what} ({listed(columns)})" for what, columns in found.items())
+
+
+def _of_texts(step: object) -> bool:
+    """Whether the step reads texts."""
+    return isinstance(step, Reader) and not isinstance(step, ReadNumbers | ReadBooleans)

@@ -1,0 +1,137 @@
+"""A chain of steps by which one column of a table becomes numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .category_steps import FillText, OneHotCategories, OrdinalCategories
+from .column_encoder import ColumnEncoder
+from .column_steps import NumberStep, Reader, Step, TextFill, fields_of
+from .date_steps import DateParts
+from .number_steps import Fill, Log, Quantile, ReadBooleans, ReadNumbers, refuse_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+STEPS: tuple[type[Step], ...] = (
+    Fill, FillText, ReadNumbers, ReadBooleans, OneHotCategories, OrdinalCategories, DateParts, Log, Quantile
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chain(ColumnEncoder):
+    """One column, read as numbers after missing cells are filled in, and changed by further steps.
+
+    Args:
+        column: the name of the column.
+        filling: fills in missing cells before they are read; None: nothing does.
+        reader: reads the cells as numbers.
+        after: change the numbers, one after the other.
+
+    Guarantee: the same cell gives the same numbers, bit for bit, whatever the other cells are.
+    """
+
+    column: str
+    filling: TextFill | None
+    reader: Reader
+    after: tuple[NumberStep, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps in order."""
+        return (*([] if self.filling is None else [self.filling]), self.reader, *self.after)
+
+    @property
+    def of_texts(self) -> bool:
+        """Whether it reads texts and not numbers."""
+        return not isinstance(self.reader, ReadNumbers | ReadBooleans)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        marks = sum(getattr(step, "indicator", False) for step in self.steps)
+        return (*self.reader.names(self.column), *[f"{self.column}=(missing)"] * marks)
+
+    def encode(self, values: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+        marks: list[NDArray[np.float64]] = []
+        if self.filling is not None:
+            marks += [np.asarray(values.isna(), dtype=np.float64)] * self.filling.indicator
+            values = self.filling.fill(values)
+        numbers = self.reader.read(values, party)
+        for step in self.after:
+            marks += step.marks(numbers)
+            numbers = step.apply(numbers)
+        gaps: NDArray[np.bool_] = np.any(np.isnan(numbers), axis=1)
+        refuse_cells(values, gaps, party, "are missing", "add impute to its steps, or fill them in")
+        return np.column_stack([numbers, *marks])
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "chain", "column": self.column, "steps": [step.state() for step in self.steps]}
+
+    def describe(self) -> str:
+        """What the steps do, for the table that is printed before training."""
+        return ", ".join(step.describe() for step in self.steps)
+
+    def taken(self) -> tuple[str, ...]:
+        """What the steps have taken from the values of the training rows."""
+        return tuple(dict.fromkeys(word for step in self.steps if (word := step.taken())))
+
+
+@dataclass(frozen=True)
+class LeftOut(ColumnEncoder):
+    """A column that is not used; new tables may lack it.
+
+    Args:
+        column: the name of the column.
+    """
+
+    column: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    def encode(self, values: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+        return np.empty((len(values), 0))
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "left_out", "column": self.column}
+
+
+def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str) -> Chain:
+    """The chain of these steps, each fitted to what the steps before it make of the training rows of the column.
+
+    Args:
+        steps: at most one that fills in text, one reader, and steps on numbers, in this order.
+        column: the training rows.
+        party: the name of the party, for errors.
+
+    Raises:
+        ConfigurationError: for cells that a step cannot use.
+    """
+    filling: TextFill | None = None
+    reader: Reader = ReadNumbers()
+    after: list[NumberStep] = []
+    numbers: NDArray[np.float64] = np.empty((0, 0))
+    for step in steps:
+        if isinstance(step, TextFill):
+            filling = step.fit(column, party)
+            column = filling.fill(column)
+        elif isinstance(step, Reader):
+            reader = step.fit(column, party)
+            numbers = reader.read(column, party)
+        elif isinstance(step, NumberStep):
+            after.append(step.fit(numbers, str(column.name), party))
+            numbers = after[-1].apply(numbers)
+    return Chain(str(column.name), filling, reader, tuple(after))
+
+
+def chain_of(state: Mapping[str, Any]) -> Chain:
+    """The chain of a state."""
+    kinds = {kind.__name__: kind for kind in STEPS}
+    steps = [kinds[one["step"]](**fields_of(one)) for one in state["steps"]]
+    (reader,) = (step for step in steps if isinstance(step, Reader))
+    filling = next((step for step in steps if isinstance(step, TextFill)), None)
+    return Chain(state["column"], filling, reader, tuple(step for step in steps if isinstance(step, NumberStep)))

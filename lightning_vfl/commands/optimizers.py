@@ -1,0 +1,59 @@
+"""The optimiser and the learning-rate schedule as users of LightningCLI give them.
+
+``--optimizer Adam --optimizer.lr 0.01``, ``--lr_scheduler StepLR`` and ``--model.lr 0.01``, also in recipes, are the
+settings ``optimizer`` and ``lr_scheduler`` of the model: the module makes them, so that a checkpoint can rebuild them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PARTS = ("optimizer", "lr_scheduler")
+ALIASES = ("--optimizer", "--optimizer.lr", "--lr_scheduler", "--model.lr")
+SHORT = {"ReduceLROnPlateau": "torch.optim.lr_scheduler.ReduceLROnPlateau"}  # Lightning has a class of the same name
+_DEFAULT = {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3, "fused": True}}  # that of VFLModule
+
+
+def rename_option(option: str) -> str:
+    """The option that the parser knows.
+
+    Examples:
+        >>> rename_option("--optimizer.lr"), rename_option("--model.lr"), rename_option("--model.width")
+        ('--model.optimizer.lr', '--model.optimizer.lr', '--model.width')
+    """
+    if option == "--model.lr":
+        return "--model.optimizer.lr"
+    return f"--model.{option[2:]}" if option[2:].partition(".")[0] in PARTS and option.startswith("--") else option
+
+
+def rename_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe with ``optimizer`` and ``lr_scheduler`` of the top level among the settings of the model."""
+    renamed = dict(recipe)
+    given = {part: renamed.pop(part) for part in PARTS if part in renamed}
+    if given:
+        model = renamed.get("model") or {}
+        model = {"class_path": model} if isinstance(model, str) else dict(model)
+        renamed["model"] = {**model, "init_args": {**model.get("init_args", {}), **given}}
+    return renamed
+
+
+def model_named(words: Sequence[str], recipe: Mapping[str, Any]) -> str:
+    """The import path of the protocol that an option or its recipe names; empty if neither names one."""
+    key, _, value = words[0].partition("=")
+    model = recipe.get("model")
+    path = model if isinstance(model, str) else (model or {}).get("class_path", "") if isinstance(model, dict) else ""
+    return value or "".join(words[1:]) if key == "--model" else path
+
+
+def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any]) -> bool:
+    """Whether an option or its recipe names the optimiser, or asks for none."""
+    model = recipe.get("model")
+    settings = {**model, **(model.get("init_args") or {})} if isinstance(model, dict) else {}
+    optimizer = settings.get("optimizer", {})
+    named = not isinstance(optimizer, dict) or "class_path" in optimizer
+    return named or words[0].partition("=")[0] in ("--model.optimizer", "--model.init_args.optimizer")
+
+
+def default_option() -> str:
+    """The default optimiser as an option: ``--print_config`` shows it, and its settings can be changed alone."""
+    return f"--model.optimizer={json.dumps(_DEFAULT)}"

@@ -1,0 +1,115 @@
+"""The help of a command that reads a recipe: the options that most users need, on one screen."""
+
+import shutil
+import textwrap
+from argparse import SUPPRESS, Action, ArgumentParser
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_COLUMN = 34
+_WIDEST = 110
+
+
+@dataclass(frozen=True)
+class Told:
+    """An option in the help.
+
+    Args:
+        option: as it is written, with the name of its value.
+        about: what it does.
+    """
+
+    option: str
+    about: str
+
+
+GROUPS: dict[str, tuple[Told, ...]] = {
+    "recipes": (
+        Told("--config RECIPE", "a file, or a packaged recipe (lightning-vfl list); may be repeated: a later one wins"),
+        Told("--print_config", "print the settings as one recipe, and exit"),
+        Told("--seed_everything N", "seed of networks, batches, faults and noise of the simulation"),
+    ),
+    "model (all settings of a protocol: --model.help SplitVFL)": (
+        Told("--model CLASS", "the protocol: SplitVFL, AsyncVFL, DecoupledVFL, CascadeVFL, or a class of your own"),
+        Told("--model.aggregator CLASS", "joins the embeddings: Concat, Sum, Mean, Max, MaskedSum, LagrangeCoded, ..."),
+        Told(
+            "--model.bottom CLASS",
+            "network of a party: MLP, ConvNet, ResNet18, ...; its settings: --model.bottom.hidden",
+        ),
+        Told("--model.top CLASS", "network of the server"),
+        Told("--model.width N", "width of the embeddings"),
+        Told("--optimizer CLASS", "optimiser of torch; its settings: --optimizer.lr 0.01"),
+        Told("--lr_scheduler CLASS", "learning-rate schedule of torch; its settings: --lr_scheduler.step_size 5"),
+    ),
+    "data (all settings of a data set: --data.help Digits)": (
+        Told("--data CLASS", "the data set: Digits, CSVTables, ..., or a class of your own"),
+        Told("--data.data_dir DIR", "folder of the published files; default: $LIGHTNING_VFL_DATA/NAME"),
+        Told("--data.partitioner CLASS", "divides the columns between the parties; --data.partitioner.parties N"),
+        Told("--data.batch_size N", "records of a batch"),
+    ),
+    "trainer (all options of Lightning's trainer: --help.all)": (
+        Told("--trainer.max_epochs N", "number of passes over the training records"),
+        Told("--trainer.accelerator NAME", "cpu, gpu, mps or auto"),
+        Told("--trainer.devices N", "number of processes or GPUs"),
+        Told("--trainer.precision KIND", "32-true, bf16-mixed, ..."),
+        Told(
+            "--trainer.default_root_dir DIR", "folder of logs and checkpoints; every run has a folder of its own in it"
+        ),
+        Told("--trainer.logger CLASS", "lightning.pytorch.loggers.WandbLogger, ...; false: none"),
+        Told("--trainer.callbacks+ CLASS", "add a callback: EarlyStopping, PrivacyBudget, ..."),
+        Told("--trainer.fast_dev_run true", "try one batch of each stage, and write nothing"),
+    ),
+    "this run": (
+        Told("--ckpt_path PATH", "a checkpoint: its file, the folder of its run, or best or last of the newest run"),
+        Told("--predictions.path FILE", "file that predict writes, .csv or .parquet"),
+        Told("--summary.enabled false", "print no summary"),
+    ),
+}
+_TOLD = {told.option.split()[0] for group in GROUPS.values() for told in group}
+
+
+def short_help(parser: ArgumentParser) -> str:
+    """The help: the options of the command itself, and those of recipes that are used most."""
+    name = (parser.prog or "").rsplit(" ", 1)[-1]
+    example = f"usage: lightning-vfl {name} --config data/NAME --config protocol/NAME [options]"
+    lines = [example, "", *_wrapped(parser.description or "", "")]
+    own = [_told(action) for action in parser._actions if _is_own(action, parser)]
+    groups = {**({"this command": tuple(own)} if own else {}), **GROUPS}
+    for group, options in groups.items():
+        lines += ["", f"{group}:"]
+        for told in options:
+            lines += _row(told, parser)
+    more = "--help.all lists every option; each of them can also be set in a recipe."
+    return "\n".join([*lines, "", more, ""])
+
+
+def _told(action: Action) -> Told:
+    value = action.metavar or (None if action.nargs == 0 else action.dest.rpartition(".")[2].upper())
+    return Told(" ".join(filter(None, (action.option_strings[-1], str(value or "")))), action.help or "")
+
+
+def _is_own(action: Action, parser: ArgumentParser) -> bool:
+    """Whether an option is of the command itself: neither a setting of a class, which has a dot, nor told anyway."""
+    options = action.option_strings
+    groups = {option.partition(".")[0] for option in parser._option_string_actions if "." in option}
+    others = {"--help", "--weights_only"} | groups | _TOLD
+    return bool(options) and action.help is not SUPPRESS and not any("." in o or o in others for o in options)
+
+
+def _row(told: Told, parser: ArgumentParser) -> Iterator[str]:
+    action = parser._option_string_actions.get(told.option.split()[0])
+    default = getattr(action, "default", None)
+    shown = default is not None and default is not SUPPRESS and isinstance(default, str | int | float | list)
+    about = told.about + (f" (default: {default})" if shown and "default:" not in told.about else "")
+    option = f"  {told.option}"
+    if len(option) >= _COLUMN:
+        yield option
+        option = ""
+    first, *others = _wrapped(about, " " * _COLUMN)
+    yield f"{option:{_COLUMN}}{first.strip()}"
+    yield from others
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    return textwrap.wrap(text, max(width, _COLUMN + 20), initial_indent=indent, subsequent_indent=indent) or [""]

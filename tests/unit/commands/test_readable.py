@@ -1,0 +1,55 @@
+"""A help and a printed recipe that a person can read, and that leave nothing out for good."""
+
+import pytest
+import yaml
+
+from lightning_vfl.cli import run
+from lightning_vfl.commands.completion import options
+from lightning_vfl.commands.short_help import GROUPS
+from lightning_vfl.commands.vfl_cli import VFLCLI
+
+RECIPES = ["--config", "data/digits", "--config", "protocol/mean"]
+
+
+def printed(capsys, *arguments):
+    with pytest.raises(SystemExit) as end:
+        run(arguments)
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_help_fits_in_a_few_kilobytes_and_every_option_in_it_exists(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = printed(capsys, "privacy", "--help")
+    assert len(text) < 6000
+    assert max(map(len, text.splitlines())) <= 80
+    known = options("privacy")
+    for told in (told for group in GROUPS.values() for told in group):
+        option = told.option.split()[0]
+        assert option in text
+        assert option.removesuffix("+") in known
+    for own in ("--delta", "--solve", "--target-epsilon", "--unit"):
+        assert f"\n  {own} " in text.split("\nrecipes:")[0]
+
+
+def test_all_options_are_in_the_whole_help(capsys):
+    text = printed(capsys, "fit", "--help.all")
+    assert all(f"{option} " in text for option in options("fit") if option.startswith("--trainer."))
+
+
+def test_the_printed_recipe_is_ordered_and_gives_the_same_run(capsys, tmp_path):
+    asked = [*RECIPES, "--trainer.gradient_clip_val", "2", "--trainer.logger", "false"]
+    text = printed(capsys, "fit", *asked, "--print_config")
+    assert list(yaml.safe_load(text))[:4] == ["seed_everything", "data", "model", "trainer"]
+    assert "further settings of the trainer have their defaults, see --help.all" in text
+    trainer = yaml.safe_load(text)["trainer"]
+    assert trainer["gradient_clip_val"] == 2
+    assert len(trainer) == 8
+    (tmp_path / "mine.yaml").write_text(text)
+    given, again = VFLCLI(["fit", *asked]).given, VFLCLI(["fit", "--config", str(tmp_path / "mine.yaml")]).given
+    given.config = again.config = None
+    assert given == again
+
+
+def test_a_printed_recipe_without_a_model_says_so(capsys):
+    assert yaml.safe_load(printed(capsys, "fit", "--print_config"))["model"] is None
