@@ -32,7 +32,7 @@ def test_the_settings_are_those_of_the_classes():
     offered = set(options("fit"))
     models = {name for kind in (SplitVFL, AsyncVFL, CascadeVFL, DecoupledVFL) for name in settings_of(kind)}
     assert {f"--model.{name}" for name in models} <= offered
-    sets = [vars(datamodules)[name] for name in datamodules.__all__]
+    sets = [getattr(datamodules, name) for name in datamodules.__all__]
     data = {name for kind in sets if hasattr(kind, "layout") for name in settings_of(kind)}
     assert {f"--data.{name}" for name in data} <= offered
 
