@@ -11,6 +11,7 @@ from lightning_vfl.cli import run
 from tests.pages import ROOT, SHELL, blocks_of
 from tests.readme_commands import commands
 
+pytestmark = pytest.mark.slow
 PAGE = ROOT / "docs/get-started.md"
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
 
