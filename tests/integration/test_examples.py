@@ -26,7 +26,7 @@ LINES = {  # the most lines of a file
     "own_protocol": 30,
     "own_wire": 65,
 }
-SLOW = ("compare_policies", "images", "privacy_budget")  # a second each
+SLOW = ("cascade", "compare_policies", "images", "own_data_set", "privacy_budget")  # a second each
 
 
 def test_every_example_is_listed_and_short():

@@ -121,6 +121,7 @@ def test_commands_run(block):
     assert ran
 
 
+@pytest.mark.slow
 def test_commands_that_are_not_run_are_parsed():
     for block in BLOCKS:
         if block.language not in SHELL or block.reason in (None, WHOLE):

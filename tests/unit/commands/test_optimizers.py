@@ -25,6 +25,7 @@ def settings(*options):
     }
 
 
+@pytest.mark.slow
 def test_the_default_is_visible_and_is_that_of_the_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = ["--trainer.limit_train_batches=1", "--trainer.limit_val_batches=0", "--trainer.max_epochs=1"]
@@ -56,6 +57,7 @@ def test_the_optimiser(options, name, lr):
     assert "fused" not in made or made.fused == (True if name == "Adam" else None)
 
 
+@pytest.mark.slow
 def test_schedules_and_options_before_the_recipes():
     options = ["--lr_scheduler=StepLR", "--lr_scheduler.step_size", "3", "--optimizer", "SGD", "--optimizer.lr=0.5"]
     made = settings(*options, *RECIPES)
