@@ -39,7 +39,7 @@ def load_trained(path: Path, trusted: Sequence[str] = ()) -> Trained:
         trusted: packages whose classes the checkpoint may name, see ``VFLModule.load_from_checkpoint``.
 
     Raises:
-        ConfigurationError: for a checkpoint that does not keep the arguments of its module or what the parties have fitted.
+        ConfigurationError: for a checkpoint that does not keep its arguments or what the parties have fitted.
     """
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if BOOKS not in content:

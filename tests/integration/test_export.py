@@ -2,10 +2,12 @@
 
 import json
 import logging
+import runpy
 import shutil
 import subprocess
 import sys
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,12 +16,12 @@ import torch
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import lightning_vfl.datamodules as d
-from lightning_vfl import DecoupledVFL, SplitVFL
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
 from lightning_vfl.aggregators import Concat, LocalGaussian, Mean
 from lightning_vfl.callbacks import PredictionWriter
-from lightning_vfl.cli import main
+from lightning_vfl.cli import main, run
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.export.manifest import FORMAT, Engine, Manifest
+from lightning_vfl.export.manifest import FORMAT, Engine, Manifest, hash_of
 from lightning_vfl.export.score import score
 from lightning_vfl.export.split_model import party_part, server_part
 from lightning_vfl.export.trained import Trained, load_trained
@@ -27,6 +29,9 @@ from lightning_vfl.export.write import export_model
 from lightning_vfl.networks import MLP, VGG13, ConvNet, Linear, PolynomialNetwork, ResNet18
 from lightning_vfl.types import VerticalBatch
 from tests.integration.test_new_records import IDS, NEW, tables, write_tables
+from tests.own_tables import write_titanic
+from tests.pages import ROOT, blocks_of
+from tests.readme_commands import commands
 from tests.subjects import Blobs, split, trainer
 from tests.unit.aggregators.test_contract import FACTORIES
 
@@ -45,15 +50,18 @@ def one_registry():
 
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory):
-    """A folder with the checkpoint of a model of a bank and a shop, its exported halves, and new tables."""
+    """A folder with the exported halves of a model of a bank and a shop, and new tables."""
     folder = tmp_path_factory.mktemp("bank")
     write_tables(folder, IDS)
     write_tables(folder / "new", NEW, seed=1, cities=("Paris", "Berlin", "Oslo"), label=False)
-    fit, module = trainer(folder, max_epochs=1), split()
-    fit.fit(module, datamodule=tables(folder))
-    fit.save_checkpoint(folder / "m.ckpt")
-    export_model(module, folder / "out")  # the tensors of its scaling are parts of one tensor of all parties
+    export_model(model(folder), folder / "out")  # the tensors of its scaling are parts of one tensor of all parties
     return folder
+
+
+def model(folder):
+    """The model of the bank and the shop, with random weights: the same in every call."""
+    torch.manual_seed(0)
+    return built(Mean(), data=tables(folder))[0]
 
 
 def halves(folder):
@@ -79,14 +87,43 @@ def assert_close(found, expected, atol):
     np.testing.assert_allclose(found[numbers], expected[numbers], atol=atol, rtol=atol)
 
 
-@pytest.mark.parametrize("engine", Engine)
-def test_score_is_predict_on_tables_with_categories(bank, tmp_path, engine):
-    module = SplitVFL.load_from_checkpoint(bank / "m.ckpt", aggregator=Mean())
-    expected = predictions(module, tables(bank / "new"), tmp_path)
+def test_score_is_predict_on_tables_with_categories(bank, tmp_path):
+    expected = predictions(model(bank), tables(bank / "new"), tmp_path)
     assert len(expected) == len(NEW)
-    for batch_size in (1, 40, 4096):
-        found = score(halves(bank / "out"), files(bank / "new"), engine, batch_size=batch_size)
+    for batch_size in (7, 4096):
+        found = score(halves(bank / "out"), files(bank / "new"), batch_size=batch_size)
+        assert_close(found, expected, CLOSE[Engine.ONNX])
+
+
+@pytest.mark.slow
+def test_score_is_predict_in_torch_and_for_one_record_at_a_time(bank, tmp_path):
+    expected = predictions(model(bank), tables(bank / "new"), tmp_path)
+    for engine in Engine:
+        found = score(halves(bank / "out"), files(bank / "new"), engine, batch_size=1)
         assert_close(found, expected, CLOSE[engine])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_trained_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = ""
+    short = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    for block in blocks_of(ROOT / "docs/trained_models.md"):
+        for words in commands(f"```{block.language}\n{block.code}```\n"):
+            if words[0] == "python":
+                monkeypatch.setattr(sys, "argv", words[1:])
+                runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+                continue
+            command, *options = [checkpoint if word == "FILE" else word for word in words[1:]]
+            options += {"fit": ["--trainer.max_epochs=3", *short], "predict": short}.get(command, [])
+            ran = run([command, *options])
+            if command == "fit":
+                checkpoint = ran.trainer.checkpoint_callback.best_model_path
+    expected = pd.read_csv("predictions.csv")
+    assert_close(pd.read_csv("scored.csv"), expected, CLOSE[Engine.ONNX])
+    there, alone = (Manifest.read(tmp_path / path) for path in ("exported/bank", "bank_alone"))
+    assert there.model == alone.model == hash_of(Path(checkpoint))
+    assert there.inputs == alone.inputs
 
 
 # ---- no half has another's numbers
@@ -101,7 +138,7 @@ def numbers_of(network):
 
 
 def test_no_half_has_the_weights_or_the_scaling_of_another(bank):
-    module = SplitVFL.load_from_checkpoint(bank / "m.ckpt", aggregator=Mean())
+    module = model(bank)
     parts = [party_part(module, 0), party_part(module, 1), server_part(Trained(module, ""))]
     content = {part.name: b"".join(f.read_bytes() for f in (bank / "out" / part.name).iterdir()) for part in parts}
     searched = 0
@@ -147,24 +184,37 @@ def raw(data):
     return data.load(("test",))["test"].features.flatten(1), records.rows(torch.arange(len(records)))
 
 
-@pytest.mark.parametrize("name", FACTORIES)
-def test_halves_together_are_the_module_for_every_aggregator(name):
-    bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}
-    module, data = built(FACTORIES[name](), **bottom)
+def assert_together(module, data):
+    """The networks of the halves, one after the other, predict what the module predicts, whoever holds the records."""
     features, scaled = raw(data)
     parts = [party_part(module, m) for m in range(4)]
     server = server_part(Trained(module, ""))
+    rows, present = len(features), torch.rand(len(features), 4, generator=torch.Generator().manual_seed(1)) > 0.4
     with torch.no_grad():
         embeddings = [
             part.network(features[:, party.positions].to(part.example[0].dtype))
             for part, party in zip(parts, module.fitted.parties, strict=True)
         ]
-        found = server.network(embeddings, torch.ones(len(features), 4, dtype=torch.bool))
-        expected = module(scaled)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-        present = torch.rand(len(features), 4, generator=torch.Generator().manual_seed(1)) > 0.4
-        there = module.output_in_the_clear(VerticalBatch(scaled, None, torch.arange(len(features)), present))
-        np.testing.assert_allclose(server.network(embeddings, present), module.objective.predict(there), atol=1e-6)
+        found = server.network(embeddings, torch.ones(rows, 4, dtype=torch.bool))
+        np.testing.assert_allclose(found, module(scaled), atol=1e-6)
+        partly = module.output_in_the_clear(VerticalBatch(scaled, None, torch.arange(rows), present))
+        np.testing.assert_allclose(server.network(embeddings, present), module.objective.predict(partly), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_halves_together_are_the_module_for_every_aggregator(name):
+    bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}
+    assert_together(*built(FACTORIES[name](), **bottom))
+
+
+@pytest.mark.parametrize("kind", [AsyncVFL, CascadeVFL])
+def test_halves_together_are_the_module_for_other_protocols(kind):
+    data = Blobs(d.ContiguousColumns(4), batch_size=10)
+    data.setup("fit")
+    module = kind(Mean(), width=5)
+    module.build_for(data)
+    module.fitted = data.fitted
+    assert_together(module.eval(), data)
 
 
 def written(data, folder, **names):
@@ -224,6 +274,29 @@ def test_score_is_predict_for_every_network_on_images(bottom, tmp_path):
 def test_score_is_predict_with_a_norm_and_a_large_network_as_top(tmp_path):
     module, data = built(Concat(), norm=torch.nn.BatchNorm1d, top=partial(MLP, hidden=(7,)))
     check_all(module, data, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", Engine)
+def test_values_and_steps_of_columns(engine, tmp_path):
+    """A regression on tables with missing values, booleans and dates, prepared by ``preprocess: auto``."""
+    write_titanic(tmp_path)
+    new = write_titanic(tmp_path / "new", records=200, seed=1, first=5000)
+    settings = {"preprocess": "auto", "task": "regression"}
+
+    def data(folder):
+        given = {name: folder / f"{name}.csv" for name in ("ferry", "bank")}
+        for path in given.values():
+            pd.read_csv(path, dtype={"id": str}).drop(columns="Age", errors="ignore").to_csv(path, index=False)
+        return d.CSVTables(given, "ferry", "Pclass", **settings)
+
+    module, _ = built(Mean(), data=data(tmp_path))
+    folders = export_model(module, tmp_path / "out")
+    expected = predictions(module, data(tmp_path / "new"), tmp_path)
+    assert expected.columns.tolist() == ["record", "value"]
+    assert len(expected) == len(new)
+    given = {name: tmp_path / f"new/{name}.csv" for name in ("ferry", "bank")}
+    assert_close(score(folders, given, engine, label_column="Pclass").astype({"record": int}), expected, CLOSE[engine])
 
 
 # ---- records that a party does not hold, and groups
@@ -364,7 +437,7 @@ def test_a_folder_without_a_server_and_a_party_twice_are_refused(bank):
 
 
 def test_a_folder_in_use_and_an_unknown_party_are_refused(bank):
-    module = SplitVFL.load_from_checkpoint(bank / "m.ckpt", aggregator=Mean())
+    module = model(bank)
     with pytest.raises(ConfigurationError, match="out/bank is not an empty folder; give another --out"):
         export_model(module, bank / "out")
     with pytest.raises(ConfigurationError, match=r"--party shp: the model has no such party; did you mean shop"):
@@ -403,6 +476,7 @@ def test_the_manifest_tells_that_predict_is_protected(bank):
     assert Manifest.read(bank / "out/server").half.differs == ""
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_score_imports_neither_torch_nor_lightning(bank, tmp_path):
     code = "import sys\nfrom lightning_vfl.cli import main\ntry: main()\nexcept SystemExit as end: print(end.code)\n"

@@ -35,7 +35,7 @@ REASONS = {
     "the tests of the command line run it": 3,
     "studies take minutes": 2,
     "the benchmarks take minutes": 5,
-    "it is run by a slow test of its own": 1,
+    "it is run by a slow test of its own": 3,
     WHOLE: 7,
     "studies take minutes to hours and need files of data sets": 56,
 }
