@@ -82,12 +82,21 @@ class DateParts(Reader):
     def names(self, column: str) -> tuple[str, ...]:
         return tuple(f"{column}.{part}" for part in self.parts)
 
-    def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
-        import pandas as pd
+    def dates(self, column: "pd.Series[Any]", party: str) -> "pd.Series[pd.Timestamp]":
+        """The dates in UTC, NaT for missing cells.
 
+        Raises:
+            ConfigurationError: for cells that are not of the form that was found.
+        """
         dates = _parsed(column, self.found)
         wrong = (dates.isna() & column.notna()).to_numpy()
         refuse_cells(column, wrong, party, f"are no dates of the form {self.found or _ISO}", "correct them")
+        return dates
+
+    def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+        import pandas as pd
+
+        dates = self.dates(column, party)
         epoch = pd.Timestamp(0, tz="UTC")
         read: dict[DatePart, Any] = {
             DatePart.WEEKDAY: lambda: dates.dt.day_of_week,

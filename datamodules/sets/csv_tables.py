@@ -12,11 +12,12 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.trained.fitted import Fitted
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
+from ..record_splits import RecordSplit, ToDivide
 from ..records.column_encoder import ColumnEncoder, Unseen
 from ..records.column_encoders import encode_table, encoder_of, fit_encoders, of_texts, training_rows
 from ..records.grouped_tables import add_singles, align_columns, check_names
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Joined:
-    """The records of all parties: N sorted ids, the tables of the parties and the labels as the file has them."""
+    """The records of all parties: N sorted ids, the tables of the parties, labels and split column as in the file."""
 
     ids: "NDArray[np.generic]"
     tables: "Mapping[str, pd.DataFrame]"
     groups: tuple[tuple[str, ...], ...]
     labels: "pd.Series[Any] | None"
+    split: "pd.Series[Any] | None"
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class CSVTables(VerticalDataModule):
         separator: the character between the fields of a CSV file.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
+        split: a rule that divides the records: ``GivenSplit``, ``GroupedSplit``, ``TimeSplit``, ``Folds``; None: at
+            random, stratified by class.
         groups: tables that form a group, each group a list of names; every other table is alone, and so is the table of
             the label party. Tables of a group need the same columns, in any order: the order of the first is used.
         public_categories: declare public what is taken from the training records: categories, and with ``preprocess``
@@ -126,6 +130,7 @@ class CSVTables(VerticalDataModule):
         separator: str = ",",
         val_share: float = 0.1,
         test_share: float = 0.2,
+        split: RecordSplit | None = None,
         groups: Sequence[Sequence[str]] = (),
         public_categories: bool = False,
         new_records: bool = False,
@@ -165,6 +170,7 @@ class CSVTables(VerticalDataModule):
         self.public_categories = public_categories
         self.val_share = val_share
         self.test_share = test_share
+        self.split = split
 
     @property
     def layout(self) -> Layout:
@@ -216,7 +222,7 @@ class CSVTables(VerticalDataModule):
         super().use(fitted)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"preprocess": self.preprocess} | super().state_dict()
+        return {"preprocess": self.preprocess} | super().state_dict() | {"split": repr(self.split)}
 
     def own_fitted(self) -> Mapping[str, Any]:
         """Party -> the encoders of its columns, in the order of the model's parties."""
@@ -250,7 +256,19 @@ class CSVTables(VerticalDataModule):
         tables = {party: table[table.index.isin(ids)].sort_index() for party, table in tables.items()}
         own = tables.get(self.label_party)
         labels = None if own is None or self.label_column not in own else own.pop(self.label_column)
-        return _Joined(ids, tables, groups, labels)
+        return _Joined(ids, tables, groups, labels, self._split_column(own))
+
+    def _split_column(self, own: "pd.DataFrame | None") -> "pd.Series[Any] | None":
+        """The column of the label party that the split reads, taken out of its table; a trained model needs none."""
+        name = None if self.split is None else self.split.column
+        if name is None or (self.fitted is not None and (own is None or name not in own)):
+            return None
+        if own is None or name not in own:
+            there = () if own is None else map(str, own)
+            raise ConfigurationError(
+                f"split names column '{name}', which party '{self.label_party}' does not have; {nearest(name, there)}"
+            )
+        return own.pop(name)
 
     @cached_property
     def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
@@ -277,7 +295,10 @@ class CSVTables(VerticalDataModule):
                 )
             return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
         stratify = self._labels[0].numpy() if self.task == "classification" else None
-        return split_rows(every, self.seed, self.val_share, self.test_share, stratify)
+        if self.split is None:
+            return split_rows(every, self.seed, self.val_share, self.test_share, stratify)
+        shares = (self.seed, self.val_share, self.test_share)
+        return self.split.rows(ToDivide(len(every), self._joined.split, self.label_party, stratify, *shares))
 
     @cached_property
     def _encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
