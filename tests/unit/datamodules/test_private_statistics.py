@@ -28,6 +28,8 @@ from lightning_vfl.datamodules.sets.idx_images import IDXImages
 from . import miniature
 from .miniature import InMemory, table
 
+PUBLIC = {name: getattr(datamodules, name) for name in datamodules.__all__}
+
 TRAIN = {"train": table(40, 4)}
 
 
@@ -38,9 +40,7 @@ def moved(data, other):
     return not torch.equal(data.records("train").features[1:], other.records("train").features[1:])
 
 
-@pytest.mark.parametrize(
-    "kind", [c for c in vars(datamodules).values() if isinstance(c, type) and issubclass(c, Normaliser)]
-)
+@pytest.mark.parametrize("kind", [c for c in PUBLIC.values() if isinstance(c, type) and issubclass(c, Normaliser)])
 def test_a_normaliser_says_truly_whether_it_is_fitted(kind):
     """The oracle: one record is changed, and the others are looked at."""
     if kind is Normaliser:
@@ -102,7 +102,7 @@ def test_constants_of_pictures_are_fitted_to_nothing(tmp_path):
 def test_the_known_bounds_are_those_of_the_data():
     bounded = {
         name: c.known_bounds
-        for name, c in vars(datamodules).items()
+        for name, c in PUBLIC.items()
         if isinstance(c, type) and issubclass(c, VerticalDataModule) and c.known_bounds is not None
     }
     pictures = {name for name, bounds in bounded.items() if bounds == (0.0, 1.0)}

@@ -41,7 +41,7 @@ def test_every_block_of_the_page_is_run():
 
 def test_the_tables_name_every_partitioner_and_its_settings():
     told = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
-    public = {name: vars(datamodules)[name] for name in datamodules.__all__}
+    public = {name: getattr(datamodules, name) for name in datamodules.__all__}
     own = {
         name
         for name, c in public.items()
