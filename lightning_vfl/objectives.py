@@ -1,8 +1,13 @@
 """Learning tasks: the top's number of outputs, the loss, the predictions and the default metrics."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import isfinite
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Metric, R2Score
 
 from lightning_vfl.errors import ConfigurationError
@@ -30,16 +35,122 @@ class Objective(Rebuildable, nn.Module, ABC):
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
         """Default metrics by name; each is updated with ``(predict(output), labels)``."""
 
+    def prepare(self, num_classes: int | None) -> None:
+        """Make what depends on the number of classes, before the networks are built; default: nothing."""
 
-class MultiClass(Objective):
+    @property
+    def needs_counts(self) -> bool:
+        """Whether ``take_counts`` is called before training; default: no."""
+        return False
+
+    def take_counts(self, counts: Tensor) -> None:
+        """Take the (C,) numbers of training records of each class; default: nothing."""
+
+    @property
+    def identity(self) -> str:
+        """A text that differs between objectives with different losses; default: the name of the class."""
+        return type(self).__name__
+
+
+Weights = Literal["balanced"] | Sequence[float]
+"""Class weights: a number for each class, or ``balanced``."""
+
+
+class ClassWeights(nn.Module):
+    r"""The mean over rows of a loss times the weight of the row's class.
+
+    .. math:: \frac{1}{B} \sum_b w_{y_b} \ell_b, \qquad \text{balanced: } w_c = \frac{N}{C N_c}
+
+    The sum is divided by the number of rows, not by the sum of the weights, so that the loss of a joint batch is the
+    mean of its parts. The weights are in checkpoints.
+
+    Args:
+        given: a weight for each class; ``balanced``: from the N_c training records of each class, as scikit-learn does.
+
+    Raises:
+        ConfigurationError: for weights that are not positive numbers.
+    """
+
+    values: Tensor
+
+    def __init__(self, given: Weights) -> None:
+        super().__init__()
+        if isinstance(given, str) and given != "balanced":
+            raise ConfigurationError(f"class_weights '{given}' is unknown; use balanced or a number for each class")
+        self.given: str | tuple[float, ...] = given if isinstance(given, str) else tuple(float(w) for w in given)
+        if not isinstance(self.given, str) and not all(isfinite(w) and w > 0 for w in self.given):
+            raise ConfigurationError(f"class_weights must be numbers above 0; got {list(self.given)}; correct them")
+
+    def prepare(self, num_classes: int) -> None:
+        """Make the weights, which are 1 until the counts are known if they are balanced."""
+        if not isinstance(self.given, str) and len(self.given) != num_classes:
+            raise ConfigurationError(
+                f"class_weights has {len(self.given)} numbers for {num_classes} classes; give one for each class"
+            )
+        values = torch.ones(num_classes) if isinstance(self.given, str) else torch.tensor(self.given)
+        self.register_buffer("values", values)
+
+    def take_counts(self, counts: Tensor) -> None:
+        """Make the balanced weights.
+
+        Raises:
+            ConfigurationError: for a class without training records.
+        """
+        if not isinstance(self.given, str):
+            return
+        if (counts == 0).any():
+            empty = int((counts == 0).nonzero()[0])
+            raise ConfigurationError(
+                f"class_weights: balanced has no weight for class {empty}, which no training record has; use another "
+                "seed, or give numbers"
+            )
+        self.values.copy_(counts.sum() / (len(counts) * counts.double()))
+
+    def forward(self, losses: Tensor, labels: Tensor) -> Tensor:
+        """The mean of (B,) losses of rows with (B,) int64 labels, weighted by class."""
+        return (losses * self.values[labels].to(losses.dtype)).mean()
+
+
+class _Classification(Objective, ABC):
+    """An objective whose classes may have weights."""
+
+    def __init__(self, loss: nn.Module | None, class_weights: Weights | None) -> None:
+        super().__init__()
+        if loss is not None and class_weights is not None:
+            raise ConfigurationError(
+                f"{type(self).__name__} got both a loss and class_weights; give the weights to the loss, or no loss"
+            )
+        self.class_weights = None if class_weights is None else ClassWeights(class_weights)
+
+    def prepare(self, num_classes: int | None) -> None:
+        if self.class_weights is not None and num_classes is not None:
+            self.class_weights.prepare(num_classes)
+
+    @property
+    def needs_counts(self) -> bool:
+        return self.class_weights is not None and self.class_weights.given == "balanced"
+
+    def take_counts(self, counts: Tensor) -> None:
+        if self.class_weights is not None:
+            self.class_weights.take_counts(counts)
+
+    @property
+    def identity(self) -> str:
+        weights = "" if self.class_weights is None else f" with class_weights {self.class_weights.given}"
+        return f"{type(self).__name__}{weights}"
+
+
+class MultiClass(_Classification):
     """Classification into C classes: cross-entropy, accuracy.
 
     Args:
         loss: takes logits (B, C) and labels (B,) int64; default ``torch.nn.CrossEntropyLoss()``.
+        class_weights: a weight for each class; ``balanced``: from the labels of the training records; see
+            ``ClassWeights``. Not together with a loss.
     """
 
-    def __init__(self, loss: nn.Module | None = None) -> None:
-        super().__init__()
+    def __init__(self, loss: nn.Module | None = None, class_weights: Weights | None = None) -> None:
+        super().__init__(loss, class_weights)
         self.criterion = loss or nn.CrossEntropyLoss()
 
     def outputs(self, num_classes: int | None) -> int:
@@ -51,6 +162,9 @@ class MultiClass(Objective):
         return num_classes
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
+        if self.class_weights is not None:
+            weighted: Tensor = self.class_weights(cross_entropy(output, labels, reduction="none"), labels)
+            return weighted
         loss: Tensor = self.criterion(output, labels)
         return loss
 
@@ -61,15 +175,17 @@ class MultiClass(Objective):
         return {"accuracy": Accuracy(task="multiclass", num_classes=self.outputs(num_classes))}
 
 
-class Binary(Objective):
+class Binary(_Classification):
     """Classification into two classes: one logit, binary cross-entropy, accuracy, AUROC and average precision (AUPRC).
 
     Args:
         loss: takes logits (B,) and float labels (B,); default ``torch.nn.BCEWithLogitsLoss()``.
+        class_weights: two weights, where [1, w] is torch's ``pos_weight`` w; ``balanced``: from the labels of the
+            training records; see ``ClassWeights``. Not together with a loss.
     """
 
-    def __init__(self, loss: nn.Module | None = None) -> None:
-        super().__init__()
+    def __init__(self, loss: nn.Module | None = None, class_weights: Weights | None = None) -> None:
+        super().__init__(loss, class_weights)
         self.criterion = loss or nn.BCEWithLogitsLoss()
 
     def outputs(self, num_classes: int | None) -> int:
@@ -80,7 +196,12 @@ class Binary(Objective):
         return 1
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.criterion(output.squeeze(1), labels.to(output.dtype))
+        logits, truths = output.squeeze(1), labels.to(output.dtype)
+        if self.class_weights is not None:
+            losses = binary_cross_entropy_with_logits(logits, truths, reduction="none")
+            weighted: Tensor = self.class_weights(losses, labels.long())
+            return weighted
+        loss: Tensor = self.criterion(logits, truths)
         return loss
 
     def predict(self, output: Tensor) -> Tensor:

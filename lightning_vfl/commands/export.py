@@ -7,7 +7,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning_vfl.commands.checkpoints import find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.printed_paths import short
-from lightning_vfl.commands.vfl_cli import RUNS, VFLCLI
+from lightning_vfl.commands.run_config import RUNS
+from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Write each party's half of a trained model (the scaling of its features and its bottom) and the server's half "

@@ -201,7 +201,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             "aggregator": self.aggregator.identity,
             "bottom": "\n".join(str(bottom) for bottom in self.bottoms.parties),
             "top": str(self.top),
-            "objective": type(self.objective).__name__,
+            "objective": self.objective.identity,
         }
 
     def standing(self) -> dict[str, float]:
@@ -231,6 +231,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.wire = wire_of(self.aggregator)
         self.sides = Sides.of(self.wire)
         self.objective = self._objective or objective_for(classes)
+        self.objective.prepare(classes)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
         self.books.begin(self.roster.parties)

@@ -216,6 +216,18 @@ def needed_event(batch: VerticalBatch, protocol: object) -> Event:
     return batch.event
 
 
+def label_counts(data: Any, classes: int) -> Tensor:
+    """(C,) int64, the number of training records of each class.
+
+    Raises:
+        ConfigurationError: if there is no datamodule, or its training records have no labels.
+    """
+    records = needed_data(data, "class_weights: balanced must know the labels of the training records").records("train")
+    if records.labels is None:
+        raise ConfigurationError("class_weights: balanced needs training records with labels; give numbers instead")
+    return torch.bincount(records.labels, minlength=classes)
+
+
 def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
     """Refuse a checkpoint of a model whose parts differ.
 

@@ -19,6 +19,7 @@ from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
 from lightning_vfl.protocols.callback_checks import callbacks_of, refuse_callbacks
 from lightning_vfl.protocols.checks import (
+    label_counts,
     labels_of,
     needed_data,
     refuse_accumulation,
@@ -237,6 +238,8 @@ class TrainedModule(EvaluatedModule, ABC):
         self.faults.at(0, self.roster)
         if self.faults.models:
             refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
+        if self.objective.needs_counts:
+            self.objective.take_counts(label_counts(self.datamodule, self.hparams["num_classes"]))
         self.prepare(Stage.FIT, "train")
         open_privacy(self, self.datamodule)
         if self.memory is None:
