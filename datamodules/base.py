@@ -206,7 +206,7 @@ class VerticalDataModule(BatchedDataModule, ABC):
     ) -> Self:
         """As ``VFLModule.load_from_checkpoint``: only classes that are trusted are built."""
         safe = {} if weights_only is None else {"weights_only": weights_only}
-        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as file:
+        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as (file, _):
             return super().load_from_checkpoint(file, map_location, hparams_file, **safe, **kwargs)
 
     def setup(self, stage: str) -> None:

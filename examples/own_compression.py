@@ -145,9 +145,10 @@ def pack(h: Tensor, k: int) -> Tensor:
 
 def unpacked(piece: Tensor, k: int, width: int) -> Tensor:
     """(B, D), the embedding that these bytes stand for; zeros in the places that were not sent."""
-    steps, places, largest = piece.split([k, k, 4], dim=1)
+    steps, places, largest = torch.split(piece, [k, k, 4], dim=1)
     kept = steps.contiguous().view(torch.int8) * (largest.contiguous().view(torch.float32) / 127)
-    return kept.new_zeros(len(piece), width).scatter_(1, places.long(), kept)
+    found: Tensor = kept.new_zeros(len(piece), width).scatter_(1, places.long(), kept)
+    return found
 
 
 if __name__ == "__main__":

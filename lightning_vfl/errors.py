@@ -1,13 +1,15 @@
 """The exceptions of the toolkit, and a helper for their messages."""
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
 class ConfigurationError(ValueError):
     """A setting or an input is not allowed; the message is one sentence that names the fix.
 
-    The command line prints the message on one line and exits with status 1. In Python it is an ordinary ``ValueError``.
+    The command line prints the message on one line and exits with status 1. In Python it is an ordinary ``ValueError``;
+    a notebook shows the line without a traceback, unless the environment variable ``LIGHTNING_VFL_TRACEBACK`` is set.
 
     Examples:
         >>> raise ConfigurationError("batch_size must be at most 20; got 64; lower batch_size")
@@ -15,6 +17,12 @@ class ConfigurationError(ValueError):
         ...
         lightning_vfl.errors.ConfigurationError: batch_size must be at most 20; ...
     """
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the line alone; IPython shows the usual traceback if this fails."""
+        if os.environ.get("LIGHTNING_VFL_TRACEBACK"):
+            raise NotImplementedError
+        return [f"{type(self).__name__}: {self}"]
 
 
 class MalformedMessage(ValueError):

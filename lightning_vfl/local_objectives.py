@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.autoencoder import mirrored
 from lightning_vfl.networks.mlp import MLP
+from lightning_vfl.rebuildable import Rebuildable
 
 __all__ = ["BarlowTwins", "LocalObjective", "Reconstruction"]
 
 Call = Callable[[Tensor], Tensor]
 
 
-class LocalObjective(ABC):
+class LocalObjective(Rebuildable, ABC):
     """The objective by which an encoder is trained.
 
     Guarantee: n participants at once equal n calls with one participant each, within rounding. There is no gradient
@@ -58,7 +59,7 @@ class LocalObjective(ABC):
 
     def __repr__(self) -> str:
         # factories of networks are left out, because the printed form of the networks has their settings
-        settings = (f"{k}={v!r}" for k, v in vars(self).items() if not (v is None or callable(v)))
+        settings = (f"{k}={v!r}" for k, v in vars(self).items() if not (v is None or callable(v) or k[0] == "_"))
         return f"{type(self).__name__}({', '.join(settings)})"
 
 

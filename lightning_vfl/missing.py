@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.networks.memory import LatestEmbeddings
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
+from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.wire import Message, ServerView
 
 __all__ = ["Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
@@ -34,7 +35,7 @@ class Padding(ABC):
         """
 
 
-class MissingPolicy(ABC):
+class MissingPolicy(Rebuildable, ABC):
     """The server's policy for parties whose embeddings are missing in a round.
 
     A missing party's parameters and optimiser state do not change in the round, whatever replaces its embedding.

@@ -11,11 +11,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Metric, R2Score
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import Rebuildable
 
 __all__ = ["Binary", "MultiClass", "MultiLabel", "Objective", "Regression", "objective_for"]
 
 
-class Objective(nn.Module, ABC):
+class Objective(Rebuildable, nn.Module, ABC):
     """A learning task. ``num_classes`` comes from the datamodule; None means real-valued labels."""
 
     @abstractmethod

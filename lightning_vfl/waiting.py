@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import Rebuildable
 
 __all__ = ["Deadline", "Fastest", "Ignore", "Threshold", "WaitForAll", "WaitingRule"]
 
 
-class WaitingRule(ABC):
+class WaitingRule(Rebuildable, ABC):
     """Decides which parties are included in a round, and when the round goes on.
 
     ``tests/unit/test_waiting.py`` tests these laws for every subclass. An included party has arrived by the closing

@@ -46,7 +46,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
     everywhere = _PAGE_REASON.search(text)
     for found in _FENCE.finditer(text):
         here = _BLOCK_REASON.search(text, 0, found.start())
-        reason = here or everywhere
+        reason = None if found[1] in ("", "text") else here or everywhere  # printed output is not run
         code = _SNIPPET.sub(lambda file: (ROOT / file[1]).read_text(encoding="utf-8"), found[2])
         line = text.count("\n", 0, found.start()) + 1
         name = page.relative_to(ROOT).as_posix()

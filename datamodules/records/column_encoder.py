@@ -5,7 +5,7 @@ from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 

@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.parts import Accounting, Opening, PartyState, Setup, SharedBottoms, Wire
+from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Contribution, Embeddings
 
 FLOAT_BITS = 32  # embeddings and gradients in the clear travel as float32
 
 
-class Aggregator(ABC):
+class Aggregator(Rebuildable, ABC):
     """How M embeddings become one aggregate; subclass it for an aggregator of your own.
 
     For embeddings in the clear, ``plain`` and ``out_width`` are enough: a round is ``plain`` and its autograd. An

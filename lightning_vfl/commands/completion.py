@@ -7,6 +7,7 @@ the script whenever it starts.
 import ast
 import re
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,10 +30,6 @@ _OF_RECIPES = (  # options of every command that reads a recipe, besides the set
     "--data",
     "--optimizer",
     "--lr_scheduler",
-    "--summary.enabled",
-    "--record.enabled",
-    "--experiment.figures",
-    "--predictions.path",
     "--help.all",
     "--model.help",
     "--data.help",
@@ -83,8 +80,21 @@ def _recipe_options() -> tuple[str, ...]:
         ("trainer", "Trainer", _folder("lightning") / "pytorch/trainer"),
         ("model", "VFLModule", _folder("lightning_vfl") / "protocols"),
         ("data", "VerticalDataModule", _folder("lightning_vfl.datamodules")),
+        *_of_every_run(),
     )
     return (*_OF_RECIPES, *(f"--{key}.{name}" for key, base, path in classes for name in _settings(base, path)))
+
+
+def _of_every_run() -> Iterator[tuple[str, str, Path]]:
+    """Key and class of the callbacks that ``VFLCLI.add_arguments_to_parser`` adds to every run."""
+    folder = _folder("lightning_vfl.callbacks")
+    tree = ast.parse(Path(__file__).with_name("vfl_cli.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="add_lightning_class_args"), args=[ast.Name(kind), ast.Constant(str(key))]
+            ):
+                yield key, kind, folder
 
 
 def _folder(package: str) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lightning_vfl import __version__
 from lightning_vfl.commands.completion import SHELLS, script
+from lightning_vfl.commands.parse_errors import UsageError
 from lightning_vfl.commands.recipe_list import KINDS, lines
 from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -34,13 +35,17 @@ def answer(arguments: Sequence[str]) -> int | None:
                 print(script(_shell(first, rest)))
             case "list" if not any(word.startswith("-") for word in rest):
                 print(*lines(_kind(rest)), sep="\n")
+            case "score":
+                from lightning_vfl.commands.score import run_alone  # 0.3 s, which other answers do not need
+
+                return run_alone(rest)
             case word if word and not word.startswith("-") and word not in COMMANDS:
                 raise ConfigurationError(unknown_command(word))
             case _:
                 return None
     except ConfigurationError as error:
-        print(f"lightning-vfl: error: {error}", file=sys.stderr)
-        return 2
+        print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1 if first == "score" and not isinstance(error, UsageError) else 2
     return 0
 
 

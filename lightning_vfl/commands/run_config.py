@@ -11,6 +11,8 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lightning_vfl.protocols.run_folder import run_folder
 
+RUNS = "runs"  # the default folder, which all runs share
+
 
 class RunConfig(Callback):
     """Writes the settings of a run into the folder of its checkpoints; no file is ever overwritten.
@@ -30,7 +32,8 @@ class RunConfig(Callback):
         """Choose the run's folder, before the trainer starts.
 
         Guarantee: two runs never have the same folder, also if they begin at the same moment, because folders and files
-            are created exclusively. A folder that is given as a logger's ``version`` is used as it is.
+            are created exclusively. A folder that is given as a logger's ``version`` is used as it is. Without a
+            logger, the first run that is given a ``default_root_dir`` has that folder itself.
         """
         if not trainer.is_global_zero:  # other processes are told the folder by Lightning
             return
@@ -47,8 +50,8 @@ class RunConfig(Callback):
         root = trainer.default_root_dir
         if not trainer.loggers and _is_local(root):
             try:
-                self._save(Path(root), ["config.yaml"])
-            except FileExistsError:  # another run is there
+                self._save(Path(root), [] if root == RUNS else ["config.yaml"])
+            except FileExistsError:  # other runs are there
                 folder = Path(root) / f"version_{make_version(Path(root))}"
                 trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]  # set in Trainer.__init__
 

@@ -66,17 +66,6 @@ GROUPS: dict[str, tuple[Told, ...]] = {
     ),
 }
 _TOLD = {told.option.split()[0] for group in GROUPS.values() for told in group}
-_PASSED_OVER = (
-    "--trainer",
-    "--model",
-    "--data",
-    "--summary",
-    "--predictions",
-    "--weights_only",
-    "-h",
-    "--help",
-    "--print_shtab",
-)
 
 
 def short_help(parser: ArgumentParser) -> str:
@@ -84,7 +73,7 @@ def short_help(parser: ArgumentParser) -> str:
     name = (parser.prog or "").rsplit(" ", 1)[-1]
     example = f"usage: lightning-vfl {name} --config data/NAME --config protocol/NAME [options]"
     lines = [example, "", *_wrapped(parser.description or "", "")]
-    own = [_told(action) for action in parser._actions if action.help is not SUPPRESS and not _is_passed_over(action)]
+    own = [_told(action) for action in parser._actions if _is_own(action, parser)]
     groups = {**({"this command": tuple(own)} if own else {}), **GROUPS}
     for group, options in groups.items():
         lines += ["", f"{group}:"]
@@ -99,12 +88,12 @@ def _told(action: Action) -> Told:
     return Told(" ".join(filter(None, (action.option_strings[-1], str(value or "")))), action.help or "")
 
 
-def _is_passed_over(action: Action) -> bool:
+def _is_own(action: Action, parser: ArgumentParser) -> bool:
+    """Whether an option is of the command itself: neither a setting of a class, which has a dot, nor told anyway."""
     options = action.option_strings
-    return not options or any(
-        o in _TOLD or o.startswith("--help") or f"{o}.".startswith(tuple(f"{p}." for p in _PASSED_OVER))
-        for o in options
-    )
+    groups = {option.partition(".")[0] for option in parser._option_string_actions if "." in option}
+    others = {"--help", "--weights_only"} | groups | _TOLD
+    return bool(options) and action.help is not SUPPRESS and not any("." in o or o in others for o in options)
 
 
 def _row(told: Told, parser: ArgumentParser) -> Iterator[str]:

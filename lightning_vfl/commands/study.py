@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +23,11 @@ from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import table as tables
 from lightning_vfl.study.grid import Run, grid
+from lightning_vfl.study.ranges import Search
 from lightning_vfl.study.read import find_study, read_study
 from lightning_vfl.study.report import report
 from lightning_vfl.study.runner import Means, carry_out
+from lightning_vfl.study.search import search, write
 from lightning_vfl.study.spec import Study
 
 _ABOUT = (
@@ -62,24 +65,45 @@ def _run(said: Namespace) -> int:
     means = _means(said)
     out = Path(said.out or Path("studies") / study.name).resolve()
     runs = list(grid(study, out))
-    for one in {run.name: run for run in runs}.values():
-        try:
-            program.check(one.arguments)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {one.name}: {error}") from None
+    try:
+        _check(runs)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
     out.mkdir(parents=True, exist_ok=True)
     lock = out / ".lock"
     try:
         with FileLock(lock, timeout=1):
             _copy(path, out / "study.yaml")
-            return _study(study, runs, out, means)
+            if study.search is None:
+                _carry_out(study, runs, out, means)
+                return _report(study, runs, out)
+            return _search(study, study.search, out, means)
     except Timeout:
         raise ConfigurationError(
             f"another process is running a study in {short(out)}; wait for its end, or give another --out"
         ) from None
 
 
-def _study(study: Study, runs: Sequence[Run], out: Path, means: Means) -> int:
+def _check(runs: Sequence[Run]) -> None:
+    """Parse the arguments of one run of each line."""
+    for one in {run.name: run for run in runs}.values():
+        try:
+            program.check(one.arguments)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{one.name}: {error}") from None
+
+
+def _search(study: Study, wanted: Search, out: Path, means: Means) -> int:
+    def carry_out_trials(runs: Sequence[Run]) -> None:
+        _check(runs)
+        _carry_out(study, runs, out, means)
+
+    runs, found = search(study, wanted, out, carry_out_trials)
+    print_files(write(found, study, wanted, out))
+    return _report(study, runs, out)
+
+
+def _carry_out(study: Study, runs: Sequence[Run], out: Path, means: Means) -> None:
     # a stream of its own: runs in this process send standard error to their logs
     with os.fdopen(os.dup(2), "w") as stream:
         console = Console(file=stream)
@@ -94,6 +118,9 @@ def _study(study: Study, runs: Sequence[Run], out: Path, means: Means) -> int:
         todo.sort(key=lambda run: study.seeds.index(run.seed))  # every line has its first seed early
         if todo:
             carry_out(todo, program.run_or_exit, means, str(out / ".lock"), console)
+
+
+def _report(study: Study, runs: Sequence[Run], out: Path) -> int:
     done = [run for run in runs if tables.is_finished(run)]
     failed = [run for run in runs if run not in done]
     for run in failed:
@@ -115,11 +142,24 @@ def _means(said: Namespace) -> Means:
     jobs = said.jobs or cores
     means = Means(jobs, said.threads or max(1, cores // jobs), said.backend, said.backend_options)
     try:
-        with means.config():
-            return means
+        _try(means)
     except (ValueError, TypeError, ImportError, OSError) as error:
         reason = " ".join(str(error).split())
+        if isinstance(error, ModuleNotFoundError):
+            reason += f"; install it: pip install 'lightning-vfl[{said.backend}]'"
         raise ConfigurationError(f"--backend {said.backend}: {reason}; leave it out for processes here") from None
+    return means
+
+
+def _try(means: Means) -> None:
+    """Import what the backend needs; connect to the workers that the user has named."""
+    if means.backend == "ray":
+        import_module("ray")
+    elif means.backend == "dask" and "scheduler_host" not in means.options:
+        import_module("distributed")
+    else:
+        with means.config():
+            return
 
 
 def _copy(path: Path, kept: Path) -> None:

@@ -34,6 +34,8 @@ COMMANDS = {
     "validate": Entry("training.TrainerCommand", "Evaluate a trained model on the validation records."),
     "test": Entry("training.TrainerCommand", "Evaluate a trained model on the test records."),
     "predict": Entry("training.TrainerCommand", "Write the predictions of a trained model to a file."),
+    "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
+    "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
     "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),
     "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
     "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),

@@ -21,16 +21,13 @@ from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
 from lightning_vfl.commands.readable import make_readable
 from lightning_vfl.commands.recipes import expand_arguments, model_first, with_full_paths
-from lightning_vfl.commands.run_config import RunConfig
+from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.loading import fitted_in
 
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
-
-
-RUNS = "runs"  # the default folder of runs; a logger that has it writes into trainer.default_root_dir
 
 
 class VFLCLI(LightningCLI):
@@ -217,7 +214,6 @@ class VFLCLI(LightningCLI):
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
         for position, callback in enumerate(callbacks):
             if isinstance(callback, ExperimentRecord) and records_of(trainer.loggers):
-                self._dump_config()
                 callback.recipe = self.config_dump
             if type(callback) in (RichProgressBar, TQDMProgressBar):  # Lightning's defaults
                 chosen = [type(c) for c in self._get(self.config_init, "trainer").callbacks or ()]

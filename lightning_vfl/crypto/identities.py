@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from lightning_vfl.crypto.keys import Confined, encoded
 from lightning_vfl.crypto.keystream import SeededSecrets
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import Rebuildable
 
 SIGNATURE = 64  # bytes
 VERIFY = 32  # bytes of a public key
@@ -81,7 +82,7 @@ def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
-class Identities:
+class Identities(Rebuildable):
     """The parties' identity keys in a folder.
 
     Party 0 has the files ``party-0.key.pem`` (private key, PKCS 8) and ``party-0.pub.pem``. In a simulation, one folder

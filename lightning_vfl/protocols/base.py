@@ -1,5 +1,6 @@
 """The base class of protocols: settings, networks and checkpoints."""
 
+import inspect
 import os
 import warnings
 from abc import ABC
@@ -24,6 +25,7 @@ from lightning_vfl.protocols.build import (
     TopFactory,
     build_bottoms,
     build_top,
+    drop_others,
     note_shapes,
     plain_settings,
     refuse_overlap,
@@ -44,6 +46,7 @@ from lightning_vfl.protocols.evaluation import Scores
 from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
+from lightning_vfl.rebuildable import Rebuildable, names_given
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
 from lightning_vfl.simulation.clock import VirtualClock
@@ -55,7 +58,7 @@ from lightning_vfl.wire import Leg
 SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
-class VFLModule(SafelyLoaded, TrainedModule, ABC):
+class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     """A vertical federated learning protocol: M bottoms, an aggregator and a top; the traffic is counted exactly.
 
     A protocol of your own implements ``output`` and ``step``; ``docs/extending.md`` has one in under 30 lines. The
@@ -134,7 +137,11 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         with warnings.catch_warnings():  # "already saved during checkpointing": plain_settings drops networks
             warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
             self.save_hyperparameters()
-        plain_settings(self.hparams, self._hparams_initial, self.seed, party_shapes, num_classes, party_groups)
+        stored = self.hparams, self._hparams_initial
+        given, signature = names_given(self, self.hparams), inspect.signature(type(self)).parameters
+        drop_others(*stored, {*given, *signature})
+        self._lost = plain_settings(*stored, self.seed, party_shapes, num_classes, party_groups, given)
+        del self._made_with  # a copy of the module needs no copy of its arguments
         self.aggregator, self.width, self.active = aggregator, width, active
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
         self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
@@ -288,7 +295,7 @@ class VFLModule(SafelyLoaded, TrainedModule, ABC):
         loss = books["epoch_loss"]
         if self.joint and isinstance(loss["total"], Tensor):  # each process scales its sum: the mean is the joint sum
             loss["total"] = self.trainer.strategy.reduce(loss["total"].to(self.device), reduce_op="mean").cpu()
-        more = {"preparation": self.preparation.state(), "privacy": self.privacy.state()}
+        more = {"preparation": self.preparation.state(), "privacy": self.privacy.state(), "lost": self._lost}
         checkpoint[BOOKS] = {**books, "seed": self.seed, "parts": self.parts(), **more}
         checkpoint[FITTED] = None if self.fitted is None else self.fitted.state()
         if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming

@@ -37,7 +37,16 @@ class EpochLoss:
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
 
 
-RESERVED = ("seed", "parts", "preparation", "privacy", "memory", "update sums", "own")  # other names in a checkpoint
+RESERVED = (
+    "seed",
+    "parts",
+    "preparation",
+    "privacy",
+    "memory",
+    "update sums",
+    "own",
+    "lost",
+)  # other names in a checkpoint
 
 
 @dataclass(eq=False)

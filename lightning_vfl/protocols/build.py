@@ -1,7 +1,7 @@
 """Build bottoms and tops from factories; each is run on two rows before training, to report a wrong width early."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
 from lightning_vfl.types import Roster
 from lightning_vfl.wire import LinearForms
 
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
 TopFactory = Callable[[int], nn.Module]
 Shape = tuple[int, ...]
+_NOTED = ("seed", "party_shapes", "num_classes", "party_groups")  # the base class notes these for every protocol
+INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"  # rebuilds parts in load_from_checkpoint
 
 
 def several(groups: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
@@ -44,6 +47,13 @@ def note_shapes(hparams: Any, data: Any) -> None:
     hparams["party_groups"] = several(getattr(data, "party_groups", None))
 
 
+def drop_others(hparams: Any, initial: Any, known: Collection[str]) -> None:
+    """Leave out arguments that the constructor of the protocol chooses itself and does not take."""
+    for stored in (hparams, initial):
+        for name in {*stored}.difference(known, _NOTED, ("_instantiator", "_class_path")):
+            del stored[name]
+
+
 def plain_settings(
     hparams: Any,
     initial: Any,
@@ -51,10 +61,15 @@ def plain_settings(
     party_shapes: Sequence[Sequence[int]] | None,
     num_classes: int | None,
     party_groups: Sequence[Sequence[int]] | None,
-) -> None:
+    given: Collection[str],
+) -> dict[str, str]:
     """Keep only plain values in saved hyperparameters, because the safe loader accepts nothing else (no numpy values).
 
-    A run from a recipe keeps its class paths, which are plain values.
+    Parts that were ``given`` to the module are kept as class path and arguments, as a recipe names them, and are built
+    again from these. Other parts are defaults, or the protocol makes them itself.
+
+    Returns:
+        The arguments that have no plain form, each with what it is.
     """
     hparams["seed"] = seed
     if party_shapes is not None:
@@ -62,17 +77,19 @@ def plain_settings(
         hparams["num_classes"] = None if num_classes is None else int(num_classes)
     if party_groups is not None:
         hparams["party_groups"] = [[int(party) for party in group] for group in party_groups]
+    lost: dict[str, str] = {}
     for stored in (hparams, initial):
-        for name in [name for name, value in stored.items() if not _is_plain(value)]:
+        for name, value in [*stored.items()]:
+            if is_plain(value):
+                continue
             del stored[name]
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(inner) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(inner) for inner in value)
-    return value is None or type(value) in (bool, int, float, str)
+            try:
+                if name in given:
+                    stored[name] = plain_form(value)
+            except NotPlain as reason:
+                lost[name] = str(reason)
+        stored.setdefault("_instantiator", INSTANTIATOR)
+    return lost
 
 
 def roster_of(parties: int, groups: Sequence[Sequence[int]] | None, active: int | None) -> Roster:

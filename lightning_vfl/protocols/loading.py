@@ -1,20 +1,23 @@
 """Reading checkpoints: a module without running code that the checkpoint names, and what its parties have fitted."""
 
+from argparse import ArgumentError
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
 import torch
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import LightningModule
+from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_context
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.trusted_classes import BOOKS as BOOKS
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.trained.fitted import Fitted
 
-BOOKS = "lightning_vfl"  # keys in a checkpoint: what the protocol has counted, and what its parties have fitted
-FITTED = "lightning_vfl_fitted"
+FITTED = "lightning_vfl_fitted"  # key in a checkpoint: what the parties have fitted
 
 
 def fitted_in(path: str, required: bool) -> Fitted | None:
@@ -75,5 +78,18 @@ class SafelyLoaded(LightningModule):
             ConfigurationError: if the checkpoint names other classes, or was trained with other parts.
         """
         safe = {} if weights_only is None else {"weights_only": weights_only}
-        with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as file:
-            return super().load_from_checkpoint(file, map_location, hparams_file, strict, **safe, **kwargs)
+        own = tuple(kwargs)
+        with (
+            checked(checkpoint_path, cls, own, trusted, hparams_file, weights_only) as (file, kept),
+            ExitStack() as stack,
+        ):
+            if hparams_file is None and "_instantiator" in kept:  # the loaded module, saved again, can be loaded again
+                given = {**kept, **kwargs}
+                stack.enter_context(_given_hyperparameters_context(given, given["_instantiator"]))
+            try:
+                return super().load_from_checkpoint(file, map_location, hparams_file, strict, **safe, **kwargs)
+            except ArgumentError as error:  # of jsonargparse, which builds the parts
+                raise ConfigurationError(
+                    f"{cls.__name__} cannot be built from the checkpoint: {' '.join(str(error).split())}; make the "
+                    "module yourself, and load its weights with load_state_dict or the trainer's ckpt_path"
+                ) from error

@@ -289,7 +289,7 @@ class RoundVFL(VFLModule, ABC):
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The top's output, in the clear or through the aggregator's messages."""
-        roll = self._evaluation_roll()
+        roll = self.evaluation_roll()
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
         for leg in self.costs.legs_of_evaluation(self.coded_rows(batch), names.stage):
@@ -297,7 +297,7 @@ class RoundVFL(VFLModule, ABC):
         self.enter_opening(joint_rows(batch).total, names, roll.called)
         return self.run_round(batch, names, roll, Exclude())[0]
 
-    def _evaluation_roll(self) -> Roll:
+    def evaluation_roll(self) -> Roll:
         """All parties except those that training never calls: their bottoms are untrained."""
         left_out = self.books.left_out
         if not left_out:

@@ -199,7 +199,8 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def configure_optimizers(self) -> Any:
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
-        refuse_callbacks(self)
+        if self._trainer is not None:
+            refuse_callbacks(self)
         make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         optimizer = make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own])

@@ -1,5 +1,6 @@
 """The classes that a checkpoint may name: names are checked before anything is imported or built."""
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_vfl.errors import ConfigurationError
 
+BOOKS = "lightning_vfl"  # the key of a protocol's own entries in a checkpoint
 OWN, LIBRARIES = "lightning_vfl", ("torch", "torchmetrics")
 KINDS = (nn.Module, Optimizer, LRScheduler)  # the classes accepted from the libraries; a metric is an nn.Module
 _PROGRAMS = tuple(f"{OWN}.{name}" for name in ("__main__", "cli", "commands", "study"))  # these modules run programs
@@ -66,6 +68,35 @@ def refuse_strangers(
             _Check(loaded, (trusted,) if isinstance(trusted, str) else tuple(trusted)).settings(own)
 
 
+def hparams_in(checkpoint: Any, loaded: type) -> Mapping[str, Any]:
+    """The hyperparameters in the content of a checkpoint."""
+    key = getattr(loaded, "CHECKPOINT_HYPER_PARAMS_KEY", "hyper_parameters")
+    found: Mapping[str, Any] = checkpoint.get(key, {}) if isinstance(checkpoint, Mapping) else {}
+    return found
+
+
+def refuse_lost(checkpoint: Any, loaded: type, given: Sequence[str]) -> None:
+    """Refuse a checkpoint that does not keep an argument of the module, unless the caller gives this argument.
+
+    Raises:
+        ConfigurationError: naming the first such argument.
+    """
+    if not isinstance(checkpoint, Mapping) or BOOKS not in checkpoint or not issubclass(loaded, nn.Module):
+        return
+    lost = {name: f"was made with {what}" for name, what in checkpoint[BOOKS].get("lost", {}).items()}
+    kept = hparams_in(checkpoint, loaded)
+    for name, parameter in inspect.signature(loaded).parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if needed and name not in kept:
+            lost.setdefault(name, "was not kept by the version that wrote it")
+    for name, why in lost.items():
+        if name not in given:
+            raise ConfigurationError(
+                f"the checkpoint does not have the model's {name}, which {why}; give it: load_from_checkpoint(path, "
+                f"{name}=...)"
+            )
+
+
 @contextmanager
 def checked(
     path: str | Path | IO[bytes],
@@ -74,19 +105,24 @@ def checked(
     trusted: Sequence[str],
     hparams_file: str | Path | None,
     weights_only: bool | None,
-) -> Iterator[IO[bytes]]:
+) -> Iterator[tuple[IO[bytes], Mapping[str, Any]]]:
     """Open the file of a checkpoint for reading, after ``refuse_strangers``; a file given open stays open.
 
     The file that is checked is the file that is loaded, even if another file takes its name in between. The file is
     read as plain values and tensors unless ``weights_only`` is False.
+
+    Returns:
+        The file, and the hyperparameters in it.
     """
     place: IO[bytes] = get_filesystem(path).open(str(path), "rb") if isinstance(path, str | Path) else path
     try:
         start = place.tell()
         content = torch.load(place, map_location="meta", weights_only=weights_only is not False)
         refuse_strangers(content, loaded, given, trusted, hparams_file)
+        if hparams_file is None:
+            refuse_lost(content, loaded, given)
         place.seek(start)
-        yield place
+        yield place, hparams_in(content, loaded)
     finally:
         if place is not path:
             place.close()

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.wire import Gate, Leg
 
 
-class VirtualClock:
+class VirtualClock(Rebuildable):
     """Counts the seconds that a deployment with these speeds would need.
 
     Every party has its own link to the server (and to each peer) and its own processor. The time until a party's

@@ -13,11 +13,10 @@ from jsonargparse import ArgumentParser
 
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.study.ranges import FALLING, read_search
 from lightning_vfl.study.spec import Entry, Look, Settings, Study, Target, refusal
 
 T = TypeVar("T")
-
-_FALLING = ("loss", "error", "mse")  # in names of metrics whose first value is above any target
 
 
 def find_study(name: str) -> Path:
@@ -55,6 +54,9 @@ def _study(said: Any, name: str) -> Study:
     overrides = {
         _folder(key, "overrides"): _settings(value, f"overrides.{key}") for key, value in _items(given, "overrides")
     }
+    search = read_search(given.get("search"))
+    if search is not None and overrides:
+        raise ConfigurationError("a study has either overrides or search; remove one of the two")
     return _read(
         Study,
         given,
@@ -63,6 +65,7 @@ def _study(said: Any, name: str) -> Study:
         overrides=overrides or {"": {}},
         settings=_settings(given.get("settings"), "settings"),
         figure=_read(Look, _known(Look, given.get("figure") or {}, "figure"), "figure."),
+        search=search,
         targets={str(key): _target(str(key), value) for key, value in _items(given, "targets")},
     )
 
@@ -95,7 +98,7 @@ def _target(metric: str, said: Any) -> Target:
             f"targets.{metric}: {said!r} is not a target; write a number such as 0.9, or {{below: 0.3}} for a metric "
             "that falls"
         )
-    if way is None and any(word in metric for word in _FALLING):
+    if way is None and any(word in metric for word in FALLING):
         raise ConfigurationError(f"targets.{metric}: a metric of that name falls; write {{below: {said!r}}}")
     return Target(float(value), way == "below")
 

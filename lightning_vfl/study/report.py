@@ -10,6 +10,7 @@ import pandas as pd
 from lightning_vfl.study import table as tables
 from lightning_vfl.study import targets
 from lightning_vfl.study.figures import default_metric, draw
+from lightning_vfl.study.search import of_best
 from lightning_vfl.study.spec import Study
 from lightning_vfl.study.summary import CONFIDENCE, summarise
 
@@ -23,6 +24,8 @@ def report(table: pd.DataFrame, study: Study, out: Path, metric: str | None = No
     Raises:
         ConfigurationError: for a ``metric`` that no run has measured.
     """
+    if study.search is not None:
+        study = of_best(study, out)
     measured = set(table["metric"].unique())
     study = replace(study, targets={name: goal for name, goal in study.targets.items() if name in measured})
     if metric is None and study.figure.metric not in measured:

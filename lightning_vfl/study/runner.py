@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import joblib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from lightning_vfl.study.clusters import workers
 from lightning_vfl.study.grid import Run
 from lightning_vfl.study.orphans import end_with_parent
 from lightning_vfl.study.table import is_finished
@@ -37,12 +37,14 @@ class Means:
         There are at least two processes unless the user has asked for one: with one, joblib carries out the runs in
         this process, and a run that dies would end the study.
         """
-        if self.backend == "ray":  # dask needs no registration
-            import_module("ray.util.joblib").register_ray()
         config: AbstractContextManager[Any] = joblib.parallel_config(
             self.backend, n_jobs=min(self.jobs, max(2, runs)), **self.options, **more
         )
         return config
+
+    def workers(self, runs: int = 1) -> AbstractContextManager[None]:
+        """The backend's workers, for so many runs; see ``clusters``."""
+        return workers(self.backend, min(self.jobs, runs), self.options)
 
 
 def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock: str, console: Console) -> None:
@@ -62,7 +64,7 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
         for stale in (run.result, run.failure, run.under_way, *run.folder.glob(".*")):  # hidden files are half-written
             stale.unlink(missing_ok=True)
     left, deaths, failed = list(runs), Counter[str](), 0
-    with _bar(console) as bar:
+    with means.workers(len(left)), _bar(console) as bar:
         task = bar.add_task("runs", total=len(left), failed="")
 
         def tell(run: Run, outcome: Outcome) -> None:

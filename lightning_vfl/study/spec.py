@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.study.ranges import Search
 
 Settings = Mapping[str, Any]  # dotted option of the command line -> value
 Axis = Literal["rounds", "passes", "virtual_seconds", "bytes"]
@@ -92,6 +93,7 @@ class Study:
         metrics: those in the table and the summary; none: all.
         figure: what the figures show.
         targets: metric -> value; the report says when every run first reached it, and at what cost.
+        search: the ranges that are searched, in place of overrides; None: a grid.
         outliers: the filter before mean and standard deviation; None: every seed counts.
     """
 
@@ -106,6 +108,7 @@ class Study:
     metrics: tuple[str, ...] = allowed("a list of metrics, such as [val/accuracy]", default=())
     figure: Look = field(default_factory=Look)
     targets: Mapping[str, Target] = field(default_factory=dict)
+    search: Search | None = None
     outliers: Literal["iqr"] | None = allowed("iqr, or leave it out", default=None)
 
     def __post_init__(self) -> None:

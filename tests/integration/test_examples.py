@@ -10,6 +10,7 @@ import torch
 FOLDER = Path(__file__).parents[2] / "examples"
 LINES = {  # the most lines of a file
     "split": 40,
+    "bank_and_telco": 45,
     "images": 40,
     "multi_view": 40,
     "compare_policies": 45,
@@ -20,16 +21,20 @@ LINES = {  # the most lines of a file
     "own_aggregator": 40,
     "own_data_set": 40,
     "own_fault": 40,
-    "own_compression": 145,
+    "own_compression": 160,
     "own_masked_sum": 42,
     "own_protocol": 30,
     "own_wire": 65,
 }
-SLOW = ("compare_policies", "images", "privacy_budget")  # a second each
+SLOW = ("cascade", "compare_policies", "images", "own_data_set", "privacy_budget")  # a second each
 
 
 def test_every_example_is_listed_and_short():
-    lengths = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in FOLDER.glob("*.py")}
+    lengths = {
+        path.stem: len(path.read_text(encoding="utf-8").splitlines())
+        for path in FOLDER.glob("*.py")
+        if path.stem != "make_customers"
+    }
     assert lengths.keys() == LINES.keys()
     assert {name: n for name, n in lengths.items() if n > LINES[name]} == {}
 
@@ -39,6 +44,7 @@ def test_every_example_is_listed_and_short():
 def test_an_example_trains(name, tmp_path, monkeypatch):
     """As ``python examples/NAME.py``; the accuracy is that of the last ``trainer.test``."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored afterwards, where an example seeds everything
     found = []
     test = lightning.pytorch.Trainer.test

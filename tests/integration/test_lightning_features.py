@@ -5,6 +5,7 @@ import re
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.tuner.tuning import Tuner
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_vfl import AsyncVFL
@@ -36,9 +37,9 @@ from tests.integration.processes import in_one_and_in_two
 from tests.pages import ROOT
 from tests.subjects import Blobs, same, split, trainer
 
-PAGE = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8").partition("\n## ")[0]
 ROWS = dict(re.findall(r"^\| (?!feature|---)(.+?) \| (.+?) \|$", PAGE, re.MULTILINE))
-CASES = {}
+CASES: dict[str, Any] = {}
 SHAPES = {"party_shapes": [(3,), (3,), (2,)], "num_classes": 3}
 
 

@@ -39,6 +39,7 @@ def test_csv_logger_is_the_default(tmp_path):
     assert ends == [398 * 64 * 4 * 3, 2 * 398 * 64 * 4 * 3]
 
 
+@pytest.mark.slow
 def test_tensorboard_logger(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

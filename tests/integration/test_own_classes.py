@@ -49,6 +49,7 @@ def test_the_laws_of_aggregators(example, name, settings):
     check_aggregator(own(example, name)(), **settings)
 
 
+@pytest.mark.slow
 def test_the_laws_of_protocols_and_data_sets():
     committee = own("protocol", "Committee")
     check_protocol(lambda: committee(Mean(), width=5, seed=0))

@@ -27,6 +27,7 @@ SHORT = ["--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1", "--
 SHORT += ["--trainer.limit_predict_batches=1", "--trainer.max_epochs=1", "--trainer.accelerator=cpu"]
 SHORT += ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled training, each once
+WHOLE = "the test of this page runs it as a whole"
 REASONS = {
     "it installs and tests the package": 3,
     "it needs files of a data set": 2,
@@ -34,6 +35,8 @@ REASONS = {
     "the tests of the command line run it": 3,
     "studies take minutes": 2,
     "the benchmarks take minutes": 5,
+    "it is run by a slow test of its own": 3,
+    WHOLE: 7,
     "studies take minutes to hours and need files of data sets": 56,
 }
 
@@ -118,15 +121,16 @@ def test_commands_run(block):
     assert ran
 
 
+@pytest.mark.slow
 def test_commands_that_are_not_run_are_parsed():
     for block in BLOCKS:
-        if block.language not in SHELL or block.reason is None:
+        if block.language not in SHELL or block.reason in (None, WHOLE):
             continue
         for words in commands(fenced(block)):
             if words[0] == "lightning-vfl":
                 parse(words[1:])
             else:
-                assert words[0] in ("cd", "pip", "source") or is_there(words), (str(block), words)
+                assert words[0] in ("cd", "head", "pip", "source") or is_there(words), (str(block), words)
 
 
 def fenced(block):

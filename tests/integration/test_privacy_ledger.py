@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_vfl.callbacks import RunSummary
-from lightning_vfl.callbacks.run_summary import _lines
+from lightning_vfl.callbacks.run_summary import summary_lines
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import PrivacyLedger
 from tests.attacks.ledger import RECORDS, charged, private
@@ -39,7 +39,7 @@ def ledgers(folder):
 
 
 def told(module, t):
-    return dict(_lines(t, module, ()))["privacy ledger"]
+    return dict(summary_lines(t, module, ()))["privacy ledger"]
 
 
 @pytest.fixture

@@ -330,3 +330,45 @@ def test_two_studies_do_not_share_a_folder(capsys):
     assert (
         "another process is running a study in out; wait for its end, or give another --out" in capsys.readouterr().err
     )
+
+
+SEARCH = """
+recipes: {Mean: [data/digits, protocol/mean]}
+common: [trainer/cpu]
+settings: {trainer.max_epochs: 1}
+seeds: [0]
+test: false
+search: {optuna: {metric: val/accuracy, trials: 2, at_once: 2, ranges: {model.width: [4, 32]}}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_search_writes_trials_and_the_best_setting_and_goes_on(capfd):
+    pytest.importorskip("optuna")
+    assert study(SEARCH, "--jobs", "2") == 0
+    table, best = pd.read_csv("out/search.csv"), yaml.safe_load(Path("out/best.yaml").read_text())
+    line = table.loc[table["val/accuracy"].idxmax()]
+    assert best["Mean"]["trial"] == line["trial"]
+    assert best["Mean"]["val/accuracy"] == pytest.approx(line["val/accuracy"])
+    assert str(best["Mean"]["settings"]["model.width"]) == str(line["model.width"])
+    assert study(SEARCH, "--jobs", "2") == 0
+    assert "2 of 2 runs are finished already" in capfd.readouterr().err
+    assert "Mean, trial 00" in Path("out/summary.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_backend_starts_its_own_workers_and_gives_the_same_table_without_warnings(backend, tmp_path):
+    pytest.importorskip({"dask": "distributed"}.get(backend, backend))
+    text = SEARCH.split("search:")[0].replace("seeds: [0]", "seeds: [0, 1]")
+    Path("study.yaml").write_text(text)
+    tables = {}
+    for name in ("loky", backend):
+        command = [sys.executable, "-m", "lightning_vfl", "study", "study.yaml", "--out", name, "--jobs", "2"]
+        done = subprocess.run([*command, "--backend", name], capture_output=True, text=True, timeout=300, check=True)
+        told = [line for line in done.stderr.splitlines() if line and not line.startswith(("finished: ", "runs "))]
+        assert told == []
+        tables[name] = pd.read_parquet(f"{name}/table.parquet")
+    pd.testing.assert_frame_equal(*tables.values())

@@ -15,6 +15,7 @@ from torch import Tensor
 from lightning_vfl.crypto.keystream import repeatable_bytes
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.draws import OwnKeystreams
+from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.types import RoundNames, Rows
 from lightning_vfl.wire import PartyView
 
@@ -25,7 +26,7 @@ MOST_LEVELS = 2**27  # vFedSec section 3.5
 MOST_CLIPPED = 0.01  # share of the values of a round that may be clipped without a warning
 
 
-class Codec(ABC):
+class Codec(Rebuildable, ABC):
     """Real numbers as non-negative integers, such that a sum of integers is decoded to the sum of the numbers.
 
     A codec is immutable; parties and server may share it. The sum of the integers of all parties has to fit the ring.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import Rebuildable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 VariantName = Literal["async", "sync", "single", "centralized"]
 
 
-class Variant(ABC):
+class Variant(Rebuildable, ABC):
     """One of the systems that the paper compares (CVFL, section 5).
 
     Class data:

@@ -10,12 +10,13 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.draws import Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.privacy.exact_normal import rounded_normal
+from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.types import RoundNames
 
 _INSIDE = 1 - 2.0**-30  # the relative error of a float64 norm of up to 2^22 numbers is below 2^-30
 
 
-class UpdateNoise:
+class UpdateNoise(Rebuildable):
     r"""Each party of a group clips its whole update and adds Gaussian noise before the update is masked and sent.
 
     .. math:: \tilde u = u \cdot \min(1, C / \|u\|_2) + \mathcal{N}(0, \sigma^2 I),

@@ -77,7 +77,7 @@ def subject(name: str) -> Subject:
     return Subject(FACTORIES[name](), M, D, 0, ERROR.get(name, 0.0), True)
 
 
-def laws() -> list:
+def laws():
     every = {name: aggregator_laws(make(), M, D, 0, ERROR.get(name, 0.0)) for name, make in FACTORIES.items()}
     return [pytest.param(law, id=f"{name}-{law}") for name, own in every.items() for law in own]
 

@@ -37,6 +37,7 @@ def test_all_options_are_in_the_whole_help(capsys):
     assert all(f"{option} " in text for option in options("fit") if option.startswith("--trainer."))
 
 
+@pytest.mark.slow
 def test_the_printed_recipe_is_ordered_and_gives_the_same_run(capsys, tmp_path):
     asked = [*RECIPES, "--trainer.gradient_clip_val", "2", "--trainer.logger", "false"]
     text = printed(capsys, "fit", *asked, "--print_config")

@@ -54,6 +54,7 @@ def test_versions_made_at_the_same_moment_differ(tmp_path):
     assert sorted(made) == list(range(7, 47))
 
 
+@pytest.mark.slow
 def test_the_default_logger_follows_the_root_folder():
     run(["fit", *SHORT])
     run(["fit", *SHORT, "--trainer.default_root_dir", "mine"])
@@ -72,10 +73,12 @@ def test_the_default_logger_follows_the_root_folder():
     assert repeated.trainer.max_epochs == 1
 
 
+@pytest.mark.slow
 def test_runs_without_a_logger_do_not_share_a_folder():
     for _ in range(2):
         run(["fit", *SHORT, *NO_LOGGER, "--trainer.default_root_dir", "mine"])
-    folders = ["mine", "mine/version_0"]
+    run(["fit", *SHORT, *NO_LOGGER])
+    folders = ["mine", "mine/version_0", "runs/version_0"]
     assert written("config.yaml") == folders
     assert [str(Path(folder).parent) for folder in written("*.ckpt")] == folders
 

@@ -435,5 +435,5 @@ def test_a_group_of_which_training_left_one_out_is_left_out_of_evaluation_too(tm
     t, source = trainer(tmp_path, max_epochs=1), data()
     t.fit(module, datamodule=source)
     assert module.books.meter.total("up", "masked embeddings").bool().tolist() == [True, False, False, True, True, True]
-    roll = module._evaluation_roll()
+    roll = module.evaluation_roll()
     assert roll.included.tolist() == [True, False, False, True, True, True]

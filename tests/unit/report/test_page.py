@@ -59,9 +59,8 @@ def parsed(path):
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("data", "figures"), [(YesNo, 2), pytest.param(Blobs, 1, marks=slow), pytest.param(Values, 1, marks=slow)]
-)
+@slow
+@pytest.mark.parametrize(("data", "figures"), [(YesNo, 2), (Blobs, 1), (Values, 1)])
 def test_the_page_has_everything_and_is_sound(tmp_path, data, figures):
     t = trainer(tmp_path, callbacks=[RunRecord()], max_epochs=1)
     t.fit(module := split(), datamodule=data(batch_size=10))

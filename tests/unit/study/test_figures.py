@@ -42,7 +42,7 @@ def test_a_study_without_figure_is_drawn_even_if_each_seed_ends_at_another_momen
     """One test value for each seed, at different virtual times, and nothing that is called val."""
     one = table({"A": [0.5, 0.6]}).assign(metric="test/accuracy")
     one = one.assign(virtual_seconds=one["seed"] + 1.0)
-    paths = report(one, study("A"), tmp_path)
+    paths = report(one, study("A", figure=Look(against=("virtual_seconds",))), tmp_path)
     assert "test_accuracy-virtual_seconds.png" in {path.name for path in paths}
 
 

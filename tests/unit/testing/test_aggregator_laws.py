@@ -25,7 +25,7 @@ class Party(PartySide):
     change: Callable[..., Any] = no_change
     factor: float = 1.0
     by_place: bool = False
-    errors: dict = field(default_factory=dict)
+    noted: Any = None
 
     def upload(self, contribution, view):
         h = [self.change(x.detach(), i, view.parties[i], view) for i, x in enumerate(contribution.leaves)]
@@ -153,7 +153,7 @@ class Remembering:
         return Party(change)
 
 
-NOTES: list = []
+NOTES: list[int] = []
 
 
 def noting(h, *_):
@@ -176,7 +176,7 @@ BROKEN = {
     "hidden embeddings are not handed over": [
         lambda: WiredMean(visible=False, server=Flat, party=lambda: Party(lambda h, *_: h.view(1, -1)))
     ],
-    "the sides share no mutable object": [lambda: WiredMean(party=lambda: Party(noting, errors=NOTES))],
+    "the sides share no mutable object": [lambda: WiredMean(party=lambda: Party(noting, noted=NOTES))],
     "nothing undeclared is kept between rounds": [lambda: WiredMean(party=Remembering())],
     "a state changes in rounds that include its party": [
         lambda: WiredMean(Counts(), party=lambda: Party(count_at_once)),

@@ -1,0 +1,44 @@
+"""``lightning-vfl export``: the halves of a trained model as programs that run without this toolkit."""
+
+from pathlib import Path
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+from lightning_vfl.commands.checkpoints import find_checkpoint
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.printed_paths import short
+from lightning_vfl.commands.run_config import RUNS
+from lightning_vfl.commands.vfl_cli import VFLCLI
+
+_ABOUT = (
+    "Write each party's half of a trained model (the scaling of its features and its bottom) and the server's half "
+    "(the aggregation and the top), each as a program of torch.export and in ONNX, with a manifest. A half has no "
+    "weight and no scaling of another half. No recipe and no training data are needed."
+)
+
+
+class ExportCommand(Command):
+    """Read a checkpoint and write its halves."""
+
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        parser = cli.empty_parser()
+        parser.description = _ABOUT
+        parser.add_argument(
+            "--ckpt_path", type=str, required=True, help="a .ckpt file, the folder of a run, best or last"
+        )
+        parser.add_argument("--out", type=str, required=True, help="folder of the half; of all halves without --party")
+        parser.add_argument("--party", type=str, help="name or number of a party, or server; default: every half")
+        parser.add_argument(
+            "--trusted", type=str, nargs="+", default=[], help="packages whose classes the checkpoint may name"
+        )
+        return parser
+
+    def run(self, cli: VFLCLI) -> int:
+        from lightning_vfl.export.trained import load_trained
+        from lightning_vfl.export.write import write_halves
+
+        given = cli.given
+        path = Path(find_checkpoint(given.ckpt_path, [Path(RUNS)]))
+        for folder in write_halves(load_trained(path, given.trusted), Path(given.out), given.party):
+            print(f"{short(folder.resolve())}: manifest.json and the programs of '{folder.name}'")
+        return 0

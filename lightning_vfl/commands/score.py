@@ -1,0 +1,105 @@
+"""``lightning-vfl score``: predictions of exported halves, without torch, Lightning and a recipe."""
+
+import logging
+from argparse import ArgumentError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from jsonargparse import ArgumentParser, Namespace
+from lightning_utilities.core.rank_zero import rank_zero_only
+
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.manifest import Engine
+from lightning_vfl.export.score import check_ending, score, write_predictions
+
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
+
+_ABOUT = (
+    "Predict the records of tables with the halves that lightning-vfl export has written. Records are joined on their "
+    "ids. The file of predictions is that of lightning-vfl predict."
+)
+
+
+class ScoreCommand(Command):
+    """Read the folders and tables, and write the predictions."""
+
+    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
+        parser = cli.empty_parser()
+        _add_options(parser)
+        return parser
+
+    def run(self, cli: "VFLCLI") -> int:
+        return _run(cli.given)
+
+
+def run_alone(arguments: Sequence[str]) -> int:
+    """Run the command in a process without torch and Lightning, whose imports take seconds.
+
+    Raises:
+        UsageError: for arguments that cannot be read.
+        ConfigurationError: if the work cannot be done as asked.
+    """
+    parser = ArgumentParser(prog="lightning-vfl score", exit_on_error=False)
+    _add_options(parser)
+    try:
+        given = parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        message = str(error).replace("are required: ", "are required: score.")  # as a sub-command of the program says
+        raise UsageError(one_line(ParserError(message, parser._option_string_actions))) from None
+    # Lightning would set it: notes on records are printed by the process of rank 0
+    rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
+    notes = logging.getLogger("lightning_utilities.core.rank_zero")
+    notes.addHandler(logging.StreamHandler())
+    notes.setLevel(logging.INFO)
+    try:
+        return _run(given)
+    except OSError as error:
+        raise ConfigurationError(f"{error}; correct the path") from error
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    parser.description = _ABOUT
+    parser.add_argument("folders", type=str, nargs="+", metavar="FOLDER", help="folders of all parties and the server")
+    parser.add_argument(
+        "--tables", type=str, nargs="+", required=True, metavar="PARTY=FILE", help="the file of each party's records"
+    )
+    parser.add_argument("--out", type=str, default="predictions.csv", help="file to write, .csv or .parquet")
+    parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the programs")
+    parser.add_argument("--id_column", type=str, default="id", help="column of the ids, in every file")
+    parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
+    parser.add_argument("--label_column", type=str, help="column of labels to leave out of the table that has it")
+    parser.add_argument(
+        "--records_of", type=str, help="overlap: keep: the party whose records are predicted; default: all records"
+    )
+    parser.add_argument("--batch_size", type=int, default=4096, help="records that are encoded and run together")
+
+
+def _run(given: Namespace) -> int:
+    out = Path(given.out)
+    check_ending(out)
+    tables = {}
+    for word in given.tables:
+        party, equals, path = word.partition("=")
+        if not (party and equals and path) or party in tables:
+            raise UsageError(f"--tables takes PARTY=FILE, once for each party; got {word}")
+        tables[party] = Path(path)
+    folders = [Path(folder) for folder in given.folders]
+    table = score(
+        folders,
+        tables,
+        Engine(given.engine),
+        id_column=given.id_column,
+        separator=given.separator,
+        label_column=given.label_column,
+        records_of=given.records_of,
+        batch_size=given.batch_size,
+    )
+    write_predictions(table, out)
+    print(f"{len(table):,} predictions: {out}")
+    return 0

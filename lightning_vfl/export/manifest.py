@@ -1,0 +1,196 @@
+"""The manifest of an exported half of a model: a JSON file beside its programs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+from lightning_vfl.errors import ConfigurationError
+
+FORMAT = 1
+FILE = "manifest.json"
+SERVER = "server"  # the name of the server's half
+RECORDS = "records"  # the first side of every input and output: any number of records
+
+
+class Engine(StrEnum):
+    """What runs the programs: ONNX Runtime, or torch."""
+
+    ONNX = "onnx"
+    TORCH = "torch"
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of a program.
+
+    Args:
+        name: its name in the ONNX program.
+        shape: ``records``, then the shape for each record.
+        dtype: as numpy names it.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """A file with a program, and its hash.
+
+    Args:
+        path: the name of the file in the folder of the manifest.
+        sha256: the hash of the file, in hexadecimal digits.
+    """
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PartyHalf:
+    """What a manifest says about a party.
+
+    Args:
+        encoders: the plain states of the encoders of its table's columns, in order; None: its features are an array.
+        names: the names of the numbers that the encoders make, in the order of the input.
+    """
+
+    encoders: tuple[Mapping[str, Any], ...] | None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServerHalf:
+    """What a manifest says about the server.
+
+    Args:
+        parties: the parties whose embeddings are the inputs, in this order.
+        classes: the names of the classes; empty for real values.
+        aggregator: the printed form of the aggregator.
+        differs: how predictions of ``predict`` may differ from those of the exported program; empty: they do not.
+        overlap: ``inner``: all parties hold a record; ``keep``: parties may lack it.
+        groups: the groups of parties that hold the same columns for different records.
+    """
+
+    parties: tuple[str, ...]
+    classes: tuple[int | str, ...]
+    aggregator: str
+    differs: str = ""
+    overlap: str = "inner"
+    groups: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is in the folder of an exported half.
+
+    Args:
+        name: of the party, or ``server``.
+        model: the sha256 of the checkpoint; halves of one model have the same.
+        half: what is specific to a party or to the server.
+        inputs: of the programs.
+        outputs: of the programs.
+        programs: the file for each engine.
+        versions: of the packages that wrote the files, and of the operators of ONNX.
+    """
+
+    name: str
+    model: str
+    half: PartyHalf | ServerHalf
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    programs: Mapping[Engine, Program]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write the file."""
+        kind = "party" if isinstance(self.half, PartyHalf) else "server"
+        content = {"format": FORMAT, "kind": kind, **asdict(self)}
+        (folder / FILE).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the file, and check the hashes of the programs.
+
+        Raises:
+            ConfigurationError: for a folder without a manifest, another format, and a file that has changed.
+        """
+        path = folder / FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            number = content.pop("format")
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"{folder} has no {FILE}; give the folders that lightning-vfl export has written"
+            ) from None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _unreadable(path, error) from error
+        if number != FORMAT:
+            raise ConfigurationError(
+                f"{path} has format {number}, this version reads format {FORMAT}; export the model again, or install "
+                "the version that exported it"
+            )
+        try:
+            manifest = cls(**_restored(content))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _unreadable(path, error) from error
+        for program in manifest.programs.values():
+            manifest._check(folder, program)
+        return manifest
+
+    def _check(self, folder: Path, program: Program) -> None:
+        path = folder / program.path
+        if Path(program.path).name != program.path:
+            raise ConfigurationError(f"{folder / FILE} names {program.path}, which is in another folder; export again")
+        if not path.is_file():
+            raise ConfigurationError(f"{path} is missing, which {folder / FILE} names; export the model again")
+        if hash_of(path) != program.sha256:
+            raise ConfigurationError(
+                f"{path} is not the file that was exported: its sha256 is not that of {folder / FILE}; export the "
+                "model again"
+            )
+
+
+def hash_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    hashed = sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            hashed.update(block)
+    return hashed.hexdigest()
+
+
+def _restored(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``Manifest`` from the values of the file."""
+    of_kind = {"party": PartyHalf, "server": ServerHalf}[content["kind"]]
+    half = of_kind(**{name: _frozen(value) for name, value in content["half"].items()})
+    ports = {
+        side: tuple(Port(one["name"], tuple(one["shape"]), one["dtype"]) for one in content[side])
+        for side in ("inputs", "outputs")
+    }
+    programs = {Engine(name): Program(**program) for name, program in content["programs"].items()}
+    return (
+        {name: value for name, value in content.items() if name != "kind"}
+        | ports
+        | {
+            "half": half,
+            "programs": programs,
+        }
+    )
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, as the dataclasses have them; states of encoders stay as they are."""
+    return tuple(_frozen(one) for one in value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigurationError:
+    reason = " ".join(str(error).split())
+    return ConfigurationError(
+        f"{path} is no manifest of an exported model ({type(error).__name__}: {reason}); export the model again"
+    )

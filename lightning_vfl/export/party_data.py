@@ -1,0 +1,177 @@
+"""The records of one party to score: a table with its columns, or an array of numbers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_vfl.datamodules.records.column_encoder import ColumnEncoder
+from lightning_vfl.datamodules.records.column_encoders import Numbers, OneHot, encode_table, encoder_of, of_texts
+from lightning_vfl.datamodules.records.party_tables import kind_of, read_table
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.manifest import Manifest, PartyHalf
+from lightning_vfl.limits import refuse_growth
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+ARRAYS = (".npy", ".npz")
+
+
+class PartyData(ABC):
+    """The records of one party.
+
+    Args:
+        party: its name, for errors.
+        index: the ids of its records.
+        dtype: of the input of its program.
+    """
+
+    def __init__(self, party: str, index: "pd.Index[Any]", dtype: str) -> None:
+        self.party = party
+        self.index = index
+        self.dtype = dtype
+
+    @abstractmethod
+    def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
+        """(B, *S) the numbers of the records at these places."""
+
+    def features(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
+        """(B, *S) the input of the program for the records at these places.
+
+        Raises:
+            ConfigurationError: for columns and values of another kind than those of the training records, and numbers
+                that are not finite.
+        """
+        numbers: NDArray[Any] = np.ascontiguousarray(self.at(places), dtype=self.dtype)
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(numbers.astype(np.float32))  # as the bottom takes them
+        if not finite.all():
+            record = self.index[places[np.argwhere(~finite)[0, 0]]]
+            raise ConfigurationError(
+                f"{int((~finite).sum())} numbers of party '{self.party}' are NaN or infinite, first of record {record}"
+                "; impute them or remove the records"
+            )
+        return numbers
+
+
+class Table(PartyData):
+    """A table, whose columns are encoded as in training.
+
+    Args:
+        party: its name, for errors.
+        table: its columns; the ids are the index.
+        encoders: of its columns.
+        dtype: of the input of its program.
+    """
+
+    def __init__(self, party: str, table: "pd.DataFrame", encoders: Sequence[ColumnEncoder], dtype: str) -> None:
+        super().__init__(party, table.index, dtype)
+        self._table = table
+        self._encoders = encoders
+
+    def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
+        return encode_table(self._table.iloc[places], self._encoders, self.party)
+
+
+class Array(PartyData):
+    """An array of numbers, such as pixels; a byte b stands for b / 255.
+
+    Args:
+        party: its name, for errors.
+        index: the ids of its records.
+        numbers: (N, *S) bytes or numbers.
+        dtype: of the input of its program.
+    """
+
+    def __init__(self, party: str, index: "pd.Index[Any]", numbers: "NDArray[Any]", dtype: str) -> None:
+        super().__init__(party, index, dtype)
+        self._numbers = numbers
+
+    def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
+        numbers = self._numbers[places]
+        return numbers.astype(np.float32) / np.float32(255) if numbers.dtype == np.uint8 else numbers
+
+
+def read_party(
+    manifest: Manifest,
+    path: Path,
+    id_column: str,
+    separator: str,
+    label_column: str | None = None,
+    grouped: bool = False,
+) -> PartyData:
+    """The records of a party from its file.
+
+    Args:
+        manifest: of the party's half.
+        path: CSV or Parquet for a party with columns; ``.npz`` or ``.npy`` for a party with arrays.
+        id_column: the column of the ids, or the array of the ids in an ``.npz`` file.
+        separator: between the fields of a CSV file.
+        label_column: a column of labels, which is left out if the table has it; None: there is none.
+        grouped: whether other parties hold the same columns for other records.
+
+    Raises:
+        ConfigurationError: for a file that cannot be read, of the other form, or of another shape.
+    """
+    party, half = manifest.name, manifest.half
+    if not isinstance(half, PartyHalf):
+        raise ConfigurationError(f"{path} is given for the server, which has no features; leave it out")
+    if half.encoders is None:
+        if path.suffix not in ARRAYS:
+            raise ConfigurationError(
+                f"{path} of party '{party}' is a table, but its features are arrays of shape "
+                f"{manifest.inputs[0].shape[1:]}; give an .npz file with arrays features and {id_column}, or an .npy "
+                "file"
+            )
+        return _read_array(manifest, path, id_column)
+    if path.suffix in ARRAYS:
+        raise ConfigurationError(
+            f"{path} of party '{party}' is an array, but it has columns; give a table (CSV, Parquet)"
+        )
+    encoders = [encoder_of(state) for state in half.encoders]
+    stepped = any(not isinstance(encoder, Numbers | OneHot) for encoder in encoders)
+    # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
+    text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
+    table = read_table(path, party, id_column, separator, text)
+    if label_column is not None and label_column in table and label_column not in (encoder.column for encoder in encoders):
+        table = table.drop(columns=label_column)
+    return Table(party, table, encoders, manifest.inputs[0].dtype)
+
+
+def _read_array(manifest: Manifest, path: Path, id_name: str) -> Array:
+    import pandas as pd  # 0.25 s, where it is used
+
+    party, port = manifest.name, manifest.inputs[0]
+    shape = tuple(int(side) for side in port.shape[1:])
+    try:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                numbers, ids = content, np.arange(len(content))
+            else:
+                refuse_growth(path, sum(info.file_size for info in content.zip.infolist()))
+                numbers, ids = content["features"], content[id_name]
+    except ConfigurationError:
+        raise
+    except Exception as error:  # the errors of numpy and zipfile for damaged files have no common class
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"{path} of party '{party}' cannot be read ({type(error).__name__}: {reason}); give an .npz file with "
+            f"arrays features and {id_name}, or an .npy file"
+        ) from error
+    if numbers.shape[1:] not in (shape, (prod(shape),)) or ids.shape != numbers.shape[:1] or not len(ids):
+        raise ConfigurationError(
+            f"{path} of party '{party}' has features of shape {numbers.shape} and {ids.size} ids; give features of "
+            f"shape (N, {', '.join(map(str, shape))}) and N ids"
+        )
+    if numbers.dtype.kind not in "uif":
+        raise ConfigurationError(f"{path} of party '{party}' holds {numbers.dtype}; give bytes or numbers")
+    index = pd.Index(ids)
+    if kind_of(index) not in ("whole numbers", "text") or index.has_duplicates:
+        raise ConfigurationError(f"ids in {path} of party '{party}' must be whole numbers or text, each id once")
+    return Array(party, index, numbers.reshape(len(ids), *shape), port.dtype)

@@ -1,0 +1,190 @@
+"""Cut a trained model into halves: one network for each party, and one for the server."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.datamodules.records.column_encoders import encoder_of
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
+from lightning_vfl.export.manifest import RECORDS, SERVER, PartyHalf, Port, ServerHalf
+from lightning_vfl.export.trained import Trained
+from lightning_vfl.protocols import DecoupledVFL, RoundVFL, VFLModule
+from lightning_vfl.trained.fitted import Fitted, FittedParty
+from lightning_vfl.types import Roll, VerticalBatch
+
+EXAMPLES = 3  # records that trace a program; torch treats 0 and 1 as special
+
+
+@dataclass(frozen=True)
+class Part:
+    """One half of a model.
+
+    Args:
+        name: of the party, or ``server``.
+        network: in evaluation mode.
+        half: what the manifest says about it.
+        inputs: of the program.
+        outputs: of the program.
+        example: input of a few records.
+    """
+
+    name: str
+    network: nn.Module
+    half: PartyHalf | ServerHalf
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    example: tuple[Any, ...]
+
+
+def party_names(module: VFLModule) -> tuple[str, ...]:
+    """The names of the parties' tables; ``party-0`` and so on if the parties are not tables of their own."""
+    tables = _tables(module)
+    return tuple(tables) if tables else tuple(f"party-{m}" for m in range(module.roster.parties))
+
+
+def party_part(module: VFLModule, party: int) -> Part:
+    """The half of a party: the scaling of its features and its bottom."""
+    own = _fitted_of(module, party)
+    tables = _tables(module)
+    encoders: tuple[Mapping[str, Any], ...] | None = None
+    names = own.columns
+    if tables:
+        encoders, names = tuple(list(tables.values())[party]), tuple(_names_of(list(tables.values())[party]))
+    elif own.columns:  # each column of the file is one number
+        encoders = tuple({"kind": "numbers", "column": name} for name in own.columns)
+    network = PartyNetwork(module.bottoms.parties[party], own.shape, own.shift, own.scale).eval()
+    shape = own.shape if encoders is None else (len(own.shift),)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(EXAMPLES, len(own.shift), generator=generator).to(own.shift.dtype) * own.scale + own.shift
+    example = drawn.view(EXAMPLES, *shape)
+    dtype = str(example.dtype).removeprefix("torch.")
+    inputs = (Port("features", (RECORDS, *shape), dtype),)
+    outputs = (Port("embedding", (RECORDS, module.embedding_widths[party]), "float32"),)
+    return Part(party_names(module)[party], network, PartyHalf(encoders, names), inputs, outputs, (example,))
+
+
+def server_part(trained: Trained) -> Part:
+    """The half of the server: the aggregation rule, the top and the predictions of the objective.
+
+    Raises:
+        ConfigurationError: for a protocol in which other participants than parties and server hold networks.
+    """
+    module = trained.module
+    refuse_hosts(module)
+    roll = roll_of(module)
+    members, names, widths = roll.included_parties, party_names(module), module.embedding_widths
+    *_, own = module.owners()
+    network = ServerNetwork([own], module.aggregator, module.head, module.objective, roll, widths).eval()
+    embeddings = tuple(torch.randn(EXAMPLES, widths[m], generator=torch.Generator().manual_seed(m)) for m in members)
+    present = torch.ones(EXAMPLES, len(members), dtype=torch.bool)
+    half = ServerHalf(
+        tuple(names[m] for m in members),
+        _classes(module),
+        module.aggregator.identity,
+        differences(module),
+        trained.overlap,
+        tuple(tuple(names[m] for m in group) for group in module.roster.shared),
+    )
+    inputs = tuple(Port(f"embedding_{names[m]}", (RECORDS, widths[m]), "float32") for m in members)
+    with torch.no_grad():
+        output = network(embeddings, present)
+    return Part(
+        SERVER,
+        network,
+        half,
+        (*inputs, Port("present", (RECORDS, len(members)), "bool")),
+        (Port("prediction", (RECORDS, *output.shape[1:]), "float32"),),
+        (embeddings, present),
+    )
+
+
+def roll_of(module: VFLModule) -> Roll:
+    """The parties that evaluation includes."""
+    roll = module.evaluation_roll() if isinstance(module, RoundVFL) else Roll.everyone(module.roster.parties)
+    for cached in ("complete", "counted", "included_parties"):  # tracing cannot compute them
+        getattr(roll, cached)
+    return roll
+
+
+def differences(module: VFLModule) -> str:
+    """How predictions of ``predict`` may differ from the aggregate in the clear; empty: they do not."""
+    if not module.protected_evaluation:
+        return ""
+    name = type(module.aggregator).__name__
+    return (
+        f"predict runs the messages of {name} (evaluate: protocol), which round, clip or add noise; the exported "
+        f"program computes the aggregate in the clear, as predict does with evaluate: plain"
+    )
+
+
+def refuse_hosts(module: VFLModule) -> None:
+    """Accept a protocol whose server joins the embeddings itself.
+
+    Raises:
+        ConfigurationError: for ``DecoupledVFL``, whose hosts compute between the parties and the owner.
+    """
+    if isinstance(module, DecoupledVFL):
+        raise ConfigurationError(
+            "DecoupledVFL has hosts between its guests and the owner, which export does not write; export single "
+            "guests with --party NAME, or use lightning-vfl predict"
+        )
+
+
+def _tables(module: VFLModule) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Table -> the states of its encoders, if the parties are the tables; else empty."""
+    fitted = module.fitted
+    if fitted is None:
+        return {}
+    found = {name: states for name, states in fitted.own.get("encoders", {}).items() if _names_of(states)}
+    widths = [len(_names_of(states)) for states in found.values()]
+    begins = [0, *accumulate(widths)]
+    alike = len(widths) == len(fitted.parties) and all(
+        torch.equal(party.positions, torch.arange(begin, begin + width))
+        for party, begin, width in zip(fitted.parties, begins, widths, strict=False)
+    )
+    return found if alike else {}
+
+
+def _names_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for state in states for name in encoder_of(state).names]
+
+
+def _fitted_of(module: VFLModule, party: int) -> FittedParty:
+    """What the party has fitted; of a model that was trained without a datamodule, its features as they are."""
+    fitted: Fitted | None = module.fitted
+    if fitted is not None:
+        return fitted.parties[party]
+    shape = tuple(module.hparams["party_shapes"][party])
+    size = prod(shape)
+    return FittedParty(torch.arange(size), shape, torch.zeros(size), torch.ones(size))
+
+
+def _classes(module: VFLModule) -> tuple[int | str, ...]:
+    if module.fitted is not None:
+        return module.fitted.class_names
+    return tuple(range(module.hparams["num_classes"] or 0))
+
+
+def example_holders(module: VFLModule) -> Tensor:
+    """(B, M) bool, who holds which example: one party of each group, in turn."""
+    held = torch.ones(EXAMPLES, module.roster.parties, dtype=torch.bool)
+    for group in module.roster.shared:
+        for row in range(EXAMPLES):
+            held[row, list(group)] = torch.tensor(group) == group[row % len(group)]
+    return held
+
+
+def in_the_clear(module: VFLModule, features: Sequence[Tensor]) -> Tensor:
+    """The module's own predictions (B, ...) for the scaled features of the examples, aggregated in the clear."""
+    held = example_holders(module) if module.roster.shared else None
+    batch = VerticalBatch(tuple(features), None, torch.arange(EXAMPLES), held)
+    if not module.protected_evaluation:
+        own: Tensor = module(batch)
+        return own.float()
+    return module.objective.predict(module.output_in_the_clear(batch, roll_of(module))).float()

@@ -1,0 +1,503 @@
+"""Law: exported halves together predict what the trained model predicts, and no half has another owner's numbers."""
+
+import json
+import logging
+import runpy
+import shutil
+import subprocess
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+import lightning_vfl.datamodules as d
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
+from lightning_vfl.aggregators import Concat, LocalGaussian, Mean
+from lightning_vfl.callbacks import PredictionWriter
+from lightning_vfl.cli import main, run
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.manifest import FORMAT, Engine, Manifest, hash_of
+from lightning_vfl.export.score import score
+from lightning_vfl.export.split_model import party_part, server_part
+from lightning_vfl.export.trained import Trained, load_trained
+from lightning_vfl.export.write import export_model
+from lightning_vfl.networks import MLP, VGG13, ConvNet, Linear, PolynomialNetwork, ResNet18
+from lightning_vfl.types import VerticalBatch
+from tests.integration.test_new_records import IDS, NEW, tables, write_tables
+from tests.own_tables import write_titanic
+from tests.pages import ROOT, blocks_of
+from tests.readme_commands import commands
+from tests.subjects import Blobs, split, trainer
+from tests.unit.aggregators.test_contract import FACTORIES
+
+CLOSE = {Engine.TORCH: 1e-6, Engine.ONNX: 1e-5}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_registry():
+    """torch builds the table of its ONNX operators anew for every export, which takes half a second."""
+    made = ONNXRegistry.from_torchlib
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(made)))
+        patch.setattr(logging.getLogger("torch.__trace"), "propagate", False)  # pytest would format each record
+        yield
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    """A folder with the exported halves of a model of a bank and a shop, and new tables."""
+    folder = tmp_path_factory.mktemp("bank")
+    write_tables(folder, IDS)
+    write_tables(folder / "new", NEW, seed=1, cities=("Paris", "Berlin", "Oslo"), label=False)
+    export_model(model(folder), folder / "out")  # the tensors of its scaling are parts of one tensor of all parties
+    return folder
+
+
+def model(folder):
+    """The model of the bank and the shop, with random weights: the same in every call."""
+    torch.manual_seed(0)
+    return built(Mean(), data=tables(folder))[0]
+
+
+def halves(folder):
+    return [folder / name for name in ("shop", "server", "bank")]
+
+
+def files(folder):
+    return {name: folder / f"{name}.csv" for name in ("bank", "shop")}
+
+
+def predictions(module, data, folder):
+    """What ``predict`` writes."""
+    writer = PredictionWriter(str(folder / "p.csv"))
+    trainer(folder, callbacks=[writer]).predict(module, datamodule=data)
+    return pd.read_csv(folder / "p.csv")
+
+
+def assert_close(found, expected, atol):
+    """The same table, and the same numbers to a tolerance."""
+    numbers = [name for name in expected if expected[name].dtype.kind == "f"]
+    assert found.columns.tolist() == expected.columns.tolist()
+    assert found.drop(columns=numbers).astype(str).equals(expected.drop(columns=numbers).astype(str))
+    np.testing.assert_allclose(found[numbers], expected[numbers], atol=atol, rtol=atol)
+
+
+def test_score_is_predict_on_tables_with_categories(bank, tmp_path):
+    expected = predictions(model(bank), tables(bank / "new"), tmp_path)
+    assert len(expected) == len(NEW)
+    for batch_size in (7, 4096):
+        found = score(halves(bank / "out"), files(bank / "new"), batch_size=batch_size)
+        assert_close(found, expected, CLOSE[Engine.ONNX])
+
+
+@pytest.mark.slow
+def test_score_is_predict_in_torch_and_for_one_record_at_a_time(bank, tmp_path):
+    expected = predictions(model(bank), tables(bank / "new"), tmp_path)
+    for engine in Engine:
+        found = score(halves(bank / "out"), files(bank / "new"), engine, batch_size=1)
+        assert_close(found, expected, CLOSE[engine])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_trained_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = ""
+    short = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    for block in blocks_of(ROOT / "docs/trained_models.md"):
+        for words in commands(f"```{block.language}\n{block.code}```\n"):
+            if words[0] == "python":
+                monkeypatch.setattr(sys, "argv", words[1:])
+                runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+                continue
+            command, *options = [checkpoint if word == "FILE" else word for word in words[1:]]
+            options += {"fit": ["--trainer.max_epochs=3", *short], "predict": short}.get(command, [])
+            ran = run([command, *options])
+            if command == "fit":
+                checkpoint = ran.trainer.checkpoint_callback.best_model_path
+    expected = pd.read_csv("predictions.csv")
+    assert_close(pd.read_csv("scored.csv"), expected, CLOSE[Engine.ONNX])
+    there, alone = (Manifest.read(tmp_path / path) for path in ("exported/bank", "bank_alone"))
+    assert there.model == alone.model == hash_of(Path(checkpoint))
+    assert there.inputs == alone.inputs
+
+
+# ---- no half has another's numbers
+
+
+def numbers_of(network):
+    """Every tensor of at least four different numbers, as it is and transposed."""
+    for name, tensor in network.state_dict().items():
+        if tensor.unique().numel() >= 4:
+            for form in (tensor, tensor.flatten(1).T.contiguous() if tensor.ndim > 1 else tensor):
+                yield name, form.numpy().tobytes()
+
+
+def test_no_half_has_the_weights_or_the_scaling_of_another(bank):
+    module = model(bank)
+    parts = [party_part(module, 0), party_part(module, 1), server_part(Trained(module, ""))]
+    content = {part.name: b"".join(f.read_bytes() for f in (bank / "out" / part.name).iterdir()) for part in parts}
+    searched = 0
+    for owner in parts:
+        own = list(numbers_of(owner.network))
+        # the search finds what is there: each tensor is in the owner's files in one of the two forms
+        assert {name for name, number in own if number in content[owner.name]} == {name for name, _ in own}
+        for other in parts:
+            if other is not owner:
+                assert not [name for name, number in own if number in content[other.name]], (owner.name, other.name)
+                searched += len(own)
+    assert searched > 20
+    for party in parts[:2]:
+        for number in torch.cat([party.network.shift, party.network.scale]):
+            assert [name for name in content if number.numpy().tobytes() in content[name]] == [party.name]
+    for word in (b"income", b"Paris"):
+        assert [name for name in content if word in content[name]] == ["bank"]
+
+
+def test_files_name_no_folder_of_the_machine(bank):
+    for folder in halves(bank / "out"):
+        for file in folder.iterdir():
+            assert b"site-packages" not in file.read_bytes(), file
+
+
+# ---- every aggregator, every policy
+
+
+def built(aggregator, partitioner=None, data=None, **settings):
+    """A module with random weights, and the data whose scaling it has."""
+    module = split(aggregator, evaluate="plain", **settings)
+    data = data or Blobs(partitioner or d.ContiguousColumns(4), batch_size=10)
+    data.setup("fit")
+    module.build_for(data)
+    module.fitted = data.fitted
+    return module.eval(), data
+
+
+def raw(data):
+    """The features of the test records before they are divided and scaled, and their scaled features."""
+    data.setup("test")
+    records = data.records("test")
+    return data.load(("test",))["test"].features.flatten(1), records.rows(torch.arange(len(records)))
+
+
+def assert_together(module, data):
+    """The networks of the halves, one after the other, predict what the module predicts, whoever holds the records."""
+    features, scaled = raw(data)
+    parts = [party_part(module, m) for m in range(4)]
+    server = server_part(Trained(module, ""))
+    rows, present = len(features), torch.rand(len(features), 4, generator=torch.Generator().manual_seed(1)) > 0.4
+    with torch.no_grad():
+        embeddings = [
+            part.network(features[:, party.positions].to(part.example[0].dtype))
+            for part, party in zip(parts, module.fitted.parties, strict=True)
+        ]
+        found = server.network(embeddings, torch.ones(rows, 4, dtype=torch.bool))
+        np.testing.assert_allclose(found, module(scaled), atol=1e-6)
+        partly = module.output_in_the_clear(VerticalBatch(scaled, None, torch.arange(rows), present))
+        np.testing.assert_allclose(server.network(embeddings, present), module.objective.predict(partly), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_halves_together_are_the_module_for_every_aggregator(name):
+    bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}
+    assert_together(*built(FACTORIES[name](), **bottom))
+
+
+@pytest.mark.parametrize("kind", [AsyncVFL, CascadeVFL])
+def test_halves_together_are_the_module_for_other_protocols(kind):
+    data = Blobs(d.ContiguousColumns(4), batch_size=10)
+    data.setup("fit")
+    module = kind(Mean(), width=5)
+    module.build_for(data)
+    module.fitted = data.fitted
+    assert_together(module.eval(), data)
+
+
+def written(data, folder, **names):
+    """A file of each party's test records, and the arguments of ``score``."""
+    features, _ = raw(data)
+    ids = data.records("test").ids
+    found = {}
+    for m, party in enumerate(data.fitted.parties):
+        own, path = features[:, party.positions].numpy(), folder / f"{m}"
+        if party.columns:
+            path = path.with_suffix(".csv")
+            pd.DataFrame(own, columns=list(party.columns)).assign(id=ids).to_csv(path, index=False)
+        else:
+            path = path.with_suffix(".npz")
+            np.savez(path, features=own, id=ids)
+        found[f"party-{m}"] = path
+    return found
+
+
+def check_all(module, data, folder):
+    """Export all halves, and compare ``score`` with ``predict`` in both engines."""
+    folders = export_model(module, folder / "out")
+    expected = predictions(module, data, folder).sort_values("record", ignore_index=True)
+    for engine in Engine:
+        found = score(folders, written(data, folder), engine)
+        assert_close(found, expected, CLOSE[engine])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FACTORIES)
+def test_score_is_predict_for_every_aggregator(name, tmp_path):
+    bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}
+    check_all(*built(FACTORIES[name](), **bottom), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bottom",
+    [
+        MLP,
+        Linear,
+        PolynomialNetwork,
+        ConvNet,
+        partial(ResNet18, base=2),
+        partial(ResNet18, base=2, norm="batch"),
+        partial(VGG13, base=2),
+        partial(VGG13, base=2, batch_norm=True),
+    ],
+    ids=str,
+)
+def test_score_is_predict_for_every_network_on_images(bottom, tmp_path):
+    module, data = built(Concat(), data=d.Digits(d.RowStrips(2)), bottom=bottom)
+    check_all(module, data, tmp_path)
+
+
+@pytest.mark.slow
+def test_score_is_predict_with_a_norm_and_a_large_network_as_top(tmp_path):
+    module, data = built(Concat(), norm=torch.nn.BatchNorm1d, top=partial(MLP, hidden=(7,)))
+    check_all(module, data, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", Engine)
+def test_values_and_steps_of_columns(engine, tmp_path):
+    """A regression on tables with missing values, booleans and dates, prepared by ``preprocess: auto``."""
+    write_titanic(tmp_path)
+    new = write_titanic(tmp_path / "new", records=200, seed=1, first=5000)
+    settings = {"preprocess": "auto", "task": "regression"}
+
+    def data(folder):
+        given = {name: folder / f"{name}.csv" for name in ("ferry", "bank")}
+        for path in given.values():
+            pd.read_csv(path, dtype={"id": str}).drop(columns="Age", errors="ignore").to_csv(path, index=False)
+        return d.CSVTables(given, "ferry", "Pclass", **settings)
+
+    module, _ = built(Mean(), data=data(tmp_path))
+    folders = export_model(module, tmp_path / "out")
+    expected = predictions(module, data(tmp_path / "new"), tmp_path)
+    assert expected.columns.tolist() == ["record", "value"]
+    assert len(expected) == len(new)
+    given = {name: tmp_path / f"new/{name}.csv" for name in ("ferry", "bank")}
+    assert_close(score(folders, given, engine, label_column="Pclass").astype({"record": int}), expected, CLOSE[engine])
+
+
+# ---- records that a party does not hold, and groups
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", Engine)
+def test_records_that_a_party_lacks_are_predicted_without_it(engine, tmp_path):
+    write_tables(tmp_path, IDS)
+    shop = pd.read_csv(tmp_path / "shop.csv")
+    shop[::2].to_csv(tmp_path / "shop.csv", index=False)
+    module, _ = built(Mean(), data=tables(tmp_path, overlap="keep"))
+    folders = export_model(module, tmp_path / "out", overlap="keep")
+    expected = predictions(module, tables(tmp_path, overlap="keep", new_records=True), tmp_path)
+    assert len(expected) == len(IDS)
+    for who in ("bank", None):  # whose table has all records
+        found = score(folders, files(tmp_path), engine, label_column="y", records_of=who)
+        assert_close(found, expected, CLOSE[engine])
+    one = score(folders, files(tmp_path), engine, label_column="y", records_of="shop")
+    assert_close(one, expected[expected["record"].isin(shop["id"][::2])].reset_index(drop=True), CLOSE[engine])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Mean", "Concat", "MaskedSum"])
+def test_parties_of_a_group_have_a_half_each(name, tmp_path):
+    write_tables(tmp_path, IDS)
+    shop = pd.read_csv(tmp_path / "shop.csv")
+    shop[:200].to_csv(tmp_path / "shop.csv", index=False)
+    shop[200:].to_csv(tmp_path / "east.csv", index=False)
+    three = {name: str(tmp_path / f"{name}.csv") for name in ("bank", "shop", "east")}
+
+    def data(**more):
+        return d.CSVTables(three, "bank", "y", categorical=["city"], groups=[["shop", "east"]], **more)
+
+    module, _ = built(FACTORIES[name](), data=data())
+    folders = export_model(module, tmp_path / "out")
+    expected = predictions(module, data(new_records=True), tmp_path)
+    for engine in Engine:
+        assert_close(score(folders, three, engine, label_column="y"), expected, CLOSE[engine])
+
+
+# ---- what is refused, each in one line
+
+
+def copied(bank, folder):
+    """A copy of the halves, to be changed."""
+    shutil.copytree(bank / "out", folder / "out")
+    return folder / "out"
+
+
+def change(path, **values):
+    """Change values of a manifest."""
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | values))
+
+
+REFUSED = {
+    "a file that has changed": (
+        lambda out: (out / "bank/party.onnx").write_bytes((out / "shop/party.onnx").read_bytes()),
+        r"bank/party.onnx is not the file that was exported: its sha256 is not that of .*; export the model again",
+    ),
+    "a file that is missing": (lambda out: (out / "shop/party.pt2").unlink(), r"party.pt2 is missing, which"),
+    "another format": (
+        lambda out: change(out / "bank/manifest.json", format=FORMAT + 1),
+        rf"has format {FORMAT + 1}, this version reads format {FORMAT}; export the model again, or install",
+    ),
+    "no manifest": (lambda out: (out / "bank/manifest.json").unlink(), r"has no manifest.json; give the folders"),
+    "a manifest of something else": (
+        lambda out: (out / "bank/manifest.json").write_text('{"format": 1}'), r"is no manifest of an exported",
+    ),
+    "a file elsewhere": (
+        lambda out: change(out / "bank/manifest.json", programs={"onnx": {"path": "../shop/party.onnx", "sha256": ""}}),
+        r"names ../shop/party.onnx, which is in another folder",
+    ),
+    "a wrong party": (
+        lambda out: change(out / "shop/manifest.json", name="telco"),
+        r"shop is the half of party 'telco', which .*server does not expect; it expects bank, shop",
+    ),
+    "a half of another checkpoint": (
+        lambda out: change(out / "shop/manifest.json", model="0"),
+        r"shop and .*server were exported from different checkpoints; export all halves from one checkpoint",
+    ),
+    "a party twice": (
+        lambda out: change(out / "shop/manifest.json", name="bank"), r"the half of party 'shop' is missing, which",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_files_that_do_not_belong_together_are_refused(bank, tmp_path, name):
+    out = copied(bank, tmp_path)
+    harm, message = REFUSED[name]
+    harm(out)
+    with pytest.raises(ConfigurationError, match=message) as error:
+        score(halves(out), files(bank / "new"))
+    assert "\n" not in str(error.value)
+
+
+TABLES = {
+    "a missing column": (lambda t: t["bank"].pop("city"), {}, r"'bank' is without city, .* which has income, city"),
+    "a further column": (lambda t: t["shop"].insert(1, "y", 1), {}, r"'shop' is with the further y, .* has visits"),
+    "a number that is infinite": (
+        lambda t: t["shop"].insert(1, "visits", np.inf), {}, r"96 numbers of party 'shop' are NaN or infinite",
+    ),
+    "text among numbers": (lambda t: t["shop"].insert(1, "visits", "a"), {}, r"column 'visits' of party 'shop' is"),
+    "no common record": (lambda t: t["shop"].insert(0, "id", t["shop"].pop("id") + "x"), {}, r"have no id in common"),
+    "ids of two kinds": (
+        lambda t: t["shop"].insert(0, "id", range(len(t["shop"].pop("id")))), {},
+        r"ids of party 'shop' are whole numbers but those of party 'bank' are text; write them in the same form",
+    ),
+    "records of a party": (lambda t: None, {"records_of": "bank"}, r"is for models that were trained with overlap"),
+    "no table": (lambda t: t.pop("shop"), {}, r"--tables has no file of party 'shop'; add shop=FILE"),
+    "a further table": (lambda t: t.update(shp=t["shop"]), {}, r"--tables names 'shp', which no folder is of; did you"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_another_form_are_refused(bank, tmp_path, name):
+    harm, settings, message = TABLES[name]
+    changed = {party: pd.read_csv(path) for party, path in files(bank / "new").items()}
+    if name in ("a number that is infinite", "text among numbers"):
+        changed["shop"].pop("visits")
+    harm(changed)
+    for party, table in changed.items():
+        table.to_csv(tmp_path / f"{party}.csv", index=False)
+    given = {party: tmp_path / f"{party}.csv" for party in changed}
+    with pytest.raises(ConfigurationError, match=message) as error:
+        score(halves(bank / "out"), given, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_a_server_and_a_party_twice_are_refused(bank):
+    shop, server, own = halves(bank / "out")
+    with pytest.raises(ConfigurationError, match=r"0 of the folders .* are a server's"):
+        score([shop, own], files(bank / "new"))
+    with pytest.raises(ConfigurationError, match="a party is given twice"):
+        score([shop, server, own, own], files(bank / "new"))
+
+
+def test_a_folder_in_use_and_an_unknown_party_are_refused(bank):
+    module = model(bank)
+    with pytest.raises(ConfigurationError, match="out/bank is not an empty folder; give another --out"):
+        export_model(module, bank / "out")
+    with pytest.raises(ConfigurationError, match=r"--party shp: the model has no such party; did you mean shop"):
+        export_model(module, bank / "new-half", "shp")
+
+
+def test_another_file_is_no_checkpoint(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(ConfigurationError, match="is no checkpoint of a vertical model"):
+        load_trained(tmp_path / "other.ckpt")
+
+
+def test_hosts_of_decoupled_training_are_refused(tmp_path):
+    module = DecoupledVFL(width=4, party_shapes=[(3,), (2,)], num_classes=3)
+    with pytest.raises(ConfigurationError, match=r"DecoupledVFL has hosts .* single guests with --party NAME"):
+        export_model(module, tmp_path / "out")
+
+
+class Doubled(SplitVFL):
+    """A protocol with an output of its own."""
+
+    def output(self, batch, names):
+        return 2 * super().output(batch, names)
+
+
+def test_a_protocol_with_an_output_of_its_own_is_refused(tmp_path):
+    module = Doubled(Mean(), width=4, party_shapes=[(3,), (2,)], num_classes=3)
+    with pytest.raises(ConfigurationError, match="Doubled predicts otherwise than by bottoms, aggregate and top"):
+        export_model(module, tmp_path / "out")
+
+
+def test_the_manifest_tells_that_predict_is_protected(bank):
+    module = split(LocalGaussian(draws="seeded"))
+    module.build_for(Blobs(d.ContiguousColumns(3)))
+    assert "predict runs the messages of LocalGaussian" in server_part(Trained(module, "")).half.differs
+    assert Manifest.read(bank / "out/server").half.differs == ""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_score_imports_neither_torch_nor_lightning(bank, tmp_path):
+    code = "import sys\nfrom lightning_vfl.cli import main\ntry: main()\nexcept SystemExit as end: print(end.code)\n"
+    code += "print({'torch', 'lightning', 'sklearn', 'numba'} & {*sys.modules})"
+    given = [f"{name}={path}" for name, path in files(bank / "new").items()]
+    words = ["score", *map(str, halves(bank / "out")), "--tables", *given, "--out", str(tmp_path / "p.csv")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == [f"{len(NEW)} predictions: {tmp_path / 'p.csv'}", "0", "set()"]
+    assert "records of party 'bank' have categories of column 'city' that no training record has: Berlin" in done.stderr
+    assert len(pd.read_csv(tmp_path / "p.csv")) == len(NEW)
+
+
+def test_the_command_line_tells_errors_in_one_line(bank, capsys):
+    for words, status, message in (
+        (["score", "nowhere", "--tables", "a=b"], 1, "nowhere has no manifest.json"),
+        (["score", "nowhere", "--tables", "ab"], 2, "--tables takes PARTY=FILE"),
+        (["score", "nowhere"], 2, "score needs"),
+        (["score", "x", "--tables", "a=b", "--out", "p.txt"], 1, "predictions need a .csv or .parquet file"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        error = capsys.readouterr().err
+        assert (end.value.code, error.count("\n")) == (status, 1), error
+        assert message in error

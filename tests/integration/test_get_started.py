@@ -1,0 +1,64 @@
+"""The page "From tables to predictions" runs from top to bottom in one folder, and shows what comes out."""
+
+import runpy
+import shutil
+import sys
+
+import pandas as pd
+import pytest
+
+from lightning_vfl.cli import run
+from tests.pages import ROOT, SHELL, blocks_of
+from tests.readme_commands import commands
+
+pytestmark = pytest.mark.slow
+PAGE = ROOT / "docs/get-started.md"
+QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("started")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ran(folder):
+    """Every command of the page but those of the installation; the commands that it shows."""
+    patch, shown = pytest.MonkeyPatch(), []
+    patch.chdir(folder)
+    patch.delenv("PL_GLOBAL_SEED", raising=False)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for block in list(blocks_of(PAGE))[1:]:
+        if block.language == "yaml":
+            (folder / "loans.yaml").write_text(block.code)
+        for words in commands(f"```bash\n{block.code}```\n") if block.language in SHELL else ():
+            shown.append(words[:2])
+            if words[0] == "python":
+                patch.setattr(sys, "argv", words[1:])
+                runpy.run_path(words[1], run_name="__main__")
+            elif words[0] == "lightning-vfl":
+                run([*words[1:], *(QUIET if words[1] in ("fit", "test", "predict") else [])])
+            else:
+                assert words[0] == "head"
+                assert all((folder / file).is_file() for file in words[2:])
+    yield shown
+    patch.undo()
+    shutil.rmtree(folder)
+
+
+def test_the_page_shows_the_way(ran):
+    assert [words[1] for words in ran if words[0] == "lightning-vfl"] == ["fit", "test", "predict", "export", "score"]
+
+
+def test_every_new_customer_is_predicted_and_scored_alike(folder):
+    predicted, scored = pd.read_csv(folder / "predictions.csv"), pd.read_csv(folder / "scores.csv")
+    assert predicted["record"].tolist() == sorted(pd.read_csv(folder / "customers/new_bank.csv")["id"])
+    assert predicted.columns.tolist() == scored.columns.tolist() == ["record", "probability_yes", "decision"]
+    assert abs(predicted["probability_yes"] - scored["probability_yes"]).max() < 1e-5
+
+
+def test_the_printed_files_are_those_of_the_page(folder):
+    printed = [block.code for block in blocks_of(PAGE) if block.language == "text"]
+    bank = (folder / "customers/bank.csv").read_text().splitlines()
+    assert all(line in printed[0] for line in bank[:3])
+    assert printed[-1].splitlines()[0] == (folder / "predictions.csv").read_text().splitlines()[0]

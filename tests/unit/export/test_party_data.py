@@ -1,0 +1,68 @@
+"""Files of one party's records: arrays of pixels, and the wrong form."""
+
+import numpy as np
+import pytest
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.manifest import Manifest, PartyHalf, Port, ServerHalf
+from lightning_vfl.export.party_data import read_party
+
+BYTES = np.arange(48, dtype=np.uint8).reshape(4, 1, 3, 4)
+
+
+def manifest(half, *shape):
+    return Manifest("strip", "", half, (Port("features", ("records", *shape), "float32"),), (), {})
+
+
+IMAGES = manifest(PartyHalf(None), 1, 3, 4)
+
+
+def read(path, of=IMAGES):
+    return read_party(of, path, "id", ",")
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 3, 4), (4, 12)])
+def test_a_byte_stands_for_a_number_and_ids_are_kept(tmp_path, shape):
+    np.savez(tmp_path / "a.npz", features=BYTES.reshape(shape), id=np.array(["d", "b", "a", "c"]))
+    data = read(tmp_path / "a.npz")
+    assert data.index.tolist() == ["d", "b", "a", "c"]
+    found = data.features(np.array([2, 0]))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, (BYTES[[2, 0]] / np.float32(255)).astype(np.float32))
+
+
+def test_ids_of_an_array_alone_are_positions_and_numbers_stay(tmp_path):
+    np.save(tmp_path / "a.npy", BYTES.astype(np.float64))
+    data = read(tmp_path / "a.npy")
+    assert data.index.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(data.features(np.arange(4)), BYTES)
+
+
+REFUSED = {
+    "another shape": (lambda p: np.save(p, BYTES[:, :, :2]), "a.npy", r"\(4, 1, 2, 4\) and 4 ids; give"),
+    "no ids": (lambda p: np.savez(p, features=BYTES), "a.npz", "id is not a file in the archive"),
+    "too few ids": (lambda p: np.savez(p, features=BYTES, id=np.arange(3)), "a.npz", "and 3 ids; give features"),
+    "an id twice": (lambda p: np.savez(p, features=BYTES, id=np.zeros(4, int)), "a.npz", "or text, each id once"),
+    "ids of another kind": (lambda p: np.savez(p, features=BYTES, id=np.ones(4)), "a.npz", "must be whole numbers or"),
+    "texts": (lambda p: np.save(p, BYTES.astype(str)), "a.npy", "holds <U3; give bytes or numbers"),
+    "objects": (lambda p: np.save(p, np.array([{}])), "a.npy", r"cannot be read \(ValueError"),
+    "no file": (lambda p: None, "a.npy", r"cannot be read \(FileNotFoundError"),
+    "a table": (lambda p: p.write_text("id,p0\n1,2\n"), "a.csv", r"is a table, but its features are arrays"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_form_is_refused_in_one_line(tmp_path, name):
+    write, file, message = REFUSED[name]
+    write(tmp_path / file)
+    with pytest.raises(ConfigurationError, match=message) as error:
+        read(tmp_path / file)
+    assert "\n" not in str(error.value)
+
+
+def test_an_array_for_columns_and_a_file_for_the_server_are_refused(tmp_path):
+    columns = manifest(PartyHalf(({"kind": "numbers", "column": "age"},), ("age",)), 1)
+    with pytest.raises(ConfigurationError, match="is an array, but it has columns; give a table"):
+        read(tmp_path / "a.npy", columns)
+    with pytest.raises(ConfigurationError, match="given for the server, which has no features"):
+        read(tmp_path / "a.csv", manifest(ServerHalf((), (), "Mean()"), 1))
