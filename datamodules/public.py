@@ -11,6 +11,7 @@ from .partitioners.overlap import LimitedOverlap
 from .partitioners.partition import ContiguousColumns, Grid, NamedColumns, Partitioner, RandomColumns, RowStrips, Views
 from .partitioners.shared_columns import OverlappingColumns
 from .partitioners.uneven import DirichletColumns
+from .record_splits import Folds, GivenSplit, GroupedSplit, RecordSplit, TimeSplit
 from .records.layout import Layout, Part
 from .records.normalise import Given, Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from .records.records import Records, Split, VerticalRecords
@@ -48,8 +49,11 @@ __all__ = [
     "Digits",
     "DirichletColumns",
     "FashionMNIST",
+    "Folds",
     "Given",
+    "GivenSplit",
     "Grid",
+    "GroupedSplit",
     "Groups",
     "Handwritten",
     "HumanActivity",
@@ -69,6 +73,7 @@ __all__ = [
     "Partitioner",
     "Phishing",
     "RandomColumns",
+    "RecordSplit",
     "Records",
     "RowStrips",
     "Split",
@@ -76,6 +81,7 @@ __all__ = [
     "StandardiseNumbers",
     "StandardiseParty",
     "StreamedRecords",
+    "TimeSplit",
     "TrainingRecords",
     "Unchanged",
     "VerticalDataModule",

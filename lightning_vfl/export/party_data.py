@@ -138,7 +138,8 @@ def read_party(
     # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
     text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
     table = read_table(path, party, id_column, separator, text)
-    if label_column is not None and label_column in table and label_column not in (encoder.column for encoder in encoders):
+    known = [encoder.column for encoder in encoders]
+    if label_column is not None and label_column in table and label_column not in known:
         table = table.drop(columns=label_column)
     return Table(party, table, encoders, manifest.inputs[0].dtype)
 

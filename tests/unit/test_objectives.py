@@ -89,7 +89,7 @@ def test_the_command_line_takes_class_weights(tmp_path, monkeypatch):
 
 
 REFUSED = {
-    "an unknown word": (lambda: MultiClass(class_weights="equal"), "class_weights 'equal' is unknown; use balanced or"),
+    "an unknown word": (lambda: MultiClass(class_weights="equal"), "class_weights 'equal' is unknown; use balanced or"),  # type: ignore[arg-type]
     "a weight of 0": (lambda: Binary(class_weights=[0, 1]), "must be numbers above 0; got [0.0, 1.0]; correct them"),
     "a number too few": (lambda: prepared(MultiClass(class_weights=[1, 2]), 3), "has 2 numbers for 3 classes; give"),
     "a loss and weights": (
