@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import Predictions
 from lightning_vfl.trained.predictions import prediction_table
 
@@ -65,7 +66,8 @@ class PredictionWriter(Callback):
         positions, order = torch.cat(found).sort()
         rows, data = positions.numpy(), getattr(trainer, "datamodule", None)
         ids = rows if data is None else data.records("predict").ids[rows]
-        table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module))
+        of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
+        table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module), *of_labels)
         whole = self.path.with_name(f".{self.path.name}")
         if self.path.suffix == ".csv":
             table.to_csv(whole, index=False)

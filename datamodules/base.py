@@ -146,6 +146,11 @@ class VerticalDataModule(BatchedDataModule, ABC):
         """The classes as the files name them; default: their numbers. Empty for real values."""
         return tuple(range(self.num_classes or 0))
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the labels, (N, targets), if a record has several; default: empty, a record has one label."""
+        return ()
+
     # ---- used by protocols and callers
 
     @property
@@ -270,7 +275,7 @@ class VerticalDataModule(BatchedDataModule, ABC):
                 if features.is_floating_point():  # bytes may be the data set's own memory, and are always finite
                     features.masked_fill_(lacking[name], 0.0)
             check_features(name, features, splits[name], parts, self.layout)
-            check_labels(name, len(features), splits[name], self.num_classes)
+            check_labels(name, len(features), splits[name], self.num_classes, len(self.targets))
         if self.fitted is None:
             columns = self.layout.columns
             names = [columns[i] for i in positions.tolist()] if columns else []

@@ -13,7 +13,7 @@ from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Me
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable
 
-__all__ = ["Binary", "MultiClass", "Objective", "Regression", "objective_for"]
+__all__ = ["Binary", "MultiClass", "MultiLabel", "Objective", "Regression", "objective_for"]
 
 
 class Objective(Rebuildable, nn.Module, ABC):
@@ -45,6 +45,11 @@ class Objective(Rebuildable, nn.Module, ABC):
 
     def take_counts(self, counts: Tensor) -> None:
         """Take the (C,) numbers of training records of each class; default: nothing."""
+
+    @property
+    def targets(self) -> int:
+        """How many labels a record has: labels are (B,) for 1, else (B, targets); default: 1."""
+        return 1
 
     @property
     def identity(self) -> str:
@@ -215,30 +220,74 @@ class Binary(_Classification):
         }
 
 
-class Regression(Objective):
-    """Regression of a real value: mean squared error, R².
+class MultiLabel(Objective):
+    """Several labels of a record, each 0 or 1: binary cross-entropy, accuracy and AUROC, the mean over the labels.
 
     Args:
-        loss: takes values (B,) and labels (B,); default ``torch.nn.MSELoss()``.
+        labels: L ≥ 2, how many labels a record has.
+        loss: takes logits (B, L) and float labels (B, L); default ``torch.nn.BCEWithLogitsLoss()``.
     """
 
-    def __init__(self, loss: nn.Module | None = None) -> None:
+    def __init__(self, labels: int, loss: nn.Module | None = None) -> None:
         super().__init__()
+        if labels < 2:
+            raise ConfigurationError(f"MultiLabel needs at least 2 labels; got {labels}; use Binary for one label")
+        self.labels = labels
+        self.criterion = loss or nn.BCEWithLogitsLoss()
+
+    @property
+    def targets(self) -> int:
+        return self.labels
+
+    def outputs(self, num_classes: int | None) -> int:
+        return self.labels
+
+    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.criterion(output, labels.to(output.dtype))
+        return loss
+
+    def predict(self, output: Tensor) -> Tensor:
+        return output.sigmoid()
+
+    def metrics(self, num_classes: int | None) -> dict[str, Metric]:
+        return {
+            "accuracy": Accuracy(task="multilabel", num_labels=self.labels),
+            "auroc": AUROC(task="multilabel", num_labels=self.labels),
+        }
+
+
+class Regression(Objective):
+    """Regression of real values: mean squared error, R² (of several values: the mean over the values).
+
+    Args:
+        loss: takes values (B,) and labels (B,), or both (B, targets); default ``torch.nn.MSELoss()``.
+        targets: how many values a record has.
+    """
+
+    def __init__(self, loss: nn.Module | None = None, targets: int = 1) -> None:
+        super().__init__()
+        if targets < 1:
+            raise ConfigurationError(f"targets must be at least 1; got {targets}")
+        self.values = targets
         self.criterion = loss or nn.MSELoss()
+
+    @property
+    def targets(self) -> int:
+        return self.values
 
     def outputs(self, num_classes: int | None) -> int:
         if num_classes is not None:
             raise ConfigurationError(
                 f"Regression needs real-valued labels but the data report num_classes = {num_classes}; use MultiClass"
             )
-        return 1
+        return self.values
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.criterion(output.squeeze(1), labels.to(output.dtype))
+        loss: Tensor = self.criterion(self.predict(output), labels.to(output.dtype))
         return loss
 
     def predict(self, output: Tensor) -> Tensor:
-        return output.squeeze(1)
+        return output.squeeze(1) if self.values == 1 else output
 
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
         return {"mse": MeanSquaredError(), "r2": R2Score()}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .category_steps import FillText, OneHotCategories, texts_of
 from .column_steps import Step
 from .date_steps import DatePart, DateParts, formats_of, has_times
-from .number_steps import TRUTHS, Fill, ReadBooleans, ReadNumbers, Strategy, Texts
-from .party_tables import as_numbers
+from .number_steps import Fill, ReadBooleans, ReadNumbers, Strategy, Texts
+from .party_tables import TRUTHS, as_numbers
 
 if TYPE_CHECKING:
     import pandas as pd

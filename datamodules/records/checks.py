@@ -39,8 +39,10 @@ def check_features(name: str, features: Tensor, split: Split, parts: Sequence[Pa
         )
 
 
-def check_labels(name: str, records: int, split: Split, classes: int | None) -> None:
+def check_labels(name: str, records: int, split: Split, classes: int | None, targets: int = 0) -> None:
     """Accept one finite label for each record, and class numbers from 0 to ``classes`` - 1 (None: any numbers).
+
+    With ``targets`` above 0, records have so many labels, (N, targets).
 
     Raises:
         ConfigurationError: for other labels.
@@ -57,9 +59,10 @@ def check_labels(name: str, records: int, split: Split, classes: int | None) -> 
             f"{int(wrong.sum())} labels of the {name} records are NaN or infinite, first of record "
             f"{split.ids[int(wrong.nonzero()[0])]}; correct them or remove the records"
         )
-    if split.labels.ndim != 1:
+    if split.labels.shape[1:] != ((targets,) if targets else ()):
         raise ConfigurationError(
-            f"labels of the {name} records have shape {tuple(split.labels.shape)}; give one number for each record"
+            f"labels of the {name} records have shape {tuple(split.labels.shape)}; give "
+            f"{targets or 'one'} number{'s' * bool(targets)} for each record"
         )
     if classes is not None and len(split.labels):
         low, high = int(split.labels.min()), int(split.labels.max())

@@ -9,14 +9,11 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 
 from .column_steps import NumberStep, Reader, chosen
-from .party_tables import as_numbers
+from .party_tables import TRUTHS, as_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
-
-TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "1": 1.0, "1.0": 1.0}
-TRUTHS |= {"false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0, "0": 0.0, "0.0": 0.0}
 
 
 class Texts(StrEnum):

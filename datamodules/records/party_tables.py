@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "1": 1.0, "1.0": 1.0}
+"""What true and false may be written as, in lower case."""
+TRUTHS |= {"false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0, "0": 0.0, "0.0": 0.0}
+
 
 def read_table(
     path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None = ()
@@ -156,6 +160,28 @@ def read_labels(
             f"its classes are {listed(trained)}"
         )
     return np.array([number[name] for name in found], dtype=np.int64), tuple(trained)
+
+
+def read_targets(columns: "pd.DataFrame", party: str, classification: bool) -> "NDArray[np.generic]":
+    """(N, L) labels of several columns: int64 0 and 1, or float32 numbers.
+
+    Raises:
+        ConfigurationError: for missing values, and values that are neither.
+    """
+    found: list[NDArray[np.float64]] = []
+    for name in columns:
+        refuse_missing(columns[name], party)
+        texts = columns[name].astype(str).str.strip().str.lower()
+        if not classification:
+            found.append(numbers_of(columns[name], party, "use task: classification"))
+        elif texts.isin(TRUTHS).all():
+            found.append(np.asarray(texts.map(TRUTHS), dtype=np.float64))
+        else:
+            raise ConfigurationError(
+                f"label '{name}' of party '{party}' is neither true nor false in {int((~texts.isin(TRUTHS)).sum())} "
+                "records; write 0 and 1, or give one label_column"
+            )
+    return np.column_stack(found).astype(np.int64 if classification else np.float32)
 
 
 def kind_of(ids: "pd.Series[Any] | pd.Index[Any]") -> str:

@@ -24,7 +24,7 @@ from ..records.grouped_tables import add_singles, align_columns, check_names
 from ..records.joined_tables import check_label_column, joined_ids, read_tables
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
-from ..records.party_tables import listed, plain_ids, read_labels
+from ..records.party_tables import listed, plain_ids, read_labels, read_targets
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.steps_table import TableRow, steps_table
@@ -42,7 +42,7 @@ class _Joined:
     ids: "NDArray[np.generic]"
     tables: "Mapping[str, pd.DataFrame]"
     groups: tuple[tuple[str, ...], ...]
-    labels: "pd.Series[Any] | None"
+    labels: "pd.DataFrame | None"
     split: "pd.Series[Any] | None"
 
 
@@ -68,7 +68,8 @@ class CSVTables(VerticalDataModule):
         tables: party -> its file; ``.parquet`` and ``.pq`` are Parquet, all others are read as CSV with a first row of
             names.
         label_party: the party whose file holds the labels.
-        label_column: the column of the labels.
+        label_column: the column of the labels; or several columns, which are true or false (task ``classification``,
+            objective ``MultiLabel``) or real numbers (``regression``, objective ``Regression``).
         id_column: the column of the ids, the same in every file; whole numbers or text.
         data_dir: the folder in which relative file names are looked up; None: the working folder.
         task: ``classification``: labels are whole numbers or texts, numbered in sorted order, see ``classes``;
@@ -118,7 +119,7 @@ class CSVTables(VerticalDataModule):
         self,
         tables: Mapping[str, str | Path],
         label_party: str,
-        label_column: str,
+        label_column: str | list[str],
         *,
         id_column: str = "id",
         data_dir: str | Path | None = None,
@@ -147,9 +148,8 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(f"overlap '{overlap}' is unknown; use inner or keep")
         if overlap == "keep" and not isinstance(self.partitioner, Views):
             raise ConfigurationError(
-                f"with overlap 'keep' the tables must be the parties; leave out {type(self.partitioner).__name__} "
-                f"or use "
-                "overlap: inner"
+                f"with overlap 'keep' the tables must be the parties; leave out {type(self.partitioner).__name__} or "
+                "use overlap: inner"
             )
         self.groups = check_names(groups, tables, label_party)
         if self.groups and not isinstance(self.partitioner, Views):
@@ -187,7 +187,15 @@ class CSVTables(VerticalDataModule):
 
     @property
     def num_classes(self) -> int | None:
-        return len(self.classes) if self.task == "classification" else None
+        return len(self.classes) if self.task == "classification" and not self.targets else None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return () if isinstance(self.label_column, str) else tuple(self.label_column)
+
+    @property
+    def _label_columns(self) -> tuple[str, ...]:
+        return self.targets or (str(self.label_column),)
 
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -255,20 +263,20 @@ class CSVTables(VerticalDataModule):
         rank_zero_info(f"{type(self).__name__}: {told}")
         tables = {party: table[table.index.isin(ids)].sort_index() for party, table in tables.items()}
         own = tables.get(self.label_party)
-        labels = None if own is None or self.label_column not in own else own.pop(self.label_column)
-        return _Joined(ids, tables, groups, labels, self._split_column(own))
-
-    def _split_column(self, own: "pd.DataFrame | None") -> "pd.Series[Any] | None":
-        """The column of the label party that the split reads, taken out of its table; a trained model needs none."""
-        name = None if self.split is None else self.split.column
-        if name is None or (self.fitted is not None and (own is None or name not in own)):
-            return None
-        if own is None or name not in own:
+        named = [name for name in self._label_columns if own is not None and name in own]
+        labels = None if own is None or len(named) < len(self._label_columns) else own[named]
+        if own is not None and named:
+            tables[self.label_party] = own = own.drop(columns=named)
+        column = None if self.split is None else self.split.column
+        if column is None or (self.fitted is not None and (own is None or column not in own)):
+            return _Joined(ids, tables, groups, labels, None)
+        if own is None or column not in own:
             there = () if own is None else map(str, own)
             raise ConfigurationError(
-                f"split names column '{name}', which party '{self.label_party}' does not have; {nearest(name, there)}"
+                f"split names column '{column}', which party '{self.label_party}' does not have; "
+                + nearest(column, there)
             )
-        return own.pop(name)
+        return _Joined(ids, tables, groups, labels, own.pop(column))
 
     @cached_property
     def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
@@ -279,8 +287,10 @@ class CSVTables(VerticalDataModule):
                 f"the tables have no label column '{self.label_column}' of label_party '{self.label_party}', which "
                 "training and tests need; give it, or predict these records"
             )
+        if self.targets:
+            return torch.from_numpy(read_targets(column, self.label_party, classification)), ()
         trained = self.fitted.class_names if self.fitted is not None else ()
-        labels, classes = read_labels(column, self.label_party, classification, trained)
+        labels, classes = read_labels(column[self._label_columns[0]], self.label_party, classification, trained)
         return torch.tensor(labels, dtype=torch.int64 if classification else torch.float32), classes
 
     @cached_property
@@ -294,7 +304,7 @@ class CSVTables(VerticalDataModule):
                     "--ckpt_path, or leave new_records out"
                 )
             return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
-        stratify = self._labels[0].numpy() if self.task == "classification" else None
+        stratify = self._labels[0].numpy() if self.num_classes is not None else None
         if self.split is None:
             return split_rows(every, self.seed, self.val_share, self.test_share, stratify)
         shares = (self.seed, self.val_share, self.test_share)
@@ -374,7 +384,8 @@ class CSVTables(VerticalDataModule):
             text |= dict.fromkeys((party for group in self.groups for party in group), None)
         tables = read_tables(self.tables, self.id_column, self.separator, text)
         if self.fitted is None:
-            check_label_column(tables, self.label_party, self.label_column)
+            for name in self._label_columns:
+                check_label_column(tables, self.label_party, name)
         return tables
 
     def _texts(self, party: str) -> list[str]:
@@ -382,5 +393,5 @@ class CSVTables(VerticalDataModule):
         if self.fitted is None:
             return [*self.categorical, *(self._preprocess.texts(party) if self._preprocess else ())]
         # all labels of one file may look like numbers, those of another not: 01 and x1
-        named = [self.label_column] * any(isinstance(name, str) for name in self.fitted.class_names)
+        named = list(self._label_columns) * any(isinstance(name, str) for name in self.fitted.class_names)
         return [*named, *(encoder.column for encoder in self._encoders.get(party, ()) if of_texts(encoder))]

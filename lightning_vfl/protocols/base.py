@@ -38,6 +38,7 @@ from lightning_vfl.protocols.checks import (
     refuse_other_data,
     refuse_other_parts,
     refuse_other_shapes,
+    refuse_other_targets,
     refuse_trainer,
 )
 from lightning_vfl.protocols.costs import Costs
@@ -232,6 +233,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.sides = Sides.of(self.wire)
         self.objective = self._objective or objective_for(classes)
         self.objective.prepare(classes)
+        refuse_other_targets(self.objective.targets, self.datamodule)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
         self.books.begin(self.roster.parties)

@@ -228,6 +228,25 @@ def label_counts(data: Any, classes: int) -> Tensor:
     return torch.bincount(records.labels, minlength=classes)
 
 
+def refuse_other_targets(targets: int, data: Any) -> None:
+    """Refuse data whose records have another number of labels than the objective.
+
+    Raises:
+        ConfigurationError: with an objective that fits the data.
+    """
+    names = getattr(data, "targets", ())
+    if data is None or (len(names) or 1) == targets:
+        return
+    if not names:
+        raise ConfigurationError(f"the objective has {targets} labels, records of the data have one; use another one")
+    kind = (
+        f"MultiLabel with labels: {len(names)}"
+        if data.task == "classification"
+        else f"Regression with targets: {len(names)}"
+    )
+    raise ConfigurationError(f"records have {len(names)} labels ({', '.join(names)}); use objective: {kind}")
+
+
 def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
     """Refuse a checkpoint of a model whose parts differ.
 

@@ -13,17 +13,24 @@ if TYPE_CHECKING:
 
 
 def prediction_table(
-    ids: "NDArray[np.generic]", values: "NDArray[np.floating]", class_names: Sequence[int | str]
+    ids: "NDArray[np.generic]",
+    values: "NDArray[np.floating]",
+    class_names: Sequence[int | str],
+    targets: Sequence[str] = (),
+    probabilities: bool = False,
 ) -> "pd.DataFrame":
     """One row for each record.
 
     Columns: ``record``, the user's own id; ``probability_NAME`` for each class, of two classes only the second, and
-    ``decision``, the name of the likeliest class; or ``value`` for real-valued labels.
+    ``decision``, the name of the likeliest class; or ``value`` for real-valued labels. Of several labels
+    ``probability_NAME`` and ``decision_NAME``, 0 or 1, or ``value_NAME`` for each.
 
     Args:
         ids: (N,) the users' ids.
         values: (N, C) probabilities, (N,) probabilities of the second of two classes, or (N,) values.
         class_names: the names of the classes; empty for real-valued labels.
+        targets: the names of the labels if a record has several; values are (N, targets).
+        probabilities: whether the values of several labels are probabilities.
 
     Raises:
         ConfigurationError: if the number of names is not the number of classes.
@@ -37,6 +44,12 @@ def prediction_table(
     import pandas as pd  # imported here, because the import takes 0.5 s
 
     table = pd.DataFrame({"record": ids})
+    if targets:
+        for target, of_target in zip(targets, values.T, strict=True):
+            table[f"{'probability' if probabilities else 'value'}_{target}"] = of_target
+            if probabilities:
+                table[f"decision_{target}"] = (of_target >= 0.5).astype(np.int64)
+        return table
     if not class_names:
         return table.assign(value=values)
     classes = 2 if values.ndim == 1 else values.shape[1]
