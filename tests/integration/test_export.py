@@ -1,24 +1,20 @@
 """Law: exported halves together predict what the trained model predicts, and no half has another owner's numbers."""
 
 import json
-import logging
 import runpy
 import shutil
 import subprocess
 import sys
-from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import lightning_vfl.datamodules as d
-from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
-from lightning_vfl.aggregators import Concat, LocalGaussian, Mean
-from lightning_vfl.callbacks import PredictionWriter
+from lightning_vfl import DecoupledVFL, SplitVFL
+from lightning_vfl.aggregators import LocalGaussian, Mean
 from lightning_vfl.cli import main, run
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import FORMAT, Engine, Manifest, hash_of
@@ -26,25 +22,16 @@ from lightning_vfl.export.score import score
 from lightning_vfl.export.split_model import party_part, server_part
 from lightning_vfl.export.trained import Trained, load_trained
 from lightning_vfl.export.write import export_model
-from lightning_vfl.networks import MLP, VGG13, ConvNet, Linear, PolynomialNetwork, ResNet18
-from lightning_vfl.types import VerticalBatch
+from tests.exported import CLOSE, assert_close, built, one_registry, predictions
 from tests.integration.test_new_records import IDS, NEW, tables, write_tables
-from tests.own_tables import write_titanic
 from tests.pages import ROOT, blocks_of
 from tests.readme_commands import commands
-from tests.subjects import Blobs, split, trainer
-from tests.unit.aggregators.test_contract import FACTORIES
-
-CLOSE = {Engine.TORCH: 1e-6, Engine.ONNX: 1e-5}
+from tests.subjects import Blobs, split
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_registry():
-    """torch builds the table of its ONNX operators anew for every export, which takes half a second."""
-    made = ONNXRegistry.from_torchlib
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(made)))
-        patch.setattr(logging.getLogger("torch.__trace"), "propagate", False)  # pytest would format each record
+def quick_exports():
+    with one_registry():
         yield
 
 
@@ -70,21 +57,6 @@ def halves(folder):
 
 def files(folder):
     return {name: folder / f"{name}.csv" for name in ("bank", "shop")}
-
-
-def predictions(module, data, folder):
-    """What ``predict`` writes."""
-    writer = PredictionWriter(str(folder / "p.csv"))
-    trainer(folder, callbacks=[writer]).predict(module, datamodule=data)
-    return pd.read_csv(folder / "p.csv")
-
-
-def assert_close(found, expected, atol):
-    """The same table, and the same numbers to a tolerance."""
-    numbers = [name for name in expected if expected[name].dtype.kind == "f"]
-    assert found.columns.tolist() == expected.columns.tolist()
-    assert found.drop(columns=numbers).astype(str).equals(expected.drop(columns=numbers).astype(str))
-    np.testing.assert_allclose(found[numbers], expected[numbers], atol=atol, rtol=atol)
 
 
 def test_score_is_predict_on_tables_with_categories(bank, tmp_path):
@@ -162,180 +134,6 @@ def test_files_name_no_folder_of_the_machine(bank):
     for folder in halves(bank / "out"):
         for file in folder.iterdir():
             assert b"site-packages" not in file.read_bytes(), file
-
-
-# ---- every aggregator, every policy
-
-
-def built(aggregator, partitioner=None, data=None, **settings):
-    """A module with random weights, and the data whose scaling it has."""
-    module = split(aggregator, evaluate="plain", **settings)
-    data = data or Blobs(partitioner or d.ContiguousColumns(4), batch_size=10)
-    data.setup("fit")
-    module.build_for(data)
-    module.fitted = data.fitted
-    return module.eval(), data
-
-
-def raw(data):
-    """The features of the test records before they are divided and scaled, and their scaled features."""
-    data.setup("test")
-    records = data.records("test")
-    return data.load(("test",))["test"].features.flatten(1), records.rows(torch.arange(len(records)))
-
-
-def assert_together(module, data):
-    """The networks of the halves, one after the other, predict what the module predicts, whoever holds the records."""
-    features, scaled = raw(data)
-    parts = [party_part(module, m) for m in range(4)]
-    server = server_part(Trained(module, ""))
-    rows, present = len(features), torch.rand(len(features), 4, generator=torch.Generator().manual_seed(1)) > 0.4
-    with torch.no_grad():
-        embeddings = [
-            part.network(features[:, party.positions].to(part.example[0].dtype))
-            for part, party in zip(parts, module.fitted.parties, strict=True)
-        ]
-        found = server.network(embeddings, torch.ones(rows, 4, dtype=torch.bool))
-        np.testing.assert_allclose(found, module(scaled), atol=1e-6)
-        partly = module.output_in_the_clear(VerticalBatch(scaled, None, torch.arange(rows), present))
-        np.testing.assert_allclose(server.network(embeddings, present), module.objective.predict(partly), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", FACTORIES)
-def test_halves_together_are_the_module_for_every_aggregator(name):
-    bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}
-    assert_together(*built(FACTORIES[name](), **bottom))
-
-
-@pytest.mark.parametrize("kind", [AsyncVFL, CascadeVFL])
-def test_halves_together_are_the_module_for_other_protocols(kind):
-    data = Blobs(d.ContiguousColumns(4), batch_size=10)
-    data.setup("fit")
-    module = kind(Mean(), width=5)
-    module.build_for(data)
-    module.fitted = data.fitted
-    assert_together(module.eval(), data)
-
-
-def written(data, folder, **names):
-    """A file of each party's test records, and the arguments of ``score``."""
-    features, _ = raw(data)
-    ids = data.records("test").ids
-    found = {}
-    for m, party in enumerate(data.fitted.parties):
-        own, path = features[:, party.positions].numpy(), folder / f"{m}"
-        if party.columns:
-            path = path.with_suffix(".csv")
-            pd.DataFrame(own, columns=list(party.columns)).assign(id=ids).to_csv(path, index=False)
-        else:
-            path = path.with_suffix(".npz")
-            np.savez(path, features=own, id=ids)
-        found[f"party-{m}"] = path
-    return found
-
-
-def check_all(module, data, folder):
-    """Export all halves, and compare ``score`` with ``predict`` in both engines."""
-    folders = export_model(module, folder / "out")
-    expected = predictions(module, data, folder).sort_values("record", ignore_index=True)
-    for engine in Engine:
-        found = score(folders, written(data, folder), engine)
-        assert_close(found, expected, CLOSE[engine])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FACTORIES)
-def test_score_is_predict_for_every_aggregator(name, tmp_path):
-    bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}
-    check_all(*built(FACTORIES[name](), **bottom), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "bottom",
-    [
-        MLP,
-        Linear,
-        PolynomialNetwork,
-        ConvNet,
-        partial(ResNet18, base=2),
-        partial(ResNet18, base=2, norm="batch"),
-        partial(VGG13, base=2),
-        partial(VGG13, base=2, batch_norm=True),
-    ],
-    ids=str,
-)
-def test_score_is_predict_for_every_network_on_images(bottom, tmp_path):
-    module, data = built(Concat(), data=d.Digits(d.RowStrips(2)), bottom=bottom)
-    check_all(module, data, tmp_path)
-
-
-@pytest.mark.slow
-def test_score_is_predict_with_a_norm_and_a_large_network_as_top(tmp_path):
-    module, data = built(Concat(), norm=torch.nn.BatchNorm1d, top=partial(MLP, hidden=(7,)))
-    check_all(module, data, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", Engine)
-def test_values_and_steps_of_columns(engine, tmp_path):
-    """A regression on tables with missing values, booleans and dates, prepared by ``preprocess: auto``."""
-    write_titanic(tmp_path)
-    new = write_titanic(tmp_path / "new", records=200, seed=1, first=5000)
-    settings = {"preprocess": "auto", "task": "regression"}
-
-    def data(folder):
-        given = {name: folder / f"{name}.csv" for name in ("ferry", "bank")}
-        for path in given.values():
-            pd.read_csv(path, dtype={"id": str}).drop(columns="Age", errors="ignore").to_csv(path, index=False)
-        return d.CSVTables(given, "ferry", "Pclass", **settings)
-
-    module, _ = built(Mean(), data=data(tmp_path))
-    folders = export_model(module, tmp_path / "out")
-    expected = predictions(module, data(tmp_path / "new"), tmp_path)
-    assert expected.columns.tolist() == ["record", "value"]
-    assert len(expected) == len(new)
-    given = {name: tmp_path / f"new/{name}.csv" for name in ("ferry", "bank")}
-    assert_close(score(folders, given, engine, label_column="Pclass").astype({"record": int}), expected, CLOSE[engine])
-
-
-# ---- records that a party does not hold, and groups
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", Engine)
-def test_records_that_a_party_lacks_are_predicted_without_it(engine, tmp_path):
-    write_tables(tmp_path, IDS)
-    shop = pd.read_csv(tmp_path / "shop.csv")
-    shop[::2].to_csv(tmp_path / "shop.csv", index=False)
-    module, _ = built(Mean(), data=tables(tmp_path, overlap="keep"))
-    folders = export_model(module, tmp_path / "out", overlap="keep")
-    expected = predictions(module, tables(tmp_path, overlap="keep", new_records=True), tmp_path)
-    assert len(expected) == len(IDS)
-    for who in ("bank", None):  # whose table has all records
-        found = score(folders, files(tmp_path), engine, label_column="y", records_of=who)
-        assert_close(found, expected, CLOSE[engine])
-    one = score(folders, files(tmp_path), engine, label_column="y", records_of="shop")
-    assert_close(one, expected[expected["record"].isin(shop["id"][::2])].reset_index(drop=True), CLOSE[engine])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["Mean", "Concat", "MaskedSum"])
-def test_parties_of_a_group_have_a_half_each(name, tmp_path):
-    write_tables(tmp_path, IDS)
-    shop = pd.read_csv(tmp_path / "shop.csv")
-    shop[:200].to_csv(tmp_path / "shop.csv", index=False)
-    shop[200:].to_csv(tmp_path / "east.csv", index=False)
-    three = {name: str(tmp_path / f"{name}.csv") for name in ("bank", "shop", "east")}
-
-    def data(**more):
-        return d.CSVTables(three, "bank", "y", categorical=["city"], groups=[["shop", "east"]], **more)
-
-    module, _ = built(FACTORIES[name](), data=data())
-    folders = export_model(module, tmp_path / "out")
-    expected = predictions(module, data(new_records=True), tmp_path)
-    for engine in Engine:
-        assert_close(score(folders, three, engine, label_column="y"), expected, CLOSE[engine])
 
 
 # ---- what is refused, each in one line
