@@ -28,6 +28,8 @@ from tests.pages import ROOT, blocks_of
 from tests.readme_commands import commands
 from tests.subjects import Blobs, split
 
+pytestmark = pytest.mark.slow  # torch.export and ONNX take 5 s in every process that imports them
+
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_exports():

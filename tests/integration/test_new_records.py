@@ -45,6 +45,8 @@ SETS = {  # class: writer of its files, further settings
     d.Handwritten: (lambda folder: miniature.write_mat(folder / "Handwritten.mat"), {}),
 }
 
+QUICK = (d.Digits, d.MNIST, d.CreditDefault, d.Adult, d.ImageFolderVFL, d.MultiView)  # one of every base class
+
 
 def made(kind, folder):
     """The data set with its files in the folder."""
@@ -72,7 +74,11 @@ def only(data, rows):
     return data
 
 
-@pytest.mark.parametrize("kind", SETS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in SETS],
+    ids=lambda kind: kind.__name__,
+)
 def test_a_record_is_prepared_as_in_training_whatever_stands_beside_it(kind, tmp_path):
     trained = made(kind, tmp_path)
     for stage in ("fit", "test"):
@@ -109,7 +115,10 @@ def predicted(module, rows, folder):
     return torch.cat([batch.values for batch in batches])
 
 
-@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in ("LagrangeCoded", "PoissonBinomial") else n for n in FACTORIES],
+)
 def test_a_prediction_is_that_of_the_record_alone(name, tmp_path):
     """Bit for bit in a batch of the same size, and to 1e-6 in another; MaskedSum rounds at random to steps of 2^-24."""
     bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}

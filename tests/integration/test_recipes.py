@@ -83,6 +83,14 @@ FILES = {
 }
 
 
+# a second each, of a protocol and a kind of data that another of these recipes has
+LONG = {"data/mnist", "data/fashion_mnist_quadrants", "data/cifar10", "data/model_net"}
+
+
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -131,7 +139,7 @@ def test_data_recipes(name, tmp_path):
     fit_then_test([*of(name, tmp_path), "--config", PLAIN[name]], tmp_path)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in KINDS])
 def test_kinds_of_protocols_in_two_commands(name, tmp_path):
     phases = PHASES if KINDS[name] == "protocol/dvfl" else []
     few = ["--data.batch_size", "128"] if name == "data/digits" else []
@@ -142,7 +150,7 @@ def test_kinds_of_protocols_in_two_commands(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in BOUNDED])
 def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, tmp_path):
     bounded = ["--model.bottom", *BOUNDED[name], "--model.bottom.output_activation", "torch.nn.Tanh"]
     arguments = [*of(name, tmp_path), "--config", "protocol/pbm", *bounded, "--trainer.limit_train_batches", "2"]

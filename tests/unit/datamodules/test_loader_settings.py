@@ -60,7 +60,7 @@ def test_an_unknown_setting_is_refused_in_python(kind):
         kind(batch_sise=7, **NEEDED.get(kind.__name__, {}))
 
 
-@concrete
+@few
 def test_settings_arrive_on_the_command_line(kind, capsys):
     code, said = parse(
         kind, "--data.batch_size", "16", "--data.partitioner", "Grid", "--data.normaliser=Unchanged", capsys=capsys
