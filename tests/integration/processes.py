@@ -6,9 +6,10 @@ They are forked from a server that has imported everything once: imports take lo
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
 import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from torch.multiprocessing.spawn import start_processes
@@ -17,6 +18,13 @@ from torch.multiprocessing.spawn import start_processes
 multiprocessing.set_forkserver_preload(["tests.subjects", "lightning_vfl.field.kernels", "pandas", "pytest"])
 
 Work = Callable[[Path, int], None]
+
+
+def cases_asked(request: pytest.FixtureRequest, cases: Iterable[str]) -> list[str]:
+    """Those of the cases that this run of pytest asks for, in their order; all if it asks for none."""
+    own = [test for test in request.session.items if test.path == request.path]
+    asked = {test.callspec.params["case"] for test in own if "case" in getattr(test, "fixturenames", ())}  # type: ignore[attr-defined]
+    return [case for case in cases if case in asked or not asked]
 
 
 def in_one_and_in_two(work: Work, one: Path, two: Path, seconds: float = 300.0) -> None:

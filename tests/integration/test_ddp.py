@@ -10,7 +10,7 @@ from lightning_vfl.aggregators import Max, Mean, Sum
 from lightning_vfl.callbacks import Crashes, PartyDropout, PredictionWriter, Stragglers
 from lightning_vfl.missing import Exclude, Skip, Zeros
 from lightning_vfl.waiting import Deadline
-from tests.integration.processes import in_one_and_in_two
+from tests.integration.processes import cases_asked, in_one_and_in_two
 from tests.subjects import Blobs, split, trainer
 
 # aggregator, missing, records in all, faults
@@ -20,6 +20,8 @@ CASES = {
     "faults and zeros": (Mean, Zeros, 92, True),
     "faults and skipped rounds": (Sum, Skip, 95, True),
 }
+SLOW = {"a batch of one row", "faults and skipped rounds"}
+QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 
 
 def train(folder, devices, aggregator, missing, records, faulty):
@@ -54,21 +56,21 @@ def train(folder, devices, aggregator, missing, records, faulty):
         torch.save(state, folder / "state.pt")
 
 
-def train_all(folder, devices):
-    for name, settings in CASES.items():
+def train_all(cases, folder, devices):
+    for name in cases:
         (folder / name).mkdir(exist_ok=True)
-        train(folder / name, devices, *settings)
+        train(folder / name, devices, *CASES[name])
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(request, tmp_path_factory):
     made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
-    in_one_and_in_two(train_all, *made)
+    in_one_and_in_two(partial(train_all, cases_asked(request, CASES)), *made)
     return made
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QUICK_AND_SLOW)
 def test_two_processes_are_one_with_the_joint_batch(folders, case):
     """Batches of 8 in each of two processes against 16 in one; the last batch is smaller, with odd rows or just one."""
     one, two = (torch.load(folder / case / "state.pt", weights_only=True) for folder in folders)

@@ -11,7 +11,7 @@ from lightning_vfl.callbacks import PartyDropout, Stragglers
 from lightning_vfl.datamodules import ContiguousColumns
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.waiting import Threshold
-from tests.integration.processes import in_one_and_in_two
+from tests.integration.processes import cases_asked, in_one_and_in_two
 from tests.subjects import Blobs, trainer
 
 # name: records in all (three fifths train), K, steps, execution, faults
@@ -24,6 +24,8 @@ CASES = {
     "faults": (90, 2, 5, "coded", True),
     "one record in the last batch, one process without rows": (102, 1, 7, "coded", False),
 }
+SLOW = {"whole coded rows in each process", "uneven rows", "one record in the last batch, one process without rows"}
+QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 
 
 def train(folder, devices, records, blocks, steps, execution, faulty):
@@ -58,10 +60,10 @@ def train(folder, devices, records, blocks, steps, execution, faulty):
         torch.save(state, folder / "state.pt")
 
 
-def train_all(folder, devices):
-    for name, settings in CASES.items():
+def train_all(cases, folder, devices):
+    for name in cases:
         (folder / name).mkdir(exist_ok=True)
-        train(folder / name, devices, *settings)
+        train(folder / name, devices, *CASES[name])
 
 
 def compare(folders, case):
@@ -82,14 +84,14 @@ def compare(folders, case):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(request, tmp_path_factory):
     made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
-    in_one_and_in_two(train_all, *made)
+    in_one_and_in_two(partial(train_all, cases_asked(request, CASES)), *made)
     return made
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QUICK_AND_SLOW)
 def test_two_processes_are_one_with_the_joint_batch_to_one_quantum(folders, case):
     """Each process shares the data alone and has secrets of its own; seconds and bytes are those of the joint batch."""
     one, _ = compare(folders, case)

@@ -12,7 +12,7 @@ from lightning_vfl.callbacks import PartyDropout
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.waiting import WaitForAll
-from tests.integration.processes import in_one_and_in_two
+from tests.integration.processes import cases_asked, in_one_and_in_two
 from tests.keystream_uses import Use, recorded, reused
 from tests.subjects import Blobs, trainer
 
@@ -95,10 +95,8 @@ def train_all(cases, folder, devices):
 @pytest.fixture(scope="module")
 def folders(request, tmp_path_factory):
     """The folders of the trainings in one process and in two, of the cases that this run of pytest asks for."""
-    own = [test for test in request.session.items if test.path == request.path and "case" in test.fixturenames]
-    asked = {test.callspec.params["case"] for test in own}
     made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
-    in_one_and_in_two(partial(train_all, [case for case in CASES if case in asked]), *made)
+    in_one_and_in_two(partial(train_all, cases_asked(request, CASES)), *made)
     return made
 
 

@@ -26,7 +26,10 @@ LINES = {  # the most lines of a file
     "own_protocol": 30,
     "own_wire": 65,
 }
-SLOW = ("cascade", "compare_policies", "images", "own_data_set", "privacy_budget")  # a second each
+SLOW = (  # a second each
+    *("bank_and_telco", "cascade", "compare_policies"),
+    *("images", "multi_view", "own_data_set", "privacy_budget"),
+)
 
 
 def test_every_example_is_listed_and_short():

@@ -28,6 +28,7 @@ SHORT += ["--trainer.limit_predict_batches=1", "--trainer.max_epochs=1", "--trai
 SHORT += ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled training, each once
 WHOLE = "the test of this page runs it as a whole"
+FIRST = ("README.md", "docs/index.md", "docs/extending.md", "docs/tables.md")
 REASONS = {
     "it installs and tests the package": 3,
     "it needs files of a data set": 2,
@@ -42,7 +43,9 @@ REASONS = {
 
 
 def runnable(*languages):
-    return [block for block in BLOCKS if block.language in languages and block.reason is None]
+    """Blocks of these languages; those of the first pages in every run of the tests, the others in the slow ones."""
+    found = [block for block in BLOCKS if block.language in languages and block.reason is None]
+    return [pytest.param(block, marks=() if block.page in FIRST else pytest.mark.slow) for block in found]
 
 
 @cache

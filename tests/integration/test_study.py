@@ -218,6 +218,7 @@ def test_a_run_that_always_dies_fails_alone(tmp_path, capfd):
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
 def test_a_changed_setting_runs_again(capfd):
     text = with_callback("Leaves").replace(", Culprit: [data/digits, protocol/mean, culprit.yaml]", "")
     text = text.replace("seeds: [0, 1]", "seeds: [0]\ntest: false")
@@ -323,6 +324,7 @@ def test_every_cell_of_what_is_packaged_can_be_run(cells):
     assert refusals((name, run) for name, runs in cells.items() for run in runs) == {}
 
 
+@pytest.mark.slow
 def test_two_studies_do_not_share_a_folder(capsys):
     Path("out").mkdir()
     with FileLock("out/.lock"):
