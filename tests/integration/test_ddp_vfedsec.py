@@ -39,7 +39,7 @@ CASES = {
     "seeded recovery": {**PLAIN, "insecure_seeded_secrets": True, "recovery": {}},
 }  # fmt: skip
 # their parts are tested by the other cases one at a time
-SLOW = {"equivalent", "uneven rows", "seeded groups", "seeded recovery"}
+SLOW = {"equivalent", "uneven rows", "seeded groups", "seeded recovery", "groups, sums of noisy updates"}
 QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 
 

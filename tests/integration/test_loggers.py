@@ -109,6 +109,7 @@ def read_records(folder):
 
 
 @loud
+@pytest.mark.slow
 def test_wandb_logger_offline(tmp_path, wandb_offline):
     logger = ["--trainer.logger", "WandbLogger"]
     logger += ["--trainer.logger.save_dir", str(tmp_path), "--trainer.logger.project", "vfl"]

@@ -28,7 +28,7 @@ SHORT += ["--trainer.limit_predict_batches=1", "--trainer.max_epochs=1", "--trai
 SHORT += ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled training, each once
 WHOLE = "the test of this page runs it as a whole"
-FIRST = ("README.md", "docs/index.md", "docs/extending.md", "docs/tables.md")
+FIRST = ("README.md", "docs/extending.md")
 REASONS = {
     "it installs and tests the package": 3,
     "it needs files of a data set": 2,

@@ -27,6 +27,7 @@ def test_precisions_learn(tmp_path, precision, aggregator):
 
 
 @pytest.mark.filterwarnings("ignore")  # the tracer looks at gradients that are none
+@pytest.mark.slow
 def test_compiled_networks_give_the_same_training(tmp_path):
     """aot_eager traces and differentiates as inductor does, without minutes of C++."""
 

@@ -47,6 +47,7 @@ def test_figures_of_seeded_draws_are_said_to_be_simulated(capsys):
     ("solve", "target", "found"),
     [("beta", "8", r"beta = 0\.0\d+"), ("epochs", "500", r"epochs = \d"), ("levels", "100", r"levels = 1 ")],
 )
+@pytest.mark.slow
 def test_what_meets_a_target(capsys, solve, target, found):
     main(["privacy", *PBM, "--trainer.max_epochs", "10", "--solve", solve, "--target-epsilon", target])
     said = capsys.readouterr().out

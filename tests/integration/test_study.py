@@ -138,6 +138,7 @@ def test_finished_runs_are_not_repeated_and_plot_needs_only_the_folder(whole, ca
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
 def test_what_is_half_written_does_not_count(whole):
     shutil.copytree(whole, "out")
     first, second, third = sorted(Path("out").glob("runs/**/result.parquet"))[:3]
@@ -187,6 +188,7 @@ def test_a_process_can_be_handed_a_run(whole):
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
 def test_a_run_that_leaves_or_fails_is_recorded_and_the_others_go_on(capfd):
     text = with_callback("Leaves").replace("seeds: [0, 1]", "seeds: [0]")
     empty = "Empty: {recipes: [data/digits, protocol/mean], settings: {model.width: 0}}, "

@@ -39,6 +39,7 @@ def test_what_a_package_defines_is_what_it_exports(name):
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_the_core_is_imported_without_lightning_and_without_numba_and_galois():
     """Whichever package would load them: one process imports all."""
     late = {"lightning", "pytorch_lightning", "lightning_fabric", "numba", "galois"}

@@ -121,6 +121,7 @@ def test_small_tables_are_cut_as_well_as_by_trying_everything(columns, parties, 
         assert missed <= np.abs(scores - wanted).min() + spare + 1e-6
 
 
+@pytest.mark.slow
 def test_a_larger_beta_never_gives_a_lower_score():
     features = load_breast_cancer().data
     correlation = spearman(features)

@@ -99,6 +99,7 @@ def test_settings_on_the_command_line(tmp_path, arguments, expected):
     assert [p.positions.tolist() for p in done.datamodule.parts] == [p.positions.tolist() for p in same]
 
 
+@pytest.mark.slow
 def test_what_the_page_measures():
     scores = printed("measured")["scores"]
     assert scores[0.0] < -0.25 < scores[0.5] < -0.1 < scores[1.0]
