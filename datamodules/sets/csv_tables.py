@@ -233,8 +233,9 @@ class CSVTables(VerticalDataModule):
         return {"preprocess": self.preprocess} | super().state_dict() | {"split": repr(self.split)}
 
     def own_fitted(self) -> Mapping[str, Any]:
-        """Party -> the encoders of its columns, in the order of the model's parties."""
-        return {"encoders": {party: [e.state() for e in own] for party, own in self._encoders.items()}}
+        """Party -> the encoders of its columns, in the order of the model's parties; the names of several labels."""
+        encoders = {party: [e.state() for e in own] for party, own in self._encoders.items()}
+        return {"encoders": encoders} | ({"targets": list(self.targets)} if self.targets else {})
 
     def forget(self) -> None:
         super().forget()

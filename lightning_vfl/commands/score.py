@@ -73,7 +73,9 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the programs")
     parser.add_argument("--id_column", type=str, default="id", help="column of the ids, in every file")
     parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
-    parser.add_argument("--label_column", type=str, help="column of labels to leave out of the table that has it")
+    parser.add_argument(
+        "--leave_out", type=str, nargs="+", default=[], metavar="COLUMN", help="columns that are no features: labels"
+    )
     parser.add_argument(
         "--records_of", type=str, help="overlap: keep: the party whose records are predicted; default: all records"
     )
@@ -96,7 +98,7 @@ def _run(given: Namespace) -> int:
         Engine(given.engine),
         id_column=given.id_column,
         separator=given.separator,
-        label_column=given.label_column,
+        leave_out=given.leave_out,
         records_of=given.records_of,
         batch_size=given.batch_size,
     )

@@ -75,6 +75,8 @@ class ServerHalf:
         differs: how predictions of ``predict`` may differ from those of the exported program; empty: they do not.
         overlap: ``inner``: all parties hold a record; ``keep``: parties may lack it.
         groups: the groups of parties that hold the same columns for different records.
+        targets: the names of the labels, if a record has several.
+        probabilities: whether the predictions of several labels are probabilities.
     """
 
     parties: tuple[str, ...]
@@ -83,6 +85,8 @@ class ServerHalf:
     differs: str = ""
     overlap: str = "inner"
     groups: tuple[tuple[str, ...], ...] = ()
+    targets: tuple[str, ...] = ()
+    probabilities: bool = False
 
 
 @dataclass(frozen=True)

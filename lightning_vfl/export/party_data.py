@@ -1,7 +1,7 @@
 """The records of one party to score: a table with its columns, or an array of numbers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ def read_party(
     path: Path,
     id_column: str,
     separator: str,
-    label_column: str | None = None,
+    leave_out: Collection[str] = (),
     grouped: bool = False,
 ) -> PartyData:
     """The records of a party from its file.
@@ -112,7 +112,7 @@ def read_party(
         path: CSV or Parquet for a party with columns; ``.npz`` or ``.npy`` for a party with arrays.
         id_column: the column of the ids, or the array of the ids in an ``.npz`` file.
         separator: between the fields of a CSV file.
-        label_column: a column of labels, which is left out if the table has it; None: there is none.
+        leave_out: columns that are no features, such as labels.
         grouped: whether other parties hold the same columns for other records.
 
     Raises:
@@ -138,8 +138,8 @@ def read_party(
     # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
     text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
     table = read_table(path, party, id_column, separator, text)
-    if label_column is not None and label_column not in [encoder.column for encoder in encoders]:
-        table = table.drop(columns=label_column, errors="ignore")
+    others = set(leave_out).difference(encoder.column for encoder in encoders)
+    table = table.drop(columns=list(others), errors="ignore")
     return Table(party, table, encoders, manifest.inputs[0].dtype)
 
 

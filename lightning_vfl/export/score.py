@@ -1,7 +1,7 @@
 """Score records with exported halves: every party's half gives embeddings, the server's half predictions."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ def score(
     *,
     id_column: str = "id",
     separator: str = ",",
-    label_column: str | None = None,
+    leave_out: Collection[str] = (),
     records_of: str | None = None,
     batch_size: int = 4096,
 ) -> "pd.DataFrame":
@@ -91,7 +91,7 @@ def score(
         engine: what runs the programs.
         id_column: the column of the ids.
         separator: between the fields of a CSV file.
-        label_column: a column of labels, which is left out of the table that has it; None: there is none.
+        leave_out: columns of the tables that are no features, such as labels.
         records_of: with a model that was trained with ``overlap: keep``: the party whose records are predicted; None:
             every record of any party.
         batch_size: records that are encoded and run together.
@@ -109,7 +109,7 @@ def score(
     _check_names(tables, exported)
     grouped = {name for group in exported.about.groups for name in group}
     data = {
-        name: read_party(manifest, Path(tables[name]), id_column, separator, label_column, name in grouped)
+        name: read_party(manifest, Path(tables[name]), id_column, separator, leave_out, name in grouped)
         for name, (_, manifest) in exported.parties.items()
     }
     ids = joined_ids(data, exported.about, records_of)
@@ -118,7 +118,9 @@ def score(
     widths = {name: int(half[1].outputs[0].shape[1]) for name, half in exported.parties.items()}
     batches = (ids[start : start + batch_size] for start in range(0, len(ids), batch_size))
     values = [server.run([*_embeddings(batch, data, runners, widths)]) for batch in batches]
-    return prediction_table(plain_ids(ids), np.concatenate(values), exported.about.classes)
+    about = exported.about
+    several = about.targets, about.probabilities
+    return prediction_table(plain_ids(ids), np.concatenate(values), about.classes, *several)
 
 
 def joined_ids(data: Mapping[str, PartyData], about: ServerHalf, records_of: str | None = None) -> "pd.Index[Any]":

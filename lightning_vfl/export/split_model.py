@@ -14,6 +14,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
 from lightning_vfl.export.manifest import RECORDS, SERVER, PartyHalf, Port, ServerHalf
 from lightning_vfl.export.trained import Trained
+from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import DecoupledVFL, RoundVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
 from lightning_vfl.types import Roll, VerticalBatch
@@ -90,6 +91,8 @@ def server_part(trained: Trained) -> Part:
         differences(module),
         trained.overlap,
         tuple(tuple(names[m] for m in group) for group in module.roster.shared),
+        _targets(module),
+        isinstance(module.objective, MultiLabel),
     )
     inputs = tuple(Port(f"embedding_{names[m]}", (RECORDS, widths[m]), "float32") for m in members)
     with torch.no_grad():
@@ -169,6 +172,14 @@ def _classes(module: VFLModule) -> tuple[int | str, ...]:
     if module.fitted is not None:
         return module.fitted.class_names
     return tuple(range(module.hparams["num_classes"] or 0))
+
+
+def _targets(module: VFLModule) -> tuple[str, ...]:
+    """The names of the labels, if a record has several."""
+    if module.objective.targets == 1:
+        return ()
+    numbered = [f"label_{i}" for i in range(module.objective.targets)]
+    return tuple(numbered if module.fitted is None else module.fitted.own.get("targets", numbered))
 
 
 def example_holders(module: VFLModule) -> Tensor:

@@ -16,6 +16,7 @@ from lightning_vfl.export.split_model import party_part, server_part
 from lightning_vfl.export.trained import Trained
 from lightning_vfl.export.write import export_model
 from lightning_vfl.networks import MLP, VGG13, ConvNet, Linear, PolynomialNetwork, ResNet18
+from lightning_vfl.objectives import MultiLabel, Regression
 from lightning_vfl.types import VerticalBatch
 from tests.exported import CLOSE, assert_close, built, one_registry, predictions
 from tests.integration.test_new_records import IDS, tables, write_tables
@@ -153,7 +154,26 @@ def test_values_and_steps_of_columns(engine, tmp_path):
     assert expected.columns.tolist() == ["record", "value"]
     assert len(expected) == len(new)
     given = {name: tmp_path / f"new/{name}.csv" for name in ("ferry", "bank")}
-    assert_close(score(folders, given, engine, label_column="Pclass").astype({"record": int}), expected, CLOSE[engine])
+    assert_close(score(folders, given, engine, leave_out=["Pclass"]).astype({"record": int}), expected, CLOSE[engine])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [MultiLabel(2), Regression(targets=2)], ids=["labels", "values"])
+def test_several_labels_have_their_names(objective, tmp_path):
+    ids = [f"c{i:04d}" for i in range(120)]
+    rng = np.random.default_rng(0)
+    bank = {"id": ids, "age": rng.normal(size=120), "late": rng.integers(0, 2, 120), "lost": rng.integers(0, 2, 120)}
+    pd.DataFrame(bank).to_csv(tmp_path / "bank.csv", index=False)
+    pd.DataFrame({"id": ids, "visits": rng.normal(size=120)}).to_csv(tmp_path / "shop.csv", index=False)
+    task = "classification" if isinstance(objective, MultiLabel) else "regression"
+    data = d.CSVTables(files(tmp_path), "bank", ["late", "lost"], task=task)
+    module, _ = built(Mean(), data=data, objective=objective)
+    folders = export_model(module, tmp_path / "out")
+    new = d.CSVTables(files(tmp_path), "bank", ["late", "lost"], task=task, new_records=True)
+    expected = predictions(module, new, tmp_path)
+    assert expected.columns[1].endswith("_late")
+    found = score(folders, files(tmp_path), leave_out=["late", "lost"])
+    assert_close(found, expected, CLOSE[Engine.ONNX])
 
 
 # ---- records that a party does not hold, and groups
@@ -170,9 +190,9 @@ def test_records_that_a_party_lacks_are_predicted_without_it(engine, tmp_path):
     expected = predictions(module, tables(tmp_path, overlap="keep", new_records=True), tmp_path)
     assert len(expected) == len(IDS)
     for who in ("bank", None):  # whose table has all records
-        found = score(folders, files(tmp_path), engine, label_column="y", records_of=who)
+        found = score(folders, files(tmp_path), engine, leave_out=["y"], records_of=who)
         assert_close(found, expected, CLOSE[engine])
-    one = score(folders, files(tmp_path), engine, label_column="y", records_of="shop")
+    one = score(folders, files(tmp_path), engine, leave_out=["y"], records_of="shop")
     assert_close(one, expected[expected["record"].isin(shop["id"][::2])].reset_index(drop=True), CLOSE[engine])
 
 
@@ -192,4 +212,4 @@ def test_parties_of_a_group_have_a_half_each(name, tmp_path):
     folders = export_model(module, tmp_path / "out")
     expected = predictions(module, data(new_records=True), tmp_path)
     for engine in Engine:
-        assert_close(score(folders, three, engine, label_column="y"), expected, CLOSE[engine])
+        assert_close(score(folders, three, engine, leave_out=["y"]), expected, CLOSE[engine])
