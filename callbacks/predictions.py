@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import Predictions
-from lightning_vfl.trained.predictions import prediction_table
+from lightning_vfl.trained.predictions import check_ending, prediction_table, write_table
 
 
 class PredictionWriter(Callback):
@@ -26,9 +25,8 @@ class PredictionWriter(Callback):
     """
 
     def __init__(self, path: str = "predictions.csv") -> None:
-        if Path(path).suffix not in (".csv", ".parquet"):
-            raise ConfigurationError(f"predictions need a .csv or .parquet file; got '{path}'; change the ending")
         self.path = Path(path)
+        check_ending(self.path)
         self._predictions: list[Predictions] = []
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -68,12 +66,7 @@ class PredictionWriter(Callback):
         ids = rows if data is None else data.records("predict").ids[rows]
         of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
         table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module), *of_labels)
-        whole = self.path.with_name(f".{self.path.name}")
-        if self.path.suffix == ".csv":
-            table.to_csv(whole, index=False)
-        else:
-            table.to_parquet(whole, index=False)
-        whole.replace(self.path)
+        write_table(table, self.path)
         print(f"{len(table):,} predictions: {self.path}")
 
 

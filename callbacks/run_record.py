@@ -13,6 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.types import VerticalBatch
 
 from .history import RunHistory
@@ -194,11 +195,13 @@ def environment(trainer: Trainer) -> dict[str, str]:
 
 
 def _own_folder(trainer: Trainer) -> Path | None:
-    """The folder of a run; None: it is a trial run, or has no logger and no folder of its own, and writes no files."""
+    """The folder of a run; None: it is a trial run, has no folder of its own, or a remote one."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
         return None
-    folder = Path(trainer.log_dir or trainer.default_root_dir)
-    return None if not trainer.loggers and folder.resolve() == Path.cwd() else folder
+    folder = run_folder(trainer)
+    if "://" in folder or (not trainer.loggers and Path(folder).resolve() == Path.cwd()):
+        return None
+    return Path(folder)
 
 
 def _folder_of(checkpoint: Any) -> Path | None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
@@ -224,8 +225,8 @@ class VerticalDataModule(BatchedDataModule, ABC):
             self.use(module.fitted)
         if missing := self._missing(stage):
             self._prepare(missing)
-        if stage == "fit" and module is not None:
-            module.fitted = self.fitted
+        if stage == "fit":
+            self._note_training()
 
     def use(self, fitted: Fitted | None) -> None:
         """Prepare records with what the parties of a trained model have fitted; None: fit it to the training records.
@@ -294,6 +295,14 @@ class VerticalDataModule(BatchedDataModule, ABC):
                 )
                 self._keep(name, records)
 
+    def _note_training(self) -> None:
+        """Give the model what it is trained with; a trained model has the ids of all its trainings."""
+        if self._of_model and self.fitted is not None and "train" in self._records:
+            ids = self.fitted.trained.including(self._records["train"].ids)
+            self.fitted = replace(self.fitted, trained=ids)
+        if self._module is not None:
+            self._module.fitted = self.fitted
+
     def _note_fitted(self, parts: Sequence[Part], shift: Tensor, scale: Tensor, ids: "NDArray[np.generic]") -> Fitted:
         """What was fitted: shift and scale, each (ΣF,), the parts, and the ids of the training records."""
         layout = self.layout
@@ -327,6 +336,8 @@ class VerticalDataModule(BatchedDataModule, ABC):
             names = tuple(self._records)  # set up before the checkpoint was read
             self.use(module.fitted)
             self._prepare([name for name in names if name not in self._records])
+            if "train" in names:
+                self._note_training()
 
     # ---- inside
 

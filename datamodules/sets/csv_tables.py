@@ -245,7 +245,7 @@ class CSVTables(VerticalDataModule):
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
         joined, encoded, splits = self._joined, self._encoded, {}
         for name in names:
-            whole = name == "predict" and self.fitted is not None
+            whole = name == "predict"
             rows = np.arange(len(joined.ids)) if whole else self._rows[name]
             if len(rows):
                 labels = None if whole else self._labels[0][rows]
@@ -393,6 +393,4 @@ class CSVTables(VerticalDataModule):
         """The columns to read as text."""
         if self.fitted is None:
             return [*self.categorical, *(self._preprocess.texts(party) if self._preprocess else ())]
-        # all labels of one file may look like numbers, those of another not: 01 and x1
-        named = list(self._label_columns) * any(isinstance(name, str) for name in self.fitted.class_names)
-        return [*named, *(encoder.column for encoder in self._encoders.get(party, ()) if of_texts(encoder))]
+        return [*(encoder.column for encoder in self._encoders.get(party, ()) if of_texts(encoder))]

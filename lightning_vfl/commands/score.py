@@ -13,7 +13,8 @@ from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
-from lightning_vfl.export.score import check_ending, score, write_predictions
+from lightning_vfl.export.score import score
+from lightning_vfl.trained.predictions import check_ending, write_table
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningArgumentParser
@@ -102,6 +103,6 @@ def _run(given: Namespace) -> int:
         records_of=given.records_of,
         batch_size=given.batch_size,
     )
-    write_predictions(table, out)
+    write_table(table, out)
     print(f"{len(table):,} predictions: {out}")
     return 0

@@ -1,6 +1,5 @@
 """Score records with exported halves: every party's half gives embeddings, the server's half predictions."""
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,32 +151,6 @@ def joined_ids(data: Mapping[str, PartyData], about: ServerHalf, records_of: str
     else:
         needed = ((records_of,),) if records_of is not None else (tuple(tables),)
     return pd.Index(np.unique(common_ids(tables, needed)))
-
-
-def write_predictions(table: "pd.DataFrame", path: Path) -> None:
-    """Write the table; the file appears complete or not at all.
-
-    Raises:
-        ConfigurationError: for another ending than ``.csv`` and ``.parquet``.
-    """
-    check_ending(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    if path.suffix == ".csv":
-        table.to_csv(part, index=False)
-    else:
-        table.to_parquet(part, index=False)
-    part.replace(path)
-
-
-def check_ending(path: Path) -> None:
-    """Accept a ``.csv`` or ``.parquet`` file.
-
-    Raises:
-        ConfigurationError: for any other ending.
-    """
-    if path.suffix not in (".csv", ".parquet"):
-        raise ConfigurationError(f"predictions need a .csv or .parquet file; got '{path}'; change the ending")
 
 
 def _about(manifest: Manifest) -> ServerHalf:

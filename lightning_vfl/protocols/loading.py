@@ -1,13 +1,12 @@
 """Reading checkpoints: a module without running code that the checkpoint names, and what its parties have fitted."""
 
 from argparse import ArgumentError
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
 import torch
-from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_context
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
@@ -20,11 +19,25 @@ from lightning_vfl.trained.fitted import Fitted
 FITTED = "lightning_vfl_fitted"  # key in a checkpoint: what the parties have fitted
 
 
-def fitted_in(path: str, required: bool) -> Fitted | None:
+def refuse_unfitted(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of a version that did not keep what the parties had fitted.
+
+    Raises:
+        ConfigurationError: naming the way out.
+    """
+    if BOOKS in content and FITTED not in content:
+        raise ConfigurationError(
+            f"{path} was written by a version that did not keep how the training records were scaled and encoded, so "
+            "other records cannot be prepared in the same way; resume it on the training data for one more epoch (fit "
+            "--ckpt_path ... --trainer.max_epochs ...), which writes a checkpoint that keeps it"
+        )
+
+
+def fitted_in(path: Path, required: bool) -> Fitted | None:
     """What the parties of the checkpoint's model have fitted to their training records.
 
     Args:
-        path: path or address of the checkpoint.
+        path: of the checkpoint.
         required: refuse a checkpoint of a version that did not keep it.
 
     Returns:
@@ -33,14 +46,9 @@ def fitted_in(path: str, required: bool) -> Fitted | None:
     Raises:
         ConfigurationError: if it is required and was not kept.
     """
-    with get_filesystem(path).open(path, "rb") as file:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    if required and BOOKS in content and FITTED not in content:
-        raise ConfigurationError(
-            f"{path} was written by a version that did not keep how the training records were scaled and encoded, so "
-            "other records cannot be prepared in the same way; resume it on the training data for one more epoch (fit "
-            "--ckpt_path ... --trainer.max_epochs ...), which writes a checkpoint that keeps it"
-        )
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if required:
+        refuse_unfitted(path, content)
     return Fitted.of(content[FITTED]) if content.get(FITTED) else None
 
 

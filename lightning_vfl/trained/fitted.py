@@ -7,11 +7,11 @@ from hashlib import blake2b
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -20,47 +20,44 @@ class TrainedIds:
 
     Args:
         key: 32 hexadecimal digits.
-        hashes: (n,) int64, sorted.
+        hashed: (n,) int64, hashes that are known.
+        ids: further ids; they are hashed when the hashes are first used, which takes a second for a million ids.
 
     Guarantee: the same id has the same hash under a key, whether it is a number or its text. Hashes under different
         keys cannot be compared.
-    Not guaranteed: secrecy of the ids. The key is in the same checkpoint, so the owner of a checkpoint can try ids.
+    Not guaranteed: secrecy of the ids. The key is in the same checkpoint, so whoever has a checkpoint can try ids.
 
     Examples:
         >>> trained = TrainedIds.of([7, 9])
         >>> trained.among(["9", "11"]).tolist()
         [True, False]
+        >>> trained.including([11]).among(["9", "11"]).tolist()
+        [True, True]
     """
 
-    def __init__(self, key: str, hashes: Tensor) -> None:
+    def __init__(self, key: str, hashed: Tensor, ids: "Sequence[object] | NDArray[np.generic]" = ()) -> None:
         self.key = key
-        self._hashes = hashes
+        self._hashed = hashed
+        self._ids = ids
 
     @classmethod
     def of(cls, ids: "Sequence[object] | NDArray[np.generic]") -> "TrainedIds":
-        """The hashes of these ids under a new random key; they are computed when they are first used."""
-        return _Unhashed(token_hex(16), ids)
+        """The hashes of these ids under a new random key."""
+        return cls(token_hex(16), torch.empty(0, dtype=torch.int64), ids)
 
-    @property
+    @cached_property
     def hashes(self) -> Tensor:
-        """(n,) int64, sorted."""
-        return self._hashes
+        """(n,) int64, sorted, each once."""
+        both = torch.cat([self._hashed, _hashed(self.key, self._ids)])
+        return torch.from_numpy(np.unique(both.numpy()))
 
     def among(self, ids: "Sequence[object] | NDArray[np.generic]") -> Tensor:
         """(N,) bool, whether each of these ids is the id of a training record."""
         return torch.isin(_hashed(self.key, ids), self.hashes)
 
-
-class _Unhashed(TrainedIds):
-    """Ids that are hashed when they are first used: a million ids take a second."""
-
-    def __init__(self, key: str, ids: "Sequence[object] | NDArray[np.generic]") -> None:
-        super().__init__(key, torch.empty(0, dtype=torch.int64))
-        self._ids = ids
-
-    @cached_property
-    def hashes(self) -> Tensor:
-        return _hashed(self.key, self._ids).sort().values
+    def including(self, ids: "Sequence[object] | NDArray[np.generic]") -> "TrainedIds":
+        """These hashes and those of further training records, under the same key."""
+        return TrainedIds(self.key, self.hashes, ids)
 
 
 def _hashed(key: str, ids: "Sequence[object] | NDArray[np.generic]") -> Tensor:

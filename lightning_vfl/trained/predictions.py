@@ -1,6 +1,8 @@
 """Predictions as a table that a person can read: the record, the probabilities by class, and the decision."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,3 +63,29 @@ def prediction_table(
     decided = (values >= 0.5).astype(np.int64) if values.ndim == 1 else values.argmax(1)
     table["decision"] = np.array(class_names)[decided]
     return table
+
+
+def write_table(table: "pd.DataFrame", path: Path) -> None:
+    """Write a ``.csv`` or ``.parquet`` file, which appears complete or not at all.
+
+    Raises:
+        ConfigurationError: for another ending.
+    """
+    check_ending(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    if path.suffix == ".csv":
+        table.to_csv(part, index=False)
+    else:
+        table.to_parquet(part, index=False)
+    part.replace(path)
+
+
+def check_ending(path: Path) -> None:
+    """Accept a ``.csv`` or ``.parquet`` file.
+
+    Raises:
+        ConfigurationError: for any other ending.
+    """
+    if path.suffix not in (".csv", ".parquet"):
+        raise ConfigurationError(f"predictions need a .csv or .parquet file; got '{path}'; change the ending")

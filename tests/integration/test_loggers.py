@@ -126,6 +126,9 @@ def test_wandb_logger_offline(tmp_path, wandb_offline):
     assert config["model"]["init_args"]["aggregator"]["class_path"] == "lightning_vfl.aggregators.Mean"
     assert [fault.split("(")[0] for fault in config["faults"]] == ["Stragglers"]
     history.finish()
+    (record,) = tmp_path.rglob("record-fit.json")
+    assert record.parent == tmp_path / "vfl" / history.id  # of this run alone
+    assert (record.parent / "config.yaml").is_file()
     records = wandb_records(tmp_path)
     axes = {record.metric.name: record.metric.step_metric for record in records if record.HasField("metric")}
     assert axes["val/accuracy"] == axes["train/loss"] == "clock/virtual_seconds"

@@ -251,6 +251,32 @@ def test_records_that_were_trained_on_are_counted(trained, tmp_path):
         trainer(tmp_path).test(loaded(folder), datamodule=tables(tmp_path, new_records=True), verbose=False)
 
 
+def test_records_of_a_further_training_are_counted_too(trained, tmp_path):
+    """A model that is trained further on other tables keeps its scaling, and the ids of both trainings."""
+    folder, _ = trained
+    write_tables(tmp_path / "more", NEW, seed=1)
+    module, more = loaded(folder), tables(tmp_path / "more")
+    first, fit = module.fitted, trainer(tmp_path, max_epochs=1)
+    fit.fit(module, datamodule=more)
+    fit.save_checkpoint(tmp_path / "m.ckpt")
+    kept = loaded(tmp_path).fitted
+    assert kept.prepares_as(first)
+    again = tables(folder)
+    again.setup("fit")
+    for data in (again, more):
+        assert kept.trained.among(data.records("train").ids).all()
+        assert not kept.trained.among(data.records("val").ids).any()
+
+
+def test_all_records_are_predicted_before_and_after_a_setup_for_training(tmp_path):
+    write_tables(tmp_path, NEW)
+    for stages in (["predict"], ["fit", "predict"]):
+        data = tables(tmp_path)
+        for stage in stages:
+            data.setup(stage)
+        assert data.records("predict").ids.tolist() == NEW
+
+
 def test_the_test_records_of_the_training_tables_are_still_those(trained, tmp_path):
     folder, _ = trained
     data = tables(folder)
@@ -356,8 +382,8 @@ def test_a_checkpoint_without_it_is_refused_with_the_way_out(trained, tmp_path):
     del content["lightning_vfl_fitted"]
     torch.save(content, tmp_path / "old.ckpt")
     with pytest.raises(ConfigurationError, match="resume it on the training data for one more epoch"):
-        fitted_in(str(tmp_path / "old.ckpt"), required=True)
-    assert fitted_in(str(tmp_path / "old.ckpt"), required=False) is None
+        fitted_in(tmp_path / "old.ckpt", required=True)
+    assert fitted_in(tmp_path / "old.ckpt", required=False) is None
 
 
 def test_hashes_of_ids_differ_between_keys_and_not_between_numbers_and_their_texts():

@@ -86,7 +86,7 @@ FILES = {
 # a second each, of a protocol and a kind of data that another of these recipes has
 LONG = {"data/mnist", "data/fashion_mnist_quadrants", "data/cifar10", "data/model_net"}
 
-# the laws of data sets are tested on every one of them; here it is their recipes
+# every data set is tested for itself; here its recipe is, half of them in the slow tests
 OTHER_DATA = set(list(PLAIN)[1::2])
 
 
