@@ -4,14 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lightning_vfl.errors import ConfigurationError
 
 from .grouped_tables import refuse_shared_ids
 from .party_tables import common_ids, kind_of, listed, read_table
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -77,7 +76,7 @@ def joined_ids(
         needed = groups
     else:
         needed = ((label_party,),) if label_party in tables else (tuple(tables),)
-    ids = np.unique(common_ids(tables, needed))
+    ids = common_ids(tables, needed)
     both = {party: int(table.index.isin(ids).sum()) for party, table in tables.items()}
     counts = [f"'{party}' holds {n} of them, {len(tables[party]) - n} more are left out" for party, n in both.items()]
     return ids, f"{len(ids)} joined records; {', '.join(counts)}"

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,17 +43,11 @@ def read_table(
             refuse_large_table(path)
             table = pd.read_parquet(path)
         else:
-            with warnings.catch_warnings(), unpacked(path) as content:
-                # pandas only warns of rows longer than the header, and drops their surplus
-                warnings.simplefilter("error", pd.errors.ParserWarning)
-                table = pd.read_csv(
-                    content,
-                    sep=separator,
-                    index_col=False,
-                    skipinitialspace=True,
-                    low_memory=False,
-                    dtype=str if text is None else dict.fromkeys((*text, id_column), str),
-                )
+            types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
+            try:
+                table = _read_csv(path, separator, types, in_parts=True)
+            except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
+                table = _read_csv(path, separator, types, in_parts=False)
     except ConfigurationError:
         raise
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
@@ -84,6 +78,19 @@ def read_table(
     return table.set_axis(pd.Index(ids))
 
 
+def _read_csv(path: Path, separator: str, types: Any, in_parts: bool) -> "pd.DataFrame":
+    """The table of a CSV file; in parts it takes less memory."""
+    import pandas as pd
+
+    with warnings.catch_warnings(), unpacked(path) as content:
+        # pandas only warns of rows longer than the header, and drops their surplus
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        warnings.simplefilter("error", pd.errors.DtypeWarning)
+        return pd.read_csv(
+            content, sep=separator, index_col=False, skipinitialspace=True, low_memory=in_parts, dtype=types
+        )
+
+
 def canonical_ids(ids: "pd.Series[Any]") -> "pd.Series[Any]":
     """Texts of ids as numbers if each of them is a number as it is usually written, else unchanged.
 
@@ -112,7 +119,10 @@ def common_ids(tables: "Mapping[str, pd.DataFrame]", needed: Iterable[tuple[str,
     Raises:
         ConfigurationError: if there are none.
     """
-    ids = reduce(np.intersect1d, [np.concatenate([plain_ids(tables[p].index) for p in group]) for group in needed])
+    held = [[plain_ids(tables[party].index) for party in group] for group in needed]
+    # the ids of a table are unique; numpy takes several times as long if it has to find that out
+    unique = [own[0] if len(own) == 1 else np.unique(np.concatenate(own)) for own in held]
+    ids = reduce(partial(np.intersect1d, assume_unique=True), unique)
     if not len(ids):
         samples = ", ".join(f"{party} {table.index[0]}" for party, table in tables.items())
         raise ConfigurationError(

@@ -40,7 +40,7 @@ class _Joined:
     """The records of all parties: N sorted ids, the tables of the parties, labels and split column as in the file."""
 
     ids: "NDArray[np.generic]"
-    tables: "Mapping[str, pd.DataFrame]"
+    tables: "dict[str, pd.DataFrame]"
     groups: tuple[tuple[str, ...], ...]
     labels: "pd.DataFrame | None"
     split: "pd.Series[Any] | None"
@@ -262,7 +262,8 @@ class CSVTables(VerticalDataModule):
         tables = align_columns(tables, groups)
         ids, told = joined_ids(tables, groups, self.overlap == "inner", self.label_party)
         rank_zero_info(f"{type(self).__name__}: {told}")
-        tables = {party: table[table.index.isin(ids)].sort_index() for party, table in tables.items()}
+        for party in list(tables):  # one after the other: the memory of the table in the file's order is free again
+            tables[party] = tables[party][tables[party].index.isin(ids)].sort_index()
         own = tables.get(self.label_party)
         named = [name for name in self._label_columns if own is not None and name in own]
         labels = None if own is None or len(named) < len(self._label_columns) else own[named]
@@ -357,22 +358,22 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(f"no party has a column besides '{self.id_column}' and the labels; add features")
         uses = Counter(encoder.column for own in self._encoders.values() for encoder in own)
         names: list[str] = []
-        blocks, held, views = [], [], {}
+        held, views = [], {}
+        records, width = len(joined.ids), sum(len(encoder.names) for own in encoders.values() for encoder in own)
+        features = np.zeros((records, width))  # scaled before it is float32: timestamps need the precision
         for party, own in encoders.items():
             table = joined.tables[party]
-            block = encode_table(table, own, party)
-            holds = np.isin(joined.ids, plain_ids(table.index))
-            padded = np.zeros((len(joined.ids), block.shape[1]))
-            padded[holds] = block
-            blocks.append(padded)
+            holds = np.ones(records, bool) if len(table) == records else np.isin(joined.ids, plain_ids(table.index))
+            views[party] = sum(len(encoder.names) for encoder in own)
+            features[holds, len(names) : len(names) + views[party]] = encode_table(table, own, party)
+            joined.tables[party] = table[[]]  # the memory of its columns is free again
             held.append(holds)
-            views[party] = block.shape[1]
             names += [
                 f"{party}.{name}" if uses[encoder.column] > 1 else name for encoder in own for name in encoder.names
             ]
         number = {party: m for m, party in enumerate(views)}
         return _Encoded(
-            torch.from_numpy(np.hstack(blocks)).double(),  # scaled before it is float32: timestamps need the precision
+            torch.from_numpy(features),
             torch.from_numpy(np.stack(held, axis=1)) if self.overlap == "keep" or self.groups else None,
             Layout((len(names),), tuple(names), tuple(views.values()), tuple(views)),
             tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),

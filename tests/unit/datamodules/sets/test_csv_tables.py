@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, CSVTables, NamedColumns, Standardise, Unchanged
+from lightning_vfl.datamodules.records.party_tables import read_table
 from lightning_vfl.errors import ConfigurationError
 
 from ..miniature import write_csv
@@ -376,6 +377,16 @@ def test_relative_names_start_from_data_dir(tmp_path, files):
     names = {party: path.name for party, path in files.items()}
     there, here = open_tables(names, data_dir=tmp_path), open_tables(files)
     pd.testing.assert_frame_equal(joined(there), joined(here))
+
+
+def test_a_text_far_down_in_a_column_leaves_the_texts_above_as_they_are(tmp_path):
+    """pandas reads long files in parts, and would guess that the codes of the first part are numbers."""
+    records = 60_000
+    codes = [*(f"0{i % 3}" for i in range(records - 1)), "x"]
+    columns = {"id": range(records), "y": [0, 1] * (records // 2), "code": codes} | {f"c{i}": codes for i in range(9)}
+    pd.DataFrame(columns).to_csv(tmp_path / "a.csv", index=False)
+    table = read_table(tmp_path / "a.csv", "bank", "id", ",")
+    assert table["code"].tolist() == codes
 
 
 def test_digits_beyond_float32_survive_until_the_scaling(tmp_path):
