@@ -13,7 +13,8 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds.exchange import ExpandedRecords, open_round, set_up
+from lightning_vfl.rounds.ends import open_round
+from lightning_vfl.rounds.exchange import ExpandedRecords, set_up
 from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Leg, LinearForms, PartyView
 

@@ -62,8 +62,10 @@ class LayerOpening(Opening):
             if layer.recovery is not None:
                 yield from self._share_secrets(layer.recovery.needed(view.roster.parties), memory, view)
         memory.ids.clear()
-        if view.roster.active is not None and view.roster.active in view.parties:
+        if view.roster.active in view.parties:
             yield self._selection(view.roster.active, memory, view)
+        elif view.roster.active is not None:
+            yield Message(IDS, "peers", (), (), round=view.names)
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
         check_opening(message, self._lengths(view), IDS, view)
@@ -78,6 +80,8 @@ class LayerOpening(Opening):
                 file_once(memory.vault.publics, sender, content_of(piece), ROUND_KEYS)
             return memory
         number = view.names.round if message.kind == IDS else memory.period
+        receivers = range(view.roster.parties) if message.receivers is None else message.receivers
+        place = {party: i for i, party in enumerate(receivers)}
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             sealed = piece.numpy()
             for party in view.parties:
@@ -85,9 +89,9 @@ class LayerOpening(Opening):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
                 if message.kind == IDS:
-                    memory.ids[party] = unsealed(seal, sealed[party].tobytes(), number, sender, IDS)
+                    memory.ids[party] = unsealed(seal, sealed[place[party]].tobytes(), number, sender, IDS)
                 else:
-                    memory.vault.keep(party, sender, _opened_shares(seal, sealed[party], sender, memory))
+                    memory.vault.keep(party, sender, _opened_shares(seal, sealed[place[party]], sender, memory))
         return memory
 
     def _lengths(self, view: PartyView) -> dict[str, int]:
