@@ -15,6 +15,7 @@ from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records, refuse_unaccounted
 from lightning_vfl.protocols.logs import log_standing
+from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
@@ -78,6 +79,7 @@ class EvaluatedModule(LightningModule, ABC):
     protected_evaluation: bool
     val: Scores
     test: Scores
+    place: Place | None = None  # None: everybody is hosted in this process
 
     @abstractmethod
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
@@ -124,18 +126,28 @@ class EvaluatedModule(LightningModule, ABC):
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        return self.val.log(self, self.output(batch, self.next_round()), batch)
+        return self._scored(self.val, self.output(batch, self.next_round()), batch)
 
     def test_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        return self.test.log(self, self.output(batch, self.next_round()), batch)
+        return self._scored(self.test, self.output(batch, self.next_round()), batch)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
         """Predictions of a batch, with the positions of its records."""
         refuse_other_batches(batch)
-        values = self.objective.predict(self.output(batch, self.next_round())).float()
-        return Predictions(batch.record_ids, values)
+        output = self.output(batch, self.next_round())
+        if not self.scores_here:
+            return Predictions(batch.record_ids[:0], output)
+        return Predictions(batch.record_ids, self.objective.predict(output).float())
+
+    @property
+    def scores_here(self) -> bool:
+        """Whether this process has the server's outputs; a party of a federation has not."""
+        return self.place is None or self.place.seat.party is None
+
+    def _scored(self, scores: Scores, output: Tensor, batch: VerticalBatch) -> Tensor:
+        return scores.log(self, output, batch) if self.scores_here else output
 
     def on_validation_epoch_end(self) -> None:
         """Log the progress of the training beside the validation's values."""
