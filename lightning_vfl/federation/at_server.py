@@ -11,13 +11,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
+from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import merged, read, written
-from lightning_vfl.federation.turns import FIT, at_of, names_of, turns_of
+from lightning_vfl.federation.turns import at_of, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
-from lightning_vfl.protocols.accounts.charging import charge_round
-from lightning_vfl.protocols.checks import labels_of
-from lightning_vfl.protocols.place import Place
+from lightning_vfl.protocols.place import Place, needed
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.ends import finish, server_end
@@ -69,8 +68,7 @@ class AtServer(Place):
         self.record = record
         everybody = torch.ones(hub.parties, dtype=torch.bool)
         self.called = everybody  # in the next round
-        self.renew = True  # whether the next round renews keys
-        self._keyed: dict[str, tuple[int, Tensor]] = {}  # by stage: the last round with keys, and who has them
+        self._keyed: dict[str, tuple[int, ...]] = {}  # by stage: the parties that have the keys of its rounds
         self._counts: dict[str, int] = {}
         self._last: At | None = None
 
@@ -110,6 +108,7 @@ class AtServer(Place):
 
     def _await_parties(self, module: "SplitVFL", at: At) -> None:
         """Wait until a round is possible, if too many parties are away."""
+
         def possible() -> bool | None:
             for party in range(self.hub.parties):
                 waiting = self.hub.waiting(party)
@@ -121,9 +120,11 @@ class AtServer(Place):
             held = torch.ones_like(there)
             active = module.roster.active
             enough = int(there.sum()) >= module.wire.needed(module.roster.parties) and there.any()
-            return True if enough and (active is None or there[active]) and (
-                module.missing.plan(held, there) is not None
-            ) else None
+            return (
+                True
+                if enough and (active is None or there[active]) and (module.missing.plan(held, there) is not None)
+                else None
+            )
 
         began = monotonic()
         if self.hub.wait(possible, lambda: began) is None:
@@ -137,6 +138,7 @@ class AtServer(Place):
     def _admit(self, party: int) -> None:
         """Call a party in the round that begins; keys are made anew for everybody."""
         self.called = self.called | (torch.arange(self.hub.parties) == party)
+        self._keyed = {stage: tuple(m for m in held if m != party) for stage, held in self._keyed.items()}
 
     def _present(self) -> list[int]:
         return [party for party in range(self.hub.parties) if self.hub.present(party)]
@@ -159,13 +161,13 @@ class AtServer(Place):
                 if (asked := self.hub.waiting(party)) is not None and asked.say == "ready" and asked.key.at == at:
                     self.hub.post(party, asked.key, self._standing("go"))
         participants = torch.ones_like(called) if plan is not None else called
-        turn = self._relay_opening(module, at, called if plan is None else plan.roll.included, participants, plan)
+        clear = evaluation and not module.protected_evaluation
+        turn = 0 if clear else self._relay_opening(module, at, called if plan is None else plan.roll.included, participants)
         began = monotonic()
         if turn is None:  # a party was lost while keys were exchanged: nobody has used them
-            self.renew = True
             self._keyed.clear()
             return Uploads([], Roll(called, nobody, nobody, nobody), (nobody,), 0.0, None, 0)
-        legs = turns_of(module, batch, names)
+        legs = turns_of(module, batch)
         messages: list[Message] = []
         sent: list[Tensor] = []
         labels: Tensor | None = None
@@ -180,7 +182,9 @@ class AtServer(Place):
                 seconds = monotonic() - began
             sent.append(arrived)
             if number == 0:
-                included = plan.roll.included if plan is not None else module.wire.takes_part(called, arrived, module.roster)
+                included = (
+                    plan.roll.included if plan is not None else module.wire.takes_part(called, arrived, module.roster)
+                )
                 if plan is None:
                     held = torch.ones_like(called)
                     kept = policy.plan(held, included)
@@ -212,7 +216,7 @@ class AtServer(Place):
         return Uploads(messages, roll, tuple(sent), seconds, labels, turn)
 
     def _relay_opening(
-        self, module: "SplitVFL", at: At, uploading: Tensor, participants: Tensor, plan: RoundPlan | None
+        self, module: "SplitVFL", at: At, uploading: Tensor, participants: Tensor
     ) -> int | None:
         """Relay the messages between parties at the beginning of a round.
 
@@ -221,17 +225,21 @@ class AtServer(Place):
         """
         if module.aggregator.opening is None:
             return 0
-        turn = 0
+        turn, renewed, stage = 0, False, str(stage_of(module.stage))
         while True:
             key = Key(at, turn)
             first = self._first_request(key, uploading)
             if first is None:
                 return None
             if first.frame.header.get("part") != "open":
+                if renewed:
+                    self._keyed[stage] = _numbers(participants)
                 return turn
             whole = self._requests(key, participants)
             if whole is None:
                 return None
+            if any(request.frame.header.get("renew") for request in whole.values()):
+                renewed = True
             self._relay(key, whole, {})
             turn += 1
 
@@ -262,9 +270,13 @@ class AtServer(Place):
         answer = self.hub.wait(found)
         return answer if isinstance(answer, dict) else None
 
-    def _relay(self, key: Key, requests: Mapping[int, Request], more: Mapping[str, Any], only: Tensor | None = None) -> None:
+    def _relay(
+        self, key: Key, requests: Mapping[int, Request], more: Mapping[str, Any], only: Tensor | None = None
+    ) -> None:
         """Give every party what the others have sealed for it."""
-        sealed = {party: dict(zip(r.frame.header.get("sealed", ()), _sealed(r), strict=True)) for party, r in requests.items()}
+        sealed = {
+            party: dict(zip(r.frame.header.get("sealed", ()), _sealed(r), strict=True)) for party, r in requests.items()
+        }
         for receiver in requests:
             senders = [s for s in requests if receiver in sealed[s] and (only is None or only[s])]
             header = {**self._standing("go"), "relayed": senders, **more}
@@ -276,6 +288,7 @@ class AtServer(Place):
         """(M,) bool, the parties whose message of this leg has come before its gate has closed."""
         wanted, began = _numbers(asked), monotonic()
         if plan is not None or evaluation:
+
             def all_here() -> Tensor | None:
                 have = torch.zeros_like(asked)
                 for party in wanted:
@@ -287,6 +300,7 @@ class AtServer(Place):
                         "faults runs without --inject"
                     )
                 return have if int(have.sum()) + len(lost) == len(wanted) else None
+
             there = self.hub.wait(all_here)
             return asked if there is None else there
         needed = module.wire.needed(module.roster.parties)
@@ -319,8 +333,10 @@ class AtServer(Place):
         header, tensors = request.frame.header, iter(request.frame.tensors)
         message = read(dict(header["message"]), tensors, module.seed)
         if message.senders != (party,):
-            raise MalformedMessage(f"party {party} sent a message of parties {list(message.senders)}; each sends its own")
-        labels = next(tensors) if header.get("labels") else None
+            raise MalformedMessage(
+                f"party {party} sent a message of parties {list(message.senders)}; each sends its own"
+            )
+        labels = next(tensors) if header.get("labels") else None  # before what is sealed, which nobody reads here
         return message, labels
 
     def _tell_heard(self, key: Key, included: Tensor, answering: tuple[int, ...], leg: Leg) -> None:
@@ -332,21 +348,26 @@ class AtServer(Place):
             self._relay(key, requests, {"heard": heard})
             return
         parts = [read(dict(r.frame.header["message"]), iter(r.frame.tensors), 0) for r in relayed.values()]
-        letter, tensors = written(merged(parts))
+        letter, tensors, bits = written(merged(parts))
         for party in requests:
-            self.hub.post(party, key, {**self._standing("go"), "heard": heard, "message": letter}, tensors)
+            self.hub.post(party, key, {**self._standing("go"), "heard": heard, "message": letter}, tensors, bits)
 
     # ---- decoding, and the way back
 
     def _view(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, roll: Roll) -> ServerView:
         prepared, stage = module.preparation, stage_of(names.stage)
         return ServerView(
-            names, module.roster, joint_rows(batch), roll, module.embedding_widths, None, prepared.count(stage), prepared.agreed
+            names,
+            module.roster,
+            joint_rows(batch),
+            roll,
+            module.embedding_widths,
+            None,
+            prepared.count(stage),
+            prepared.agreed,
         )
 
-    def _decode(
-        self, module: "SplitVFL", view: ServerView, uploads: Uploads, policy: MissingPolicy
-    ) -> Aggregate:
+    def _decode(self, module: "SplitVFL", view: ServerView, uploads: Uploads, policy: MissingPolicy) -> Aggregate:
         with torch.no_grad():
             end = server_end(module.sides.server, policy, view, ())
             next(end)
@@ -371,7 +392,9 @@ class AtServer(Place):
         def send_back(grad: Tensor) -> None:
             answer = module.sides.server.answer(grad, aggregate, view)
             pieces = dict(zip(answer.receivers or (), answer.pieces, strict=True))
-            self._end_round(at, uploads, plan, {p: replace(answer, receivers=(p,), pieces=(x,)) for p, x in pieces.items()})
+            self._end_round(
+                at, uploads, plan, {p: replace(answer, receivers=(p,), pieces=(x,)) for p, x in pieces.items()}
+            )
 
         anchor = torch.zeros((), requires_grad=True)
         value: Tensor = _Arrived.apply(anchor, aggregate.value, send_back)  # type: ignore[no-untyped-call]  # torch's
@@ -383,8 +406,8 @@ class AtServer(Place):
         self._call_next(at, uploads.roll.included)
         for party in range(self.hub.parties):
             if party in answers:
-                letter, tensors = written(answers[party])
-                self.hub.post(party, key, {**self._standing("go"), "plan": told, "message": letter}, tensors)
+                letter, tensors, bits = written(answers[party])
+                self.hub.post(party, key, {**self._standing("go"), "plan": told, "message": letter}, tensors, bits)
         self._answer_others(at, set(answers), told)
 
     def _give_up(self, at: At, uploads: Uploads, plan: RoundPlan) -> None:
@@ -412,18 +435,24 @@ class AtServer(Place):
             waiting = self.hub.waiting(party)
             comes = waiting is not None and waiting.key.at >= at
             following[party] = self.hub.present(party) and (bool(learnt[party]) or comes)
+        fresh = following & ~self.called
         self.called = following
+        for party in _numbers(fresh):
+            self._admit(party)
 
     def _closed(self, request: Request) -> bytes:
-        from lightning_vfl.federation.frames import pack
-
         return pack(self._standing("closed"))
 
     def _standing(self, outcome: str) -> dict[str, Any]:
         last = self._last or At(0, 0, -1)
         return {
             "outcome": outcome,
-            "standing": {"at": list(last), "called": _numbers(self.called), "counts": self._counts},
+            "standing": {
+                "at": list(last),
+                "called": _numbers(self.called),
+                "counts": self._counts,
+                "keyed": self._keyed,
+            },
         }
 
     def _seen_plan(self, module: "SplitVFL", uploads: Uploads) -> RoundPlan:
@@ -431,7 +460,9 @@ class AtServer(Place):
         roll, legs = uploads.roll, module.costs.of_round(1).legs
         nobody = torch.zeros_like(roll.called)
         first = uploads.sent[0]
-        sent = tuple(uploads.sent[min(i, len(uploads.sent) - 1)] if uploads.messages else first for i in range(len(legs)))
+        sent = tuple(
+            uploads.sent[min(i, len(uploads.sent) - 1)] if uploads.messages else first for i in range(len(legs))
+        )
         skipped = not uploads.messages
         learners = nobody if skipped else roll.included
         return RoundPlan(roll, learners, sent, learners, uploads.seconds, skipped)
@@ -440,8 +471,8 @@ class AtServer(Place):
 
     def output(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
         """Run a round of evaluation."""
-        at = at_of(module, names, module.evaluated)
-        module.evaluated += 1
+        at = at_of(module, names, self.evaluated)
+        self.evaluated += 1
         self._begin(module, at)
         plan = None
         if self.injected:
@@ -461,7 +492,8 @@ class AtServer(Place):
             arrived = dict(zip(message.senders, message.pieces, strict=True))
             rows = len(batch.record_ids)
             h = tuple(
-                arrived[m] if m in arrived else torch.zeros(rows, width) for m, width in enumerate(module.embedding_widths)
+                arrived[m] if m in arrived else torch.zeros(rows, width)
+                for m, width in enumerate(module.embedding_widths)
             )
             output = module.head(module.aggregator.plain(h, uploads.roll, None))
         done = RoundPlan(uploads.roll, uploads.roll.included, uploads.sent, uploads.roll.included, 0.0, False)
@@ -471,11 +503,12 @@ class AtServer(Place):
         self._answer_others(at, set(_numbers(uploads.roll.included)), _told(done))
         return output
 
-    def share_metrics(self, module: "SplitVFL") -> None:
+    def share_metrics(self, module: "SplitVFL", split: str) -> None:
         """Tell the parties the metrics of an evaluation."""
-        metrics = {name: float(value) for name, value in module.trainer.callback_metrics.items()}
-        at = at_of(module, RoundNames(module.seed, module.stage, 0), module.evaluated)
-        module.evaluated = 0
+        found = module.trainer.callback_metrics
+        metrics = {name: float(value) for name, value in found.items() if name.startswith(f"{split}/")}
+        at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated)
+        self.evaluated = 0
         self._last = at
         for party in range(self.hub.parties):
             if self.hub.present(party):
@@ -487,8 +520,7 @@ class AtServer(Place):
         self, module: "SplitVFL", source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Any]:
         """Settle the proposals, and relay what the parties share before the first round."""
-        setup = module.aggregator.setup
-        assert setup is not None
+        setup = needed(module.aggregator.setup)
         everybody = torch.ones(self.hub.parties, dtype=torch.bool)
         at, turn = at_of(module, names, -1), 0
         self._last = at
@@ -542,6 +574,3 @@ def _told(plan: RoundPlan) -> dict[str, Any]:
         "seconds": plan.seconds,
         "skipped": plan.skipped,
     }
-
-
-__all__ = ["FIT", "AtServer", "Gate", "Stage", "charge_round", "labels_of", "names_of"]

@@ -4,7 +4,7 @@ Every request of a party has a key: where it stands in the training, and which t
 calls ``call`` in a thread for each request; the thread of the server's trainer reads requests and posts answers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
 from time import monotonic
@@ -84,6 +84,7 @@ class Hub:
     def __init__(self, parties: int, limit: int | None = None) -> None:
         self.parties = parties
         self.limit = limit
+        self.greet: Callable[[Request], Mapping[str, Any] | None] | None = None  # answers who joins
         self.changed = Condition()
         self._desks = [_Desk() for _ in range(parties)]
         self._closed: At | None = None  # rounds before this one, and turns of it that nobody answers any more
@@ -104,6 +105,11 @@ class Hub:
         at, call = At(*map(int, header["at"])), int(header["call"])
         request = Request(party, call, Key(at, int(header["turn"])), str(header["say"]), frame, monotonic())
         desk = self._desks[party]
+        met = None if self.greet is None else self.greet(request)
+        if met is not None:
+            if request.say == "hello":  # the process is a new one, and counts its calls from here
+                desk.last, desk.waiting, desk.posted = (call, pack(met)), None, {}
+            return pack(met)
         with self.changed:
             self.bytes_in += len(content)
             if call == desk.last[0]:
@@ -169,10 +175,18 @@ class Hub:
         """Whether a connection of this party is open."""
         return self._desks[party].lines > 0
 
-    def post(self, party: int, key: Key, header: Mapping[str, Any], tensors: "list[Tensor] | tuple[()]" = ()) -> None:
+    def post(
+        self,
+        party: int,
+        key: Key,
+        header: Mapping[str, Any],
+        tensors: Sequence[Tensor] = (),
+        bits: Sequence[int | None] | None = None,
+    ) -> None:
         """Answer the request of a party at this turn, which may not have come yet."""
+        content = pack(header, tensors, bits)
         with self.changed:
-            self._desks[party].posted = {key: pack(header, tensors)}  # older answers are of no use
+            self._desks[party].posted = {key: content}  # older answers are of no use
             self.changed.notify_all()
 
     def close(self, before: At, answer: Callable[[Request], bytes]) -> None:

@@ -1,8 +1,8 @@
 """Messages as headers and tensors; pieces from party to party are sealed, so that the server can only relay them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,18 +18,39 @@ from lightning_vfl.wire import Message
 Letter = dict[str, Any]
 
 
-def written(message: Message) -> tuple[Letter, list[Tensor]]:
-    """The header of a message, and its tensors in order."""
+class Written(NamedTuple):
+    """A message as header and tensors, with the size of a number of each tensor on the wire (None: as in memory)."""
+
+    letter: Letter
+    tensors: list[Tensor]
+    bits: list[int | None]
+
+
+def written(message: Message, bits: Mapping[str, int] | None = None) -> Written:
+    """The form of a message that travels.
+
+    Args:
+        message: any.
+        bits: by kind, the size of an integer on the wire, as the legs say it; None: as in memory.
+    """
     letter: Letter = {"kind": message.kind, "to": message.to, "senders": list(message.senders)}
     letter["pieces"] = len(message.pieces)
     letter["receivers"] = None if message.receivers is None else list(message.receivers)
     letter["round"] = None if message.round is None else [str(message.round.stage), message.round.round]
     letter["relayed"] = message.relayed
     tensors = [piece.detach() for piece in message.pieces]
+    size = (bits or {}).get(message.kind)
+    sizes = [_size(piece, size) for piece in tensors]
     if message.alongside is not None:
-        letter["alongside"], more = written(message.alongside)
-        tensors += more
-    return letter, tensors
+        more = written(message.alongside, bits)
+        letter["alongside"] = more.letter
+        tensors, sizes = tensors + more.tensors, sizes + more.bits
+    return Written(letter, tensors, sizes)
+
+
+def _size(piece: Tensor, bits: int | None) -> int | None:
+    whole = piece.element_size() * 8
+    return None if bits is None or piece.is_floating_point() or bits >= whole else bits
 
 
 def read(letter: Letter, tensors: Iterator[Tensor], seed: int) -> Message:
@@ -97,6 +118,7 @@ class Seals:
         self.session = session
         self.pair = KeyPair()
         self.publics: dict[int, bytes] = {}
+        self.fetch: Callable[[], Mapping[int, bytes]] | None = None  # asks for the others' public keys
         self._out: dict[int, tuple[Sealed, int]] = {}
         self._in: dict[int, tuple[Sealed, int]] = {}
 
@@ -116,15 +138,16 @@ class Seals:
             self._out[other] = Sealed(keys.key(other, "letters", self.party)), 0
             self._in[other] = Sealed(keys.key(other, "letters", other)), -1
 
-    def seal(self, message: Message, parties: int, receivers: Iterable[int]) -> dict[int, Tensor]:
+    def seal(
+        self, message: Message, parties: int, receivers: Iterable[int], bits: Mapping[str, int] | None = None
+    ) -> dict[int, Tensor]:
         """For each receiver the sealed part of this party's message, (n,) uint8."""
         sealed = {}
         for receiver in receivers:
             if receiver == self.party:
                 continue
             channel, number = self._channel(self._out, receiver)
-            letter, tensors = written(for_receiver(message, receiver, parties))
-            content = channel.seal(pack(letter, tensors), number)
+            content = channel.seal(pack(*written(for_receiver(message, receiver, parties), bits)), number)
             self._out[receiver] = channel, number + 1
             sealed[receiver] = torch.from_numpy(np.frombuffer(content, np.uint8).copy())
         return sealed
@@ -139,7 +162,9 @@ class Seals:
         channel, last = self._channel(self._in, sender)
         number = int.from_bytes(content[:NONCE], "big")
         if number <= last:
-            raise MalformedMessage(f"a sealed message of party {sender} has come twice; the server must relay each once")
+            raise MalformedMessage(
+                f"a sealed message of party {sender} has come twice; the server must relay each once"
+            )
         try:
             frame = unpack(channel.open(content, number))
         except ValueError as error:
@@ -154,6 +179,8 @@ class Seals:
         return message
 
     def _channel(self, channels: dict[int, tuple[Sealed, int]], other: int) -> tuple[Sealed, int]:
+        if other not in channels and self.fetch is not None:
+            self.learn(self.fetch())
         if other not in channels:
             raise MalformedMessage(f"the public key of party {other} has not come; it has not joined the federation")
         return channels[other]

@@ -151,21 +151,32 @@ class EvaluatedModule(LightningModule, ABC):
 
     def on_validation_epoch_end(self) -> None:
         """Log the progress of the training beside the validation's values."""
+        self._share_metrics("val", at_parties=True)
         if self.stage == Stage.VALIDATION:
             log_standing(self)
 
     def on_validation_end(self) -> None:
         """Free the memory of the shares; a fit keeps them for its next validation."""
+        self._share_metrics("val", at_parties=False)
         if self.trainer.state.fn == TrainerFn.VALIDATING:
             self.forget(Stage.VALIDATION)
 
+    def on_test_epoch_end(self) -> None:
+        """In a party's process, log the metrics that the server has found."""
+        self._share_metrics("test", at_parties=True)
+
     def on_test_end(self) -> None:
         """Free the memory of the shares."""
+        self._share_metrics("test", at_parties=False)
         self.forget(Stage.TEST)
 
     def on_predict_end(self) -> None:
         """Free the memory of the shares."""
         self.forget(Stage.PREDICT)
+
+    def _share_metrics(self, split: str, at_parties: bool) -> None:
+        if self.place is not None and self.scores_here != at_parties:
+            self.place.share_metrics(self, split)
 
     def _set_up(self, stage: Stage, loaders: Any) -> None:
         """Let the parties set up the records of a stage, once a fit, if evaluation is protected."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch
 
@@ -38,31 +39,40 @@ class Elsewhere(nn.Module):
 
 
 class Place(ABC):
-    """The process of a federation in which a ``SplitVFL`` runs: that of one party, or the server's.
+    """The process of a federation in which a ``SplitVFL`` (``module``) runs: that of one party, or the server's.
 
     Attributes:
         seat: who is hosted here.
+        evaluated: batches of the evaluation that is going on.
     """
 
     seat: Seat
+    evaluated: int = 0
 
     @abstractmethod
-    def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
+    def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
         """This process's part of a training round."""
 
     @abstractmethod
-    def output(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
+    def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
         """This process's part of a round of evaluation: the top's output at the server, nothing at a party."""
 
     @abstractmethod
     def set_up(
-        self, module: "SplitVFL", source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
+        self, module: Any, source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Any]:
         """This process's part of the set-up of a stage: the settled values, and the memory of the hosted party."""
 
     @abstractmethod
-    def share_metrics(self, module: "SplitVFL") -> None:
+    def share_metrics(self, module: Any, split: str) -> None:
         """After an evaluation: the server tells the parties its metrics, and each party logs them."""
+
+
+def needed(setup: Setup | None) -> Setup:
+    """The set-up of an aggregator that has one."""
+    if setup is None:
+        raise RuntimeError("the aggregator has no set-up")
+    return setup
 
 
 def keep_own(module: "SplitVFL", seat: Seat) -> None:

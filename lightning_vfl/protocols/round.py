@@ -303,7 +303,9 @@ class RoundVFL(VFLModule, ABC):
             self.books.meter.add(leg, roll.called)
         self.enter_opening(joint_rows(batch).total, names, roll.called)
 
-    def party_view(self, batch: VerticalBatch, names: RoundNames, called: Tensor, parties: tuple[int, ...]) -> PartyView:
+    def party_view(
+        self, batch: VerticalBatch, names: RoundNames, called: Tensor, parties: tuple[int, ...]
+    ) -> PartyView:
         """The view of these parties in a round, before its opening."""
         return PartyView(
             names, self.roster, parties, called, joint_rows(batch), None, batch.present, self.preparation.agreed

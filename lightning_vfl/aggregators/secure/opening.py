@@ -56,7 +56,7 @@ class LayerOpening(Opening):
         if self.equivalent:
             return
         layer, period = self.layer, key_period(view.names.round, self.layer.rekey_every)
-        if (memory.stage, memory.period) != (view.names.stage, period):
+        if view.renew or (memory.stage, memory.period) != (view.names.stage, period):
             layer.exchange.begin(memory, view, period)
             yield from layer.exchange.messages(memory, view)
             if layer.recovery is not None:
@@ -117,7 +117,7 @@ class LayerOpening(Opening):
             contents, bound = vault.shares_of(party, needed, parties, seed), vault.publics[party]
             piece = np.zeros((parties, len(contents[0]) + OVERHEAD), np.uint8)
             for other in range(parties):
-                if other != party:
+                if other != party and other in memory.publics:
                     seal = self._seal(party, other, party, SHARES, memory, view)
                     piece[other] = np.frombuffer(seal.seal(contents[other], memory.period, bound), np.uint8)
             pieces.append(torch.from_numpy(piece))
@@ -137,7 +137,7 @@ class LayerOpening(Opening):
         """One end of a one-way channel between two parties; each rank has a channel of its own for its rows."""
         name = own, other, sender, purpose, view.names.stage, view.rows.start
         if name not in memory.seals:
-            refuse_lacking(memory.publics, range(view.roster.parties), KEYS)
+            refuse_lacking(memory.publics, (own, other), KEYS)
             memory.seals[name] = Sealed(memory.masks[own].keys.key(other, *name[2:]))
         return memory.seals[name]
 
