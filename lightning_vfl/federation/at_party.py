@@ -106,7 +106,7 @@ class AtParty(Place):
             None if plan is None else _parties(plan.roll.responders)[: module.wire.needed(module.roster.parties)]
         )
         view = replace(view, memory=memory, receivers=receivers, state=state)
-        contribution = self._contribution(module, batch, plan)
+        contribution = self._contribution(module, batch, plan, clear)
         if contribution is None or (plan is not None and not bool(plan.roll.included[self.party])):
             return None
         answer = self._upload(module, batch, contribution, view, key, clear)
@@ -114,13 +114,15 @@ class AtParty(Place):
             state.settle(_mask([] if answer is None else [self.party], module.roster.parties))
         return None if answer is None else (contribution, answer, view)
 
-    def _contribution(self, module: "SplitVFL", batch: VerticalBatch, plan: RoundPlan | None) -> Contribution | None:
+    def _contribution(
+        self, module: "SplitVFL", batch: VerticalBatch, plan: RoundPlan | None, clear: bool
+    ) -> Contribution | None:
         """What the party contributes; in the clear, only included parties compute, as in a simulation."""
         if module.aggregator.wire is None and plan is not None and not bool(plan.roll.included[self.party]):
             return None
         network: Any = module.bottoms.parties[self.party]
         x = batch.features[self.party]
-        if module.aggregator.form is LinearForms:
+        if module.aggregator.form is LinearForms and not clear:
             return LinearForms((network.weight,), (network.expand(x),))
         return Embeddings((network(x),))
 

@@ -21,8 +21,8 @@ from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.ends import finish, server_end
 from lightning_vfl.rounds.plan import RoundPlan, close_leg
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
-from lightning_vfl.wire import Aggregate, Gate, Leg, Message, ServerView
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch, joint_rows
+from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 if TYPE_CHECKING:
     from lightning_vfl.federation.record import Record
@@ -162,12 +162,16 @@ class AtServer(Place):
                     self.hub.post(party, asked.key, self._standing("go"))
         participants = torch.ones_like(called) if plan is not None else called
         clear = evaluation and not module.protected_evaluation
-        turn = 0 if clear else self._relay_opening(module, at, called if plan is None else plan.roll.included, participants)
+        turn = (
+            0
+            if clear
+            else self._relay_opening(module, at, called if plan is None else plan.roll.included, participants)
+        )
         began = monotonic()
         if turn is None:  # a party was lost while keys were exchanged: nobody has used them
             self._keyed.clear()
             return Uploads([], Roll(called, nobody, nobody, nobody), (nobody,), 0.0, None, 0)
-        legs = turns_of(module, batch)
+        legs = turns_of(module, batch)[: 1 if clear else None]
         messages: list[Message] = []
         sent: list[Tensor] = []
         labels: Tensor | None = None
@@ -215,9 +219,7 @@ class AtServer(Place):
         roll = plan.roll if plan is not None else Roll(called, included, responders, filled)
         return Uploads(messages, roll, tuple(sent), seconds, labels, turn)
 
-    def _relay_opening(
-        self, module: "SplitVFL", at: At, uploading: Tensor, participants: Tensor
-    ) -> int | None:
+    def _relay_opening(self, module: "SplitVFL", at: At, uploading: Tensor, participants: Tensor) -> int | None:
         """Relay the messages between parties at the beginning of a round.
 
         Returns:

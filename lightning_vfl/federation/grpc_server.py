@@ -59,7 +59,9 @@ class Port:
             else:
                 self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise ConfigurationError(f"the server cannot listen at {address}; give it an address that is free") from error
+            raise ConfigurationError(
+                f"the server cannot listen at {address}; give it an address that is free"
+            ) from error
         self._over = Event()
         self._server.start()
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
