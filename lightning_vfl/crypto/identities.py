@@ -1,4 +1,4 @@
-"""Signatures (Ed25519, and ECDSA of certificates), and the parties' long-lived identity keys in a folder of PEM files."""
+"""Signatures (Ed25519, and ECDSA with the keys of certificates), and the parties' identity keys in a folder."""
 
 import os
 from collections.abc import Sequence
@@ -165,7 +165,7 @@ class Identities(Rebuildable):
         for party in range(parties):
             key = Ed25519PrivateKey.generate()
             private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            with open(made.path(party, "key"), "xb", opener=_private) as file:
+            with open(made.path(party, "key"), "xb", opener=private_file) as file:
                 file.write(private)
             public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             with made.path(party, "pub").open("xb") as file:
@@ -238,6 +238,6 @@ def _remedy(parties: int) -> str:
     return f"make the keys with `lightning-vfl keys FOLDER --parties {parties}` and give identities: FOLDER"
 
 
-def _private(path: str, flags: int) -> int:
+def private_file(path: str, flags: int) -> int:
     """Open a new file that only its owner can read."""
     return os.open(path, flags, 0o600)

@@ -64,8 +64,10 @@ def test_a_signature_is_of_one_statement_alone(kind, one, other):
 
 
 def test_the_signature_of_a_certificate_is_that_of_rfc_6979():
-    """Appendix A.2.5, message "sample": the public key, and two numbers of 32 bytes that the curve's library accepts."""
-    private = derive_private_key(int("C9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721", 16), SECP256R1())
+    """Appendix A.2.5: the public key; a signature is two numbers of 32 bytes each."""
+    private = derive_private_key(
+        int("C9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721", 16), SECP256R1()
+    )
     assert Signer(private).public.hex() == "0360fed4ba255a9d31c961eb74c6356d68c049b8923b61fa6ce669622e60f29fb6"
     for number in range(20):  # leading zeros of a number stay
         signature = Signer(private).sign("a", number)
