@@ -114,10 +114,14 @@ class VFLCLI(LightningCLI):
 
     def run_trainer(self) -> None:
         """Call the method of the trainer that is named like the sub-command, in a folder of its own."""
+        self.take_folder()
+        super()._run_subcommand(self.command.name)
+
+    def take_folder(self) -> None:
+        """Choose the folder of this run."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
             if isinstance(callback, RunConfig):
                 callback.take_folder(self.trainer)
-        super()._run_subcommand(self.command.name)
 
     def _loggers(self) -> list[Namespace]:
         """The loggers of the recipe that have a ``save_dir``."""
