@@ -772,7 +772,7 @@ def test_asynchronous_training_and_levels_that_overflow_are_refused(tmp_path):
 
 @pytest.mark.parametrize("settings", [{"recovery": {}}, pytest.param({"layout": "segments"}, marks=pytest.mark.slow)])
 def test_it_learns(tmp_path, settings):
-    """The other settings have the bits of a run in the clear, see above: one of them learns in every run of the tests."""
+    """Other settings have the bits of a run in the clear, see above: one of them learns in every run of the tests."""
     module = vfedsec(bottom=partial(MLP, hidden=[6], output_activation=nn.Tanh), **settings)
     t = fit(tmp_path, module, max_epochs=12)
     assert t.test(module, datamodule=data(), verbose=False)[0]["test/accuracy"] > 0.8
