@@ -52,7 +52,7 @@ def move_once() -> None:
 
 
 def read_hooks_once() -> None:
-    """Read the parameters of each hook once. Lightning reads them at every logged value: a thirtieth of a training."""
+    """Read the parameters of each hook once. Lightning reads them at every logged value: a fiftieth of a training."""
     from lightning.pytorch.utilities import signature_utils
 
     read = signature_utils.is_param_in_hook_signature
@@ -83,7 +83,7 @@ def read_no_source_of_callers() -> None:
             yield SimpleNamespace(filename=frame.f_code.co_filename)
             frame = frame.f_back
 
-    model_helpers.inspect = SimpleNamespace(**vars(inspect) | {"stack": stack})  # type: ignore[attr-defined]
+    model_helpers.inspect = SimpleNamespace(**vars(inspect) | {"stack": stack})  # type: ignore[assignment]
 
 
 def count_work_once() -> None:
