@@ -83,7 +83,7 @@ def read_no_source_of_callers() -> None:
             yield SimpleNamespace(filename=frame.f_code.co_filename)
             frame = frame.f_back
 
-    model_helpers.inspect = SimpleNamespace(**vars(inspect) | {"stack": stack})  # type: ignore[assignment]
+    model_helpers.inspect = SimpleNamespace(**vars(inspect) | {"stack": stack})  # type: ignore[assignment, attr-defined]
 
 
 def count_work_once() -> None:
