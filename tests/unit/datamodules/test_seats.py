@@ -365,7 +365,9 @@ def test_refused_orders_and_shapes(tmp_path):
             call()
         assert "\n" not in str(error.value)
     bank.align({"train": [1, 2, 3, 4]})
-    with pytest.raises(ConfigurationError, match="does not know the parties' shapes yet; call told_shapes before setup"):
+    with pytest.raises(
+        ConfigurationError, match="does not know the parties' shapes yet; call told_shapes before setup"
+    ):
         bank.setup("fit")
     with pytest.raises(ConfigurationError, match=r"party 'bank' has features of shape \(2,\), and was told \(5,\)"):
         bank.told_shapes([(5,), (1,), (1,)])
