@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 import yaml
-from jsonargparse import ActionConfigFile
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lightning_vfl.commands.command import Command
@@ -34,10 +33,8 @@ class CutCommand(Command):
     """Set up the data, and write the tables and their recipe."""
 
     def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.empty_parser()
+        parser = cli.data_parser()
         parser.description = _ABOUT
-        parser.add_argument("-c", "--config", action=ActionConfigFile, help="recipe of the data: data/digits")
-        parser.add_lightning_class_args(VerticalDataModule, "data", subclass_mode=True)
         parser.add_argument("--out", type=str, required=True, help="folder of the tables and the recipe")
         parser.add_argument("--format", type=Literal["parquet", "csv"], default="parquet", help="of the tables")
         return parser
@@ -154,6 +151,6 @@ def _notes(data: VerticalDataModule, splits: Mapping[str, Records], own_ids: boo
     if not own_ids:
         notes.append("ids are new numbers, because the data's own are not ascending numbers that occur once")
     classes = data.num_classes
-    if classes is not None and (found := len(labels.unique())) < classes:
+    if classes is not None and (found := len(np.unique(labels.numpy()))) < classes:
         notes.append(f"records of {found} of the {classes} classes are there, so the tables have {found} classes")
     return notes

@@ -150,7 +150,8 @@ def joined_ids(data: Mapping[str, PartyData], about: ServerHalf, records_of: str
         needed = add_singles(about.groups, tables)
     else:
         needed = ((records_of,),) if records_of is not None else (tuple(tables),)
-    return pd.Index(common_ids(tables, needed))
+    ids: pd.Index[Any] = pd.Index(common_ids(tables, needed))
+    return ids
 
 
 def _about(manifest: Manifest) -> ServerHalf:
