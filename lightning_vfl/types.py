@@ -93,10 +93,10 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True)
 class Seat:
-    """The part of a federation that a process has.
+    """Who is hosted in a process of a federation.
 
     Args:
-        party: the number of its party; None: the process is the server.
+        party: the number of the one party that is hosted; None: the process is the server's.
     """
 
     party: int | None
@@ -176,17 +176,6 @@ class PartyRecords(Protocol):
     def basis(self, party: int, ids: Tensor) -> Tensor:
         """(B, W_m), a hosted party's expanded features of the records at positions ``ids``."""
         ...
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Who is hosted in a process of a federation.
-
-    Args:
-        party: the number of the one party that is hosted; None: the process is the server's.
-    """
-
-    party: int | None
 
 
 class RoundNames(NamedTuple):

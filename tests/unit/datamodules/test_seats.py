@@ -217,7 +217,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def arranged(folder: Path, case: str, texts: bool, label_party: str) -> tuple[dict[str, Path], dict[str, Any]]:
     paths = write_tables(folder, texts, label_party)
-    settings = {"label_party": label_party, "label_column": "y", "batch_size": 8} | CASES[case]
+    settings: dict[str, Any] = {"label_party": label_party, "label_column": "y", "batch_size": 8} | CASES[case]
     settings.pop("drops", None)
     labels = [settings["label_column"]] if isinstance(settings["label_column"], str) else settings["label_column"]
     split = settings.get("split")
