@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.types import Seat
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
@@ -28,7 +29,10 @@ from ..records.party_tables import listed, plain_ids, read_labels, read_targets
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.steps_table import TableRow, steps_table
+from ..records.told_records import ToldRecords
 from ..split import check_shares, split_rows
+from .seated_parties import find_parties
+from .seated_tables import SeatedTables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +117,9 @@ class CSVTables(VerticalDataModule):
             columns or classes than those that the model was trained on.
     """
 
+    own_files = True
+    _files: SeatedTables | None = None
+    _told: ToldRecords | None = None  # in a process that reads one of the tables
     data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups")
 
     def __init__(
@@ -174,7 +181,7 @@ class CSVTables(VerticalDataModule):
 
     @property
     def layout(self) -> Layout:
-        return self._encoded.layout
+        return self._encoded.layout if self._files is None else self._files.layout
 
     @property
     def classes(self) -> tuple[int | str, ...]:
@@ -196,6 +203,10 @@ class CSVTables(VerticalDataModule):
     @property
     def _label_columns(self) -> tuple[str, ...]:
         return self.targets or (str(self.label_column),)
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        return find_parties(self) if self._files is None else self._files.names
 
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -248,12 +259,20 @@ class CSVTables(VerticalDataModule):
             whole = name == "predict"
             rows = np.arange(len(joined.ids)) if whole else self._rows[name]
             if len(rows):
-                labels = None if whole else self._labels[0][rows]
+                labels = None if whole or self._unlabelled else self._labels[0][rows]
                 present = None if encoded.present is None else encoded.present[rows]
                 splits[name] = Split(encoded.features[rows], labels, joined.ids[rows], present)
         return splits
 
     # ---- inside
+
+    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
+        return SeatedTables(self, seat, self.party_names if party_names is None else party_names, self.labels_at)
+
+    @property
+    def _unlabelled(self) -> bool:
+        """Whether the labels are in another process."""
+        return self._told is not None and not self._told.labels
 
     @cached_property
     def _joined(self) -> _Joined:
@@ -270,7 +289,8 @@ class CSVTables(VerticalDataModule):
         if own is not None and named:
             tables[self.label_party] = own = own.drop(columns=named)
         column = None if self.split is None else self.split.column
-        if column is None or (self.fitted is not None and (own is None or column not in own)):
+        optional = self.fitted is not None or self._unlabelled
+        if column is None or (optional and (own is None or column not in own)):
             return _Joined(ids, tables, groups, labels, None)
         if own is None or column not in own:
             there = () if own is None else map(str, own)
@@ -283,6 +303,10 @@ class CSVTables(VerticalDataModule):
     @cached_property
     def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
         """(N,) the labels of the joined records, and the classes as the file has them."""
+        if self._files is not None:
+            return self._files.labels
+        if self._told is not None and not self._told.labels:
+            return torch.empty(0), self._told.classes
         column, classification = self._joined.labels, self.task == "classification"
         if column is None:
             raise ConfigurationError(
@@ -298,6 +322,8 @@ class CSVTables(VerticalDataModule):
     @cached_property
     def _rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
         """The positions of the records of each split."""
+        if self._told is not None and (rows := self._told.rows(self._joined.ids)) is not None:
+            return rows
         every = np.arange(len(self._joined.ids))
         if self.new_records:
             if self.fitted is None:
@@ -318,6 +344,8 @@ class CSVTables(VerticalDataModule):
         if self.fitted is not None:
             own = self.fitted.own["encoders"]
             return {party: tuple(encoder_of(state) for state in states) for party, states in own.items()}
+        if self._files is not None:
+            return self._files.encoders
         joined, encoders = self._joined, {}
         with_column = {str(column) for table in joined.tables.values() for column in table}
         if unknown := [column for column in self.categorical if column not in with_column]:
@@ -384,8 +412,9 @@ class CSVTables(VerticalDataModule):
         text: dict[str, Collection[str] | None] = {party: self._texts(party) for party in self.tables}
         if self._preprocess is not None:  # all codes of one table of a group may look like numbers
             text |= dict.fromkeys((party for group in self.groups for party in group), None)
-        tables = read_tables(self.tables, self.id_column, self.separator, text)
-        if self.fitted is None:
+        tables = read_tables(self.tables, self.id_column, self.separator, text) if self.tables else {}
+        tables |= self._told.tables() if self._told is not None else {}
+        if self.fitted is None and not self._unlabelled:
             for name in self._label_columns:
                 check_label_column(tables, self.label_party, name)
         return tables

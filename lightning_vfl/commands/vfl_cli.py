@@ -89,6 +89,12 @@ class VFLCLI(LightningCLI):
         make_readable(parser)
         return parser
 
+    def data_parser(self) -> LightningArgumentParser:
+        """A parser of recipes of data alone: --config, and every setting of the data."""
+        parser = self.init_parser(description="", **_PARSER)
+        parser.add_lightning_class_args(VerticalDataModule, "data", subclass_mode=True)
+        return parser
+
     def trainer_parser(self, method: str) -> LightningArgumentParser:
         """A parser of recipes and of the arguments that a method of the trainer takes."""
         parser = self._prepare_subcommand_parser(Trainer, method, description="", add_help=False, **_PARSER)
