@@ -33,7 +33,7 @@ class ServeCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
         events = None if given.events is None else Path(given.events)
-        _serve(cli, charter, identity, injected=False, events=events)
+        _serve(cli, charter, identity, injected=False, events=events, local=False)
         return 0
 
 
@@ -53,7 +53,7 @@ class PartyCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         number = charter.number(given.name)
         identity = load(seat.key, charter.parties[number].certificate)
-        _take_part(cli, charter, identity, seat, given.name, injected=False)
+        _take_part(cli, charter, identity, seat, given.name, injected=False, local=False)
         return 0
 
 
@@ -88,12 +88,12 @@ class FederateCommand(Command):
 
         def server() -> None:
             _move(cli, folder / "server", quiet=False)
-            _serve(cli, charter, _made("server", folder), given.inject, events)
+            _serve(cli, charter, _made("server", folder), given.inject, events, local=True)
 
         def party(name: str) -> None:
             _move(cli, folder / name, quiet=True)
             seat = SeatFile(folder / "keys" / f"{name}.key", evaluate=Consent.PLAIN)
-            _take_part(cli, charter, _made(name, folder), seat, name, given.inject)
+            _take_part(cli, charter, _made(name, folder), seat, name, given.inject, local=True)
 
         processes = {"server": start(server, None)}
         for one in logs:
@@ -116,28 +116,30 @@ def _with_federation(parser: LightningArgumentParser) -> LightningArgumentParser
     return parser
 
 
-def _serve(cli: VFLCLI, charter: Charter, identity: Identity, injected: bool, events: Path | None) -> None:
+def _serve(cli: VFLCLI, charter: Charter, identity: Identity, injected: bool, events: Path | None, local: bool) -> None:
     from lightning_vfl.federation.session import Run, serve  # grpc, after the processes of federate have parted
 
     cli.build()
     cli.take_folder()
-    serve(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected)), events)
+    serve(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), events)
 
 
-def _take_part(cli: VFLCLI, charter: Charter, identity: Identity, seat: SeatFile, name: str, injected: bool) -> None:
+def _take_part(
+    cli: VFLCLI, charter: Charter, identity: Identity, seat: SeatFile, name: str, injected: bool, local: bool
+) -> None:
     from lightning_vfl.federation.session import Run, take_part
 
     cli.build()
     cli.take_folder()
-    take_part(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected)), seat, name)
+    take_part(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), seat, name)
 
 
-def _of(cli: VFLCLI, injected: bool) -> tuple[str, dict[str, str], bool, str | None]:
+def _of(cli: VFLCLI, injected: bool, local: bool) -> tuple[str, dict[str, str], bool, str | None, bool]:
     given = cli.given
     shared = {
         key: value for key, value in cli.config_dump.items() if key in ("model", "data", "trainer", "seed_everything")
     }
-    return given.do, dict(recipe_digest(shared)), injected, given.get("ckpt_path")
+    return given.do, dict(recipe_digest(shared)), injected, given.get("ckpt_path"), local
 
 
 def _made(name: str, folder: Path) -> Identity:

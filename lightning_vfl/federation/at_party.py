@@ -285,7 +285,7 @@ class AtParty(Place):
                 return nothing()
         elif self._is_called(Key(at, 0)):
             called = _mask(self.link.standing.called, module.roster.parties)
-            begun = self.link.standing.counts.get(str(names.stage), 0)
+            begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
             names = names._replace(round=begun)  # the server's number: this party may have missed some
             module.books.rounds[str(names.stage)] = begun + 1
         else:
@@ -299,11 +299,8 @@ class AtParty(Place):
         """Log the metrics that the server has found."""
         at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated)
         self.evaluated = 0
-        if not self.injected and at <= self.link.standing.at:
-            return
-        frame = self.link.ask(Key(at, 0), "metrics")
-        if frame is not None:
-            module.log_dict({name: torch.tensor(value) for name, value in frame.header["metrics"].items()})
+        self.link.ask(Key(at, 0), "metrics")  # of an evaluation that this party has missed, the answer has the latest
+        module.log_dict({name: torch.tensor(value) for name, value in self.link.metrics.items()})
 
     # ---- set-up
 

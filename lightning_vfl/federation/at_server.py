@@ -70,6 +70,7 @@ class AtServer(Place):
         self.called = everybody  # in the next round
         self._keyed: dict[str, tuple[int, ...]] = {}  # by stage: the parties that have the keys of its rounds
         self._counts: dict[str, int] = {}
+        self._metrics: Mapping[str, float] = {}
         self._last: At | None = None
 
     # ---- training
@@ -442,7 +443,8 @@ class AtServer(Place):
             self._admit(party)
 
     def _closed(self, request: Request) -> bytes:
-        return pack(self._standing("closed"))
+        more = {"metrics": self._metrics} if request.say == "metrics" else {}
+        return pack({**self._standing("closed"), **more})
 
     def _standing(self, outcome: str) -> dict[str, Any]:
         last = self._last or At(0, 0, -1)
@@ -510,10 +512,9 @@ class AtServer(Place):
         metrics = {name: float(value) for name, value in found.items() if name.startswith(f"{split}/")}
         at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated)
         self.evaluated = 0
-        self._last = at
+        self._last, self._metrics = at, metrics
         for party in range(self.hub.parties):
-            if self.hub.present(party):
-                self.hub.post(party, Key(at, 0), {**self._standing("go"), "metrics": metrics})
+            self.hub.post(party, Key(at, 0), {**self._standing("go"), "metrics": metrics})
 
     # ---- set-up
 

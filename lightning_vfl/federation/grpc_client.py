@@ -60,7 +60,7 @@ class Dialled(Transport):
             try:
                 return self._exchange(frame)
             except grpc.RpcError as error:
-                code, details = error.code(), error.details()  # type: ignore[attr-defined]  # every RpcError of a call has
+                code, details = error.code(), error.details()
                 if code not in _AGAIN:
                     raise ConfigurationError(f"the server at {self.address} refuses this party: {details}") from None
                 began = monotonic() if began is None else began

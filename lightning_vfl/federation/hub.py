@@ -84,7 +84,7 @@ class Hub:
     def __init__(self, parties: int, limit: int | None = None) -> None:
         self.parties = parties
         self.limit = limit
-        self.greet: Callable[[Request], Mapping[str, Any] | None] | None = None  # answers who joins
+        self.greet: Callable[[Request], bytes | None] | None = None  # answers who joins
         self.changed = Condition()
         self._desks = [_Desk() for _ in range(parties)]
         self._closed: At | None = None  # rounds before this one, and turns of it that nobody answers any more
@@ -108,8 +108,9 @@ class Hub:
         met = None if self.greet is None else self.greet(request)
         if met is not None:
             if request.say == "hello":  # the process is a new one, and counts its calls from here
-                desk.last, desk.waiting, desk.posted = (call, pack(met)), None, {}
-            return pack(met)
+                with self.changed:
+                    desk.last, desk.waiting, desk.posted = (call, met), None, {}
+            return met
         with self.changed:
             self.bytes_in += len(content)
             if call == desk.last[0]:

@@ -64,6 +64,7 @@ class Link:
         self.limit = limit
         self.standing = Standing()
         self.told: Mapping[str, Any] | None = None  # what has become of the round of the last request
+        self.metrics: Mapping[str, float] = {}  # the server's latest
         self._calls = 0
 
     def ask(
@@ -88,6 +89,7 @@ class Link:
             at, called = At(*standing["at"]), frozenset(standing["called"])
             self.standing = Standing(at, called, standing["counts"], standing["keyed"])
         self.told = frame.header.get("plan")
+        self.metrics = frame.header.get("metrics", self.metrics)
         match frame.header["outcome"]:
             case "go":
                 return frame

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import Request
 
 
@@ -20,6 +21,8 @@ class Reception:
         differs: from a party's number and its hello to what is wrong with it; None: nothing is.
     """
 
+    AGAIN = "the server has been started again; start this party again too, with --ckpt_path of the server's round"
+
     def __init__(
         self,
         names: tuple[str, ...],
@@ -31,15 +34,21 @@ class Reception:
         self.differs = differs
         self.publics: dict[int, list[str]] = {}  # of each party its public key and signature
         self.hellos: dict[int, Mapping[str, Any]] = {}
+        self.came_back: Callable[[int, int], None] | None = None  # party, and round of its checkpoint
         self.refused: str | None = None
         self._changed = Condition()
 
-    def answer(self, request: Request) -> Mapping[str, Any] | None:
-        """The answer to a request; None if the request is not for the reception."""
+    def answer(self, request: Request) -> bytes | None:
+        """The frame that answers a request; None if the request is not for the reception."""
         if request.say == "publics":
-            return {"outcome": "go", "publics": self._publics()}
-        if request.say != "hello":
-            return None
+            return pack({"outcome": "go", "publics": self._publics()})
+        if request.say == "hello":
+            return pack(self._welcome(request))
+        if request.party not in self.hellos:  # it has joined an earlier process of the server
+            return pack({"outcome": "over", "why": self.AGAIN})
+        return None
+
+    def _welcome(self, request: Request) -> Mapping[str, Any]:
         header = request.frame.header
         wrong = self.differs(request.party, header)
         with self._changed:
@@ -48,6 +57,8 @@ class Reception:
                 self._changed.notify_all()
                 return {"outcome": "refused", "why": wrong}
             self.publics[request.party] = [str(text) for text in header["public"]]
+            if request.party in self.hellos and self.came_back is not None:
+                self.came_back(request.party, int(header["rounds"]))
             self.hellos[request.party] = header
             self._changed.notify_all()
             while len(self.hellos) < len(self.names):

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,19 @@ class Replayed:
             raise ConfigurationError(f"{path} is no record of a federation: {error}") from error
         if not self.plans:
             raise ConfigurationError(f"{path} has no rounds")
+
+    def plan(self, number: int, legs: int) -> RoundPlan:
+        """What has become of a round, as the plan of a simulation.
+
+        Raises:
+            ConfigurationError: for a round that is not in the record.
+        """
+        if number not in self.plans:
+            raise ConfigurationError(
+                f"{self.path} has rounds 0 to {max(self.plans)}, not round {number}; use the recipe of the federation"
+            )
+        plan = self.plans[number]
+        return replace(plan, sent=plan.sent * legs)
 
     def _keep(self, round: int, lines: list[dict[str, Any]]) -> None:
         lines = sorted(lines, key=lambda row: int(row["party"]))

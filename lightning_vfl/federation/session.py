@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -11,18 +12,21 @@ import torch
 from lightning_vfl import __version__
 from lightning_vfl.crypto import verified
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
 from lightning_vfl.federation.frames import VERSION
 from lightning_vfl.federation.grpc_client import Dialled, party_credentials
 from lightning_vfl.federation.grpc_server import Port, server_credentials
-from lightning_vfl.federation.hub import Hub
+from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.recipe import first_difference
 from lightning_vfl.federation.record import Record
 from lightning_vfl.federation.refusals import refuse_unfederated
+from lightning_vfl.protocols.loading import rounds_in
+from lightning_vfl.types import Seat
 
 SIGNED = "lightning-vfl keys"  # what an identity signs: its key for sealed messages in this federation
 
@@ -41,6 +45,7 @@ class Run:
         recipe: the settings that all processes must share.
         injected: faults are played from the recipe.
         checkpoint: of this process; None: none.
+        local: all processes are on this machine, so that each may load a whole data set.
     """
 
     charter: Charter
@@ -52,6 +57,17 @@ class Run:
     recipe: Mapping[str, str] = field(repr=False)
     injected: bool = False
     checkpoint: str | None = None
+    local: bool = False
+
+    @cached_property
+    def rounds(self) -> int:
+        """Training rounds of the checkpoint; 0: there is none."""
+        return 0 if self.checkpoint is None else rounds_in(Path(self.checkpoint))
+
+    def use_fitted(self) -> None:
+        """Prepare new records as those that the model was trained on."""
+        if self.checkpoint is not None and self.model.fitted is not None:
+            self.data.use(self.model.fitted)
 
     def train(self) -> None:
         """Call the method of the trainer."""
@@ -76,11 +92,18 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
             join, and for one whose recipe differs.
     """
     charter = run.charter
-    refuse_unfederated(run.model, run.trainer, run.injected)
+    refuse_unfederated(run)
     hub = Hub(len(charter.parties))
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, party, hello))
-    hub.greet = reception.answer
+    run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
+    roll_call = RollCall(run.data, names, charter.alignment) if run.data.own_files else None
+
+    def greet(request: Request) -> bytes | None:
+        met = reception.answer(request)
+        return met if met is not None or roll_call is None else roll_call.answer(request)
+
+    hub.greet = greet
     kept = None if record is None else Record(record, names)
     who = _by_certificate(charter)
     port = Port(hub, charter.server.address, who, server_credentials(run.identity, charter))
@@ -89,6 +112,11 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         reception.await_all(charter.patience.join)
         for line in reception.remarks(run.about()["versions"]):
             told(line)
+        if kept is not None:
+            reception.came_back = kept.restored.__setitem__
+        if roll_call is not None:
+            run.use_fitted()
+            roll_call.finish()
         run.model.place = AtServer(hub, run.injected, charter.patience.reconnect, kept)
         run.train()
         hub.end({"outcome": "over", "why": f"{charter.federation} is over"})
@@ -112,7 +140,7 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
             this party.
     """
     charter = run.charter
-    refuse_unfederated(run.model, run.trainer, run.injected, seat.evaluate == Consent.PLAIN)
+    refuse_unfederated(run, seat.evaluate == Consent.PLAIN)
     party = charter.number(name)
     transport = Dialled(
         charter.server.address,
@@ -121,7 +149,9 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         expected=charter.server.name,
     )
     try:
-        hello = {**run.about(), "recipe": dict(run.recipe)}
+        names = tuple(one.name for one in charter.parties)
+        run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
+        hello = {**run.about(), "recipe": dict(run.recipe), "rounds": run.rounds}
 
         def sign(public: bytes) -> bytes:
             return run.identity.signer.sign(SIGNED, charter.digest, party, public)
@@ -138,6 +168,9 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         place = join(transport, party, charter.digest, hello, run.injected, sign, check)
         place.least_members = seat.least_members
         run.model.place = place
+        if run.data.own_files:
+            run.use_fitted()
+            align(place.link, run.data, charter.alignment)
         run.train()
     finally:
         transport.close()
@@ -167,6 +200,12 @@ def _wrong(run: Run, party: int, hello: Mapping[str, Any]) -> str | None:
             return f"party {name} has {part} {there}, the server {here}; use the same version"
     if hello.get("method") != run.method:
         return f"party {name} was started with --do {hello.get('method')}, the server with --do {run.method}"
+    rounds = hello.get("rounds")
+    if not isinstance(rounds, int) or rounds > max(run.rounds, run.model.books.rounds.get("fit", 0)):
+        return (
+            f"party {name} stands at round {rounds}, the server at {run.rounds}: start {name} from its checkpoint of "
+            f"round {run.rounds} or before"
+        )
     return first_difference(run.recipe, {str(k): str(v) for k, v in theirs.items()}, name)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -32,6 +32,14 @@ from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Leg
+
+
+class Plans(Protocol):
+    """Rounds that have happened."""
+
+    def plan(self, number: int, legs: int) -> RoundPlan:
+        """The plan of a training round with so many legs."""
+        ...
 
 
 class SplitVFL(RoundVFL):
@@ -73,6 +81,9 @@ class SplitVFL(RoundVFL):
         >>> module((torch.zeros(5, 3), torch.zeros(5, 2))).shape
         torch.Size([5])
     """
+
+    replayed: Plans | None = None
+    """What has happened in a federation, if this training repeats it."""
 
     def __init__(
         self,
@@ -217,6 +228,8 @@ class SplitVFL(RoundVFL):
 
         ``rows``: the numbers of records and of coded rows of the joint batch, if the caller has counted them.
         """
+        if self.replayed is not None:
+            return self.replayed.plan(number, len(self.costs.of_round(1).legs))
         rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
         held = self._held(batch)
         alike = held is None and not self.faults.models
