@@ -147,8 +147,8 @@ class VFLCLI(LightningCLI):
         ``VFLModule.on_load_checkpoint``.
         """
         given, name = self.given.get("ckpt_path"), self.command.name
-        fitted = name in ("validate", "test", "predict")
-        kept = ("hpc", "registry") if fitted else ("hpc", "registry", "best", "last")  # a fit resumes its own last one
+        fitted = self.given.get("do", name) in ("validate", "test", "predict")
+        kept = ("hpc", "registry") if name != "fit" else ("hpc", "registry", "best", "last")  # which the trainer finds
         if given is None or str(given).partition(":")[0] in kept:
             return
         roots = [

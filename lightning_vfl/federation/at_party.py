@@ -74,7 +74,7 @@ class AtParty(Place):
     def _is_called(self, key: Key) -> bool:
         """Whether this party takes part in the round; asks the server where that is not known."""
         standing = self.link.standing
-        if key.at <= standing.at:  # while the party was away, the others went on
+        if key.at < standing.at:  # while the party was away, the others went on
             return False
         if self.party in standing.called:
             return True

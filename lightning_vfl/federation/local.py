@@ -65,6 +65,8 @@ def start(role: Callable[[], None], log: Path | None) -> int:
         print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
     except KeyboardInterrupt:
         status = 130
+    except SystemExit as ended:  # the command has said why
+        status = ended.code if isinstance(ended.code, int) else 1
     except BaseException:
         import traceback
 
