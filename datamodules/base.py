@@ -258,11 +258,7 @@ class VerticalDataModule(BatchedDataModule, ABC):
 
     def _prepare(self, missing: Sequence[SplitName]) -> None:
         """Load these splits, and the training records if something is to be fitted; divide, check and scale."""
-        if self.fitted is not None and self.layout.size != self.fitted.size:
-            raise ConfigurationError(
-                f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
-                "records of the same form"
-            )
+        self._check_size()
         splits = self.load(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
         parts = self._cut(lambda: splits["train"].in_floats())
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
@@ -290,10 +286,16 @@ class VerticalDataModule(BatchedDataModule, ABC):
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
                 holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
-                records = VerticalRecords(
-                    features.float(), self.party_shapes, split.labels, split.ids, present[name], holders
-                )
-                self._keep(name, records)
+                about = (split.labels, split.ids, present[name], holders, split.weights)
+                self._keep(name, VerticalRecords(features.float(), self.party_shapes, *about))
+
+    def _check_size(self) -> None:
+        """Refuse records of another size than those that the model was trained on."""
+        if self.fitted is not None and self.layout.size != self.fitted.size:
+            raise ConfigurationError(
+                f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
+                "records of the same form"
+            )
 
     def _note_training(self) -> None:
         """Give the model what it is trained with; a trained model has the ids of all its trainings."""
