@@ -10,6 +10,8 @@ from weakref import finalize
 
 import numpy as np
 
+from lightning_vfl.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
@@ -47,6 +49,19 @@ def work_folder(files: Iterable[Path], work_dir: str | Path | None) -> WorkFolde
     """
     small = sum(path.stat().st_size for path in files if path.is_file()) <= _LARGE
     return None if work_dir is None and small else WorkFolder(work_dir)
+
+
+def refuse_stored(work: WorkFolder | None, partitioner: object) -> None:
+    """Refuse to divide the joined columns of tables that are prepared in a folder.
+
+    Raises:
+        ConfigurationError: naming the partitioner.
+    """
+    if work is not None:
+        raise ConfigurationError(
+            f"{type(partitioner).__name__} divides the joined columns in memory, but these tables are prepared on the "
+            "disk; leave the partitioner out, or use smaller files without work_dir"
+        )
 
 
 class MappedFile:

@@ -19,6 +19,7 @@ from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Partitioner, Views
 from ..record_splits import RecordSplit, ToDivide
 from ..records.checks import check_labels
+from ..records.code_columns import coded_columns
 from ..records.column_encoder import ColumnEncoder, Unseen
 from ..records.column_encoders import encoder_of, of_texts
 from ..records.column_tables import ColumnTable, together
@@ -28,7 +29,7 @@ from ..records.grouped_tables import add_singles, align_columns, check_names
 from ..records.joined_tables import Joined, check_label_column, join, read_tables
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
-from ..records.number_files import WorkFolder, work_folder
+from ..records.number_files import WorkFolder, refuse_stored, work_folder
 from ..records.party_tables import read_labels, read_targets, read_weights
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
@@ -72,8 +73,8 @@ class CSVTables(VerticalDataModule):
         separator: the character between the fields of a CSV file.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
-        split: a rule that divides the records: ``GivenSplit``, ``GroupedSplit``, ``TimeSplit``, ``Folds``; None: at
-            random, stratified by class.
+        split: a rule that divides the records: ``GivenSplit``, ``GroupedSplit``, ``TimeSplit``, ``StratifiedLabels``,
+            ``Folds``; None: at random, stratified by class.
         groups: tables that form a group, each group a list of names; every other table is alone, and so is the table of
             the label party. Tables of a group need the same columns, in any order: the order of the first is used.
         public_categories: declare public what is taken from the training records: categories, and with ``preprocess``
@@ -250,11 +251,7 @@ class CSVTables(VerticalDataModule):
     def _prepare(self, missing: Sequence[SplitName]) -> None:
         """Encode and scale the tables column by column, if each of them is a party; else as the base class."""
         if not isinstance(self.partitioner, Views):
-            if self._work is not None:
-                raise ConfigurationError(
-                    f"{type(self.partitioner).__name__} divides the joined columns in memory, but these tables are "
-                    "prepared on the disk; leave the partitioner out, or use smaller files without work_dir"
-                )
+            refuse_stored(self._work, self.partitioner)
             super()._prepare(missing)
             return
         self._check_size()
@@ -321,16 +318,14 @@ class CSVTables(VerticalDataModule):
         every = np.arange(len(self._joined.ids))
         if self.new_records:
             if self.fitted is None:
-                raise ConfigurationError(
-                    "new_records: true needs a trained model, because nothing can be fitted to new records; give "
-                    "--ckpt_path, or leave new_records out"
-                )
+                raise ConfigurationError("new_records: true needs a trained model; give --ckpt_path, or leave it out")
             return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
         stratify = self._labels[0].numpy() if self.num_classes is not None else None
         if self.split is None:
             return split_rows(every, self.seed, self.val_share, self.test_share, stratify)
+        flags = self._labels[0].numpy() if self.targets and self.task == "classification" else None
         shares = (self.seed, self.val_share, self.test_share)
-        return self.split.rows(ToDivide(len(every), self._joined.split, self.label_party, stratify, *shares))
+        return self.split.rows(ToDivide(len(every), self._joined.split, self.label_party, stratify, *shares, flags))
 
     @cached_property
     def _encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
@@ -396,5 +391,9 @@ class CSVTables(VerticalDataModule):
     def _texts(self, party: str) -> list[str]:
         """The columns to read as text."""
         if self.fitted is None:
-            return [*self.categorical, *(self._preprocess.texts(party) if self._preprocess else ())]
+            steps = self._preprocess
+            if steps is None:
+                return [*self.categorical]
+            others = (self.id_column, *self._label_columns)
+            return [*steps.texts(party), *coded_columns(self.tables[party], self.separator, others)]
         return [*(encoder.column for encoder in self._encoders.get(party, ()) if of_texts(encoder))]
