@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 29  # bytes of files from which on tables stay on the disk; in memory they take about three times as much
 _ROWS = 1 << 16  # rows that are turned together: 23 MB of 90 float32 columns
-_AT_MOST = 1 << 15  # records read before a file is mapped anew: a page of 4 KiB or more for each of them
+_AT_MOST = 1 << 12  # records read before a file is mapped anew
 
 
 class WorkFolder:
@@ -73,8 +73,9 @@ class MappedFile:
         shape: N and F.
         folder: the folder of the file, which must live as long.
 
-    Units: memory, the pages that were read last. The file is mapped anew after so many records, because pages that are
-        mapped count as the memory of the process, although the system may drop them.
+    Units: memory, the pages that were read last, if records are read in their order: the file is mapped anew after some
+        thousand records. Records in another order are on pages of the whole file. The system counts these pages as the
+        memory of the process as long as other processes do not need it, and drops them then.
     """
 
     def __init__(self, path: Path, dtype: "DTypeLike", shape: tuple[int, int], folder: WorkFolder) -> None:
