@@ -1,7 +1,8 @@
 """What reading tables costs: three parties' CSV files of a million records and eight columns each, until ready.
 
 The files are made up, with the ids of each in an order of its own. Every measurement is a process of its own, which
-sets up training and validation records once, in memory or on the disk; its CPU seconds and its largest memory include Python and all imports.
+sets up training and validation records once, in memory or on the disk; its CPU seconds and its largest memory include
+Python and all imports.
 
     python -m benchmarks.tables [--json FILE] [--records N] [--columns F]
 """
