@@ -104,6 +104,17 @@ class PartyRecords(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Seat:
+    """Who is hosted in a process of a federation.
+
+    Args:
+        party: the number of the one party that is hosted; None: the process is the server's.
+    """
+
+    party: int | None
+
+
 class RoundNames(NamedTuple):
     """The names of a round's random streams; a rank is never part of them."""
 

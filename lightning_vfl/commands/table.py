@@ -41,6 +41,7 @@ COMMANDS = {
     "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),
     "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training."),
     "keys": Entry("keys.KeysCommand", "Generate identity keys for the parties."),
+    "identity": Entry("identity.IdentityCommand", "Generate the key and the certificate of one host of a federation."),
     "list": Entry("recipe_list.ListCommand", "List the packaged recipes, with a line for each."),
 }
 

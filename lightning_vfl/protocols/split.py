@@ -24,6 +24,7 @@ from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.groups.sums import UpdateSums
 from lightning_vfl.protocols.groups.updates import Group, send_updates
 from lightning_vfl.protocols.loading import BOOKS
+from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import Exchange
@@ -101,6 +102,8 @@ class SplitVFL(RoundVFL):
             return
         super().configure_model()
         self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width()))
+        if self.place is not None:
+            keep_own(self, self.place.seat)
 
     # ---- before training
 
@@ -166,12 +169,11 @@ class SplitVFL(RoundVFL):
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one round."""
+        if self.place is not None:
+            return self.place.step(self, batch, names)
         rows = joint_rows(batch).total, self.coded_rows(batch)
         plan = self.plan_round(batch, names.round, rows)
-        if plan.roll.called.any():
-            self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
-        self.books.enter(plan, self.costs.of_round(*rows, self.sending_groups()))
-        charge_round(self, plan, batch)
+        self.enter_plan(plan, batch, names, rows)
         if plan.skipped:
             return Step(None)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing)
@@ -184,6 +186,16 @@ class SplitVFL(RoundVFL):
             aggregator_notes(exchange),
             before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
         )
+
+    def enter_plan(self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int]) -> None:
+        """Count the traffic and the time of a training round, and charge its records.
+
+        ``rows``: the numbers of records and of coded rows of the joint batch.
+        """
+        if plan.roll.called.any():
+            self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
+        self.books.enter(plan, self.costs.of_round(*rows, self.sending_groups()))
+        charge_round(self, plan, batch)
 
     def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
         send_updates(self, groups, records, optimizer, exchange)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -268,7 +269,9 @@ class TrainedModule(EvaluatedModule, ABC):
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
             self.preparation.start_over()
         names = RoundNames(self.seed, stage, 0)
-        for leg in self.preparation.run(aggregator, self.bottoms, source, self.roster, names, self.device, fitting):
+        by = None if self.place is None else partial(self.place.set_up, self, source, names)
+        basis, roster, device = self.costs.basis_widths(), self.roster, self.device
+        for leg in self.preparation.run(aggregator, self.bottoms, basis, source, roster, names, device, fitting, by):
             self.books.meter.add(leg)
             if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))

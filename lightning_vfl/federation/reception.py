@@ -1,0 +1,74 @@
+"""Joining: the server compares recipes and records with every party, before training and when one comes back."""
+
+from collections.abc import Mapping
+from threading import Condition
+from time import monotonic
+from typing import Any
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.hub import Request
+
+
+class Reception:
+    """Answers the first requests of parties: ``hello``, and ``publics`` for the public keys of the others.
+
+    Nobody is answered before all parties have joined once; who comes back later is answered at once.
+
+    Args:
+        names: of the parties, in order of their numbers.
+        compare: from a party's number and its hello to what is wrong with it; None: nothing is.
+        welcome: what every party is told, once all are there.
+    """
+
+    def __init__(self, names: tuple[str, ...], about: Mapping[str, Any], differs: Any) -> None:
+        self.names = names
+        self.about = about
+        self.differs = differs
+        self.publics: dict[int, str] = {}
+        self.hellos: dict[int, Mapping[str, Any]] = {}
+        self.refused: str | None = None
+        self._changed = Condition()
+
+    def answer(self, request: Request) -> Mapping[str, Any] | None:
+        """The answer to a request; None if the request is not for the reception."""
+        if request.say == "publics":
+            return {"outcome": "go", "publics": self._publics()}
+        if request.say != "hello":
+            return None
+        header = request.frame.header
+        wrong = self.differs(request.party, header)
+        with self._changed:
+            if wrong is not None:
+                self.refused = wrong
+                self._changed.notify_all()
+                return {"outcome": "refused", "why": wrong}
+            self.publics[request.party] = str(header["public"])
+            self.hellos[request.party] = header
+            self._changed.notify_all()
+            while len(self.hellos) < len(self.names):
+                self._changed.wait(timeout=1.0)
+                if self.refused is not None:
+                    return {"outcome": "refused", "why": self.refused}
+            return {"outcome": "go", "publics": self._publics(), **self.about}
+
+    def await_all(self, patience: float) -> None:
+        """Wait until all parties have joined.
+
+        Raises:
+            ConfigurationError: naming those that have not, or the party whose recipe differs.
+        """
+        end = monotonic() + patience
+        with self._changed:
+            while len(self.hellos) < len(self.names):
+                if self.refused is not None:
+                    raise ConfigurationError(self.refused)
+                if monotonic() > end:
+                    away = [name for number, name in enumerate(self.names) if number not in self.hellos]
+                    raise ConfigurationError(
+                        f"{', '.join(away)} have not joined within {patience:g} s; start lightning-vfl party there, or "
+                        "raise patience.join"
+                    )
+                self._changed.wait(timeout=1.0)
+
+    def _publics(self) -> dict[str, str]:
+        return {str(party): public for party, public in self.publics.items()}
