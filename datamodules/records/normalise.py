@@ -259,6 +259,28 @@ class _GivenColumns(Normaliser):
         return self.fit(next(iter(columns))[:0, None].expand(0, len(self.low)))
 
 
+class OwnBounds(Normaliser):
+    """``Given`` bounds of named columns in a process that knows the columns of one party alone.
+
+    Args:
+        given: bounds of the columns of all parties; those of others are not looked at.
+        party: the name of the party; a column is named ``column``, or ``party.column`` if others have such a column.
+    """
+
+    fitted: ClassVar[bool] = False
+
+    def __init__(self, given: Given, party: str) -> None:
+        self.given = given
+        self.party = party
+
+    def of_columns(self, own: Sequence[str], every: Sequence[str]) -> Normaliser:
+        pairs = _pairs(self.given.low, self.given.high)
+        return _GivenColumns([pairs.get(f"{self.party}.{name}", pairs.get(name)) for name in own])
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        raise ConfigurationError("bounds of named columns need the names of the columns; see of_columns")
+
+
 def _pairs(low: float | Mapping[str, float] | None, high: float | Mapping[str, float] | None) -> dict[str, Bounds]:
     """Column name -> bounds of the column; the name "" stands for all columns; empty if no bounds are given.
 

@@ -1,6 +1,6 @@
 """Tables of several parties, one file for each, joined on the ids of the records."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,22 +11,21 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.types import Seat
 
 from ..base import VerticalDataModule
 from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Partitioner, Views
 from ..record_splits import RecordSplit, ToDivide
 from ..records.checks import check_labels
-from ..records.code_columns import coded_columns
 from ..records.column_encoder import ColumnEncoder, Unseen
-from ..records.column_encoders import encoder_of, of_texts
-from ..records.column_tables import ColumnTable, together
+from ..records.column_encoders import encoder_of
 from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
 from ..records.fitted_tables import fit_tables
-from ..records.grouped_tables import add_singles, align_columns, check_names
-from ..records.joined_tables import Joined, check_label_column, join, read_tables
+from ..records.grouped_tables import check_names
+from ..records.joined_tables import Joined
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import WorkFolder, refuse_stored, work_folder
@@ -36,7 +35,11 @@ from ..records.records import Split, SplitName
 from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
 from ..records.steps_table import steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
+from ..records.told_records import ToldRecords
 from ..split import check_shares, split_rows
+from .joining import join_tables
+from .seated_parties import find_parties
+from .seated_tables import SeatedTables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,6 +107,9 @@ class CSVTables(VerticalDataModule):
             columns or classes than those that the model was trained on.
     """
 
+    own_files = True
+    _files: SeatedTables | None = None
+    _told: ToldRecords | None = None  # in a process that reads one of the tables
     data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups", "sample_weight")
 
     def __init__(
@@ -169,7 +175,7 @@ class CSVTables(VerticalDataModule):
 
     @property
     def layout(self) -> Layout:
-        return self._form.layout
+        return self._form.layout if self._files is None else self._files.layout
 
     @property
     def classes(self) -> tuple[int | str, ...]:
@@ -191,6 +197,10 @@ class CSVTables(VerticalDataModule):
     @property
     def _label_columns(self) -> tuple[str, ...]:
         return self.targets or (str(self.label_column),)
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        return find_parties(self) if self._files is None else self._files.names
 
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -252,6 +262,7 @@ class CSVTables(VerticalDataModule):
         """Encode and scale the tables column by column, if each of them is a party; else as the base class."""
         if not isinstance(self.partitioner, Views):
             refuse_stored(self._work, self.partitioner)
+        if self._files is not None or not isinstance(self.partitioner, Views):
             super()._prepare(missing)
             return
         self._check_size()
@@ -270,6 +281,14 @@ class CSVTables(VerticalDataModule):
 
     # ---- inside
 
+    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
+        return SeatedTables(self, seat, self.party_names if party_names is None else party_names, self.labels_at)
+
+    @property
+    def _unlabelled(self) -> bool:
+        """Whether the labels are in another process."""
+        return self._told is not None and not self._told.labels
+
     @cached_property
     def _work(self) -> WorkFolder | None:
         """The folder in which tables are prepared; None: in memory. It is removed when nothing uses it any more."""
@@ -277,29 +296,15 @@ class CSVTables(VerticalDataModule):
 
     @cached_property
     def _joined(self) -> Joined:
-        tables = self._read_all()
-        groups = add_singles(self.groups, tables)
-        align_columns(tables, groups)
-        ids, held, told = join(tables, groups, self.overlap == "inner", self.label_party)
-        rank_zero_info(f"{type(self).__name__}: {told}")
-        own = tables.get(self.label_party)
-        named = {} if own is None else {name: own.pop(name) for name in self._label_columns if name in own}
-        labels = together(named) if len(named) == len(self._label_columns) else None
-        about = []  # columns that are no features; new tables may lack them
-        by = None if self.split is None else self.split.column
-        for setting, column in (("split", by), ("sample_weight", self.sample_weight)):
-            there = column is not None and own is not None and column in own
-            if column is not None and not there and self.fitted is None:
-                raise ConfigurationError(
-                    f"{setting} names column '{column}', which party '{self.label_party}' does not have; "
-                    + nearest(column, map(str, own or ()))
-                )
-            about.append(own.pop(column) if own is not None and there else None)
-        return Joined(ids, tables, held, groups, labels, *about)
+        return join_tables(self)
 
     @cached_property
     def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
         """(N,) the labels of the joined records, and the classes as the file has them."""
+        if self._files is not None:
+            return self._files.labels
+        if self._told is not None and not self._told.labels:
+            return torch.empty(0), self._told.classes
         column, classification = self._joined.labels, self.task == "classification"
         if column is None:
             raise ConfigurationError(
@@ -315,6 +320,8 @@ class CSVTables(VerticalDataModule):
     @cached_property
     def _rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
         """The positions of the records of each split."""
+        if self._told is not None and (rows := self._told.rows(self._joined.ids)) is not None:
+            return rows
         every = np.arange(len(self._joined.ids))
         if self.new_records:
             if self.fitted is None:
@@ -333,6 +340,8 @@ class CSVTables(VerticalDataModule):
         if self.fitted is not None:
             own = self.fitted.own["encoders"]
             return {party: tuple(encoder_of(state) for state in states) for party, states in own.items()}
+        if self._files is not None:
+            return self._files.encoders
         encoders, told = fit_tables(self._joined, self._rows["train"], self._preprocess, self.categorical, self.unseen)
         if told:
             rank_zero_info(f"{type(self).__name__}: preprocessing, fitted to training records\n{steps_table(told)}")
@@ -369,31 +378,13 @@ class CSVTables(VerticalDataModule):
         splits: dict[SplitName, Split] = {}
         for name in names:
             if len(rows := self._rows_of(name)):
-                labels = None if name == "predict" else self._labels[0][rows]
+                labels = None if name == "predict" or self._unlabelled else self._labels[0][rows]
                 present = None if self._form.present is None else self._form.present[rows]
-                column = self._joined.weights if name == "train" else None
-                weights = None if column is None else torch.from_numpy(read_weights(column, self.label_party, rows))
-                splits[name] = Split(torch.empty(len(rows), 0), labels, self._joined.ids[rows], present, weights)
+                about = (labels, self._joined.ids[rows], present, self._weights(name))
+                splits[name] = Split(torch.empty(len(rows), 0), *about)
         return splits
 
-    def _read_all(self) -> dict[str, ColumnTable]:
-        """Party -> its table."""
-        text: dict[str, Collection[str] | None] = {party: self._texts(party) for party in self.tables}
-        if self._preprocess is not None:  # all codes of one table of a group may look like numbers
-            text |= dict.fromkeys((party for group in self.groups for party in group), None)
-        folder = None if self._work is None else self._work.path
-        tables = read_tables(self.tables, self.id_column, self.separator, text, folder)
-        if self.fitted is None:
-            for name in self._label_columns:
-                check_label_column(tables, self.label_party, name)
-        return tables
-
-    def _texts(self, party: str) -> list[str]:
-        """The columns to read as text."""
-        if self.fitted is None:
-            steps = self._preprocess
-            if steps is None:
-                return [*self.categorical]
-            others = (self.id_column, *self._label_columns)
-            return [*steps.texts(party), *coded_columns(self.tables[party], self.separator, others)]
-        return [*(encoder.column for encoder in self._encoders.get(party, ()) if of_texts(encoder))]
+    def _weights(self, name: SplitName) -> Tensor | None:
+        """(n,) the sample weights of the training records; None for other splits, and where the labels are not."""
+        column = None if name != "train" or self._unlabelled else self._joined.weights
+        return None if column is None else torch.from_numpy(read_weights(column, self.label_party, self._rows["train"]))

@@ -45,6 +45,7 @@ class AtParty(Place):
         self.party = party
         self.seals = seals
         self.injected = injected
+        self.least_members = 1
 
     # ---- training
 
@@ -77,7 +78,19 @@ class AtParty(Place):
             return False
         if self.party in standing.called:
             return True
-        return self.link.ask(key, "ready") is not None
+        return self.link.ask(Key(key.at, -1), "ready") is not None
+
+    def _refuse_few(self, called: Tensor) -> None:
+        """Refuse a round in which this party would be summed with fewer parties than it allows.
+
+        Raises:
+            ConfigurationError: naming both numbers.
+        """
+        if int(called.sum()) < self.least_members:
+            raise ConfigurationError(
+                f"the server calls {int(called.sum())} parties, and seat.yaml of this party has least_members: "
+                f"{self.least_members}; wait until more parties are there, or lower least_members"
+            )
 
     def _renews(self, stage: Stage, called: Tensor) -> bool:
         """Whether a party is called that has no keys of this stage."""
@@ -97,6 +110,7 @@ class AtParty(Place):
         view = module.party_view(batch, names, called, (self.party,))
         view = replace(view, present=None, renew=None if self.injected else self._renews(names.stage, called))
         clear = evaluation and not module.protected_evaluation
+        self._refuse_few(called)
         opened = (None, key) if clear else self._open(module, names, view, key)
         if opened is None:
             return None

@@ -89,7 +89,7 @@ class AtServer(Place):
             plan = self._seen_plan(module, uploads)
             module.enter_plan(plan, batch, names, rows)
             if self.record is not None:
-                self.record.add(names.round, plan, self.hub)
+                self.record.add(names.round, plan)
             if plan.skipped:
                 self._give_up(at, uploads, plan)
                 return Step(None)
@@ -156,10 +156,9 @@ class AtServer(Place):
         """Collect the messages of a round, leg by leg; relay what goes from party to party."""
         m, nobody = module.roster.parties, torch.zeros(module.roster.parties, dtype=torch.bool)
         called = plan.roll.called if plan is not None else self.called.clone()
-        if plan is None:
-            for party in called.nonzero().flatten().tolist():  # who waits to be told that the round begins
-                if (asked := self.hub.waiting(party)) is not None and asked.say == "ready" and asked.key.at == at:
-                    self.hub.post(party, asked.key, self._standing("go"))
+        if plan is None:  # for parties that do not know yet that they are called
+            for party in _numbers(called):
+                self.hub.post(party, Key(at, -1), self._standing("go"))
         participants = torch.ones_like(called) if plan is not None else called
         clear = evaluation and not module.protected_evaluation
         turn = (

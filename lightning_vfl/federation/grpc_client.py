@@ -8,10 +8,17 @@ from typing import Any
 import grpc
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.grpc_server import OPTIONS, SERVICE
+from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
 
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+
+
+def party_credentials(identity: Identity, charter: Charter) -> Any:
+    """TLS of a party, which trusts the server's pinned certificate and nothing else."""
+    return grpc.ssl_channel_credentials(charter.server.certificate.content, identity.key, identity.certificate.content)
 
 
 class Dialled(Transport):
@@ -20,7 +27,6 @@ class Dialled(Transport):
     Args:
         address: ``host:port`` of the server.
         credentials: of this party; None: without TLS.
-        metadata: sent with every call.
         reconnect: seconds for which a broken connection is tried again.
         expected: the name in the server's certificate, if it is not the host of the address.
     """
@@ -29,13 +35,11 @@ class Dialled(Transport):
         self,
         address: str,
         credentials: Any = None,
-        metadata: tuple[tuple[str, str], ...] = (),
         reconnect: float = 600.0,
         expected: str | None = None,
     ) -> None:
         self.address = address
         self.reconnect = reconnect
-        self._metadata = metadata
         options = [*OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2000)]
         if expected is not None:
             options.append(("grpc.ssl_target_name_override", expected))  # type: ignore[arg-type]  # any value is allowed
@@ -54,7 +58,7 @@ class Dialled(Transport):
         began: float | None = None
         while True:
             try:
-                return self._exchange(frame, metadata=self._metadata)
+                return self._exchange(frame)
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()  # type: ignore[attr-defined]  # every RpcError of a call has
                 if code not in _AGAIN:
@@ -75,7 +79,7 @@ class Dialled(Transport):
         """Hold a call open, so that the server notices when this process ends."""
         while self._open:
             try:
-                self._alive(b"", metadata=self._metadata, wait_for_ready=True)
+                self._alive(b"", wait_for_ready=True)
                 return
             except (grpc.RpcError, ValueError):  # ValueError: the channel was closed
                 sleep(0.2)

@@ -1,6 +1,6 @@
 """The server's port: two unary methods over gRPC, with mutual TLS."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
@@ -8,7 +8,9 @@ from typing import Any
 import grpc
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.hub import Hub
+from lightning_vfl.federation.identity import Identity
 
 SERVICE = "lightning_vfl.Federation"
 OPTIONS = (
@@ -23,14 +25,22 @@ OPTIONS = (
 """Settings of both ends: frames of any size, and pings that notice a frozen host within ten seconds."""
 
 
+def server_credentials(identity: Identity, charter: Charter) -> Any:
+    """TLS of the server, which asks every caller for one of the parties' certificates.
+
+    A pinned certificate is a trust root and could sign others: who calls is decided by ``Charter.holder``.
+    """
+    roots = b"".join(party.certificate.content for party in charter.parties)
+    return grpc.ssl_server_credentials([(identity.key, identity.certificate.content)], roots, True)
+
+
 class Port:
     """Answers the calls of parties.
 
     Args:
         hub: reads requests and holds answers.
         address: ``host:port`` to listen at; port 0 takes a free one.
-        who: from the certificate that a caller has shown (PEM; None without TLS) and the call's metadata to the number
-            of the party; None: nobody of this federation.
+        who: from the certificate that a caller has shown (PEM; None without TLS) to the number of its party.
         credentials: of the server; None: without TLS.
 
     Raises:
@@ -41,7 +51,7 @@ class Port:
         self,
         hub: Hub,
         address: str,
-        who: Callable[[bytes | None, Mapping[str, str]], int | None],
+        who: Callable[[bytes | None], int],
         credentials: Any = None,
     ) -> None:
         self.hub = hub
@@ -59,9 +69,7 @@ class Port:
             else:
                 self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise ConfigurationError(
-                f"the server cannot listen at {address}; give it an address that is free"
-            ) from error
+            raise ConfigurationError(f"the server cannot listen at {address}; use an address that is free") from error
         self._over = Event()
         self._server.start()
 
@@ -72,12 +80,11 @@ class Port:
 
     def _caller(self, context: Any) -> int:
         shown: Sequence[bytes] = context.auth_context().get("x509_pem_cert", ())
-        metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-        party = self.who(shown[0] if shown else None, metadata)
-        if party is None:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no party of this federation has this certificate")
-        number: int = party  # type: ignore[assignment]  # abort has raised
-        return number
+        try:
+            return self.who(shown[0] if shown else None)
+        except ConfigurationError as error:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise  # abort has raised already
 
     def _exchange(self, content: bytes, context: Any) -> bytes:
         party = self._caller(context)

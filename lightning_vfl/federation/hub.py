@@ -117,6 +117,8 @@ class Hub:
             if call < desk.last[0]:
                 raise ValueError(f"party {party} has sent call {call} after call {desk.last[0]}")
             desk.waiting = request
+            for key in [key for key in desk.posted if key < request.key]:  # nobody asks for older answers any more
+                del desk.posted[key]
             self.changed.notify_all()
             while True:
                 if desk.waiting is not request and (desk.waiting is None or desk.waiting.call != call):
@@ -186,7 +188,7 @@ class Hub:
         """Answer the request of a party at this turn, which may not have come yet."""
         content = pack(header, tensors, bits)
         with self.changed:
-            self._desks[party].posted = {key: content}  # older answers are of no use
+            self._desks[party].posted[key] = content
             self.changed.notify_all()
 
     def close(self, before: At, answer: Callable[[Request], bytes]) -> None:

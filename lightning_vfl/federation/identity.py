@@ -157,13 +157,14 @@ def paths(name: str, folder: str | Path) -> tuple[Path, Path]:
     return Path(folder) / f"{name}.key", Path(folder) / f"{name}.crt"
 
 
-def load(key: str | Path, certificate: str | Path) -> Identity:
-    """The identity in two files.
+def load(key: str | Path, certificate: "str | Path | Certificate") -> Identity:
+    """The identity of a key's file and a certificate, or the certificate's file.
 
     Raises:
         ConfigurationError: for files that cannot be read, other kinds of keys, and a key of another certificate.
     """
-    content, shown = _content(Path(key), "private key"), Certificate.read(Path(certificate))
+    content = _content(Path(key), "private key")
+    shown = certificate if isinstance(certificate, Certificate) else Certificate.read(Path(certificate))
     try:
         private = load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -172,7 +173,8 @@ def load(key: str | Path, certificate: str | Path) -> Identity:
         raise ConfigurationError(f"{key} has no private key (P-256, not encrypted) in PEM; {_MAKE}")
     if private.public_key() != x509.load_pem_x509_certificate(shown.content).public_key():
         raise ConfigurationError(
-            f"{key} does not belong to the certificate {certificate}; give the key that was made with it"
+            f"{key} does not belong to the certificate {shown.fingerprint[:16]}... of {', '.join(shown.names)}; give "
+            "the key that was made with it"
         )
     return Identity(shown, content, Signer(private))
 

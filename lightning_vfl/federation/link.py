@@ -11,6 +11,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.frames import Frame, pack, unpack
 from lightning_vfl.federation.hub import At, Key
 
+START = At(0, 0, -1)  # before the first round
+
 
 class Transport(ABC):
     """Carries frames between a party and the server."""
@@ -43,7 +45,7 @@ class Standing:
         keyed: by stage, the parties that have the keys of its rounds.
     """
 
-    at: At = At(0, 0, -1)
+    at: At = field(default=START)
     called: frozenset[int] = frozenset()
     counts: Mapping[str, int] = field(default_factory=dict)
     keyed: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Joining: the server compares recipes and records with every party, before training and when one comes back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Condition
 from time import monotonic
 from typing import Any
@@ -16,15 +16,20 @@ class Reception:
 
     Args:
         names: of the parties, in order of their numbers.
-        compare: from a party's number and its hello to what is wrong with it; None: nothing is.
-        welcome: what every party is told, once all are there.
+        about: what every party is told, once all are there.
+        differs: from a party's number and its hello to what is wrong with it; None: nothing is.
     """
 
-    def __init__(self, names: tuple[str, ...], about: Mapping[str, Any], differs: Any) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        about: Mapping[str, Any],
+        differs: Callable[[int, Mapping[str, Any]], str | None],
+    ) -> None:
         self.names = names
         self.about = about
         self.differs = differs
-        self.publics: dict[int, str] = {}
+        self.publics: dict[int, list[str]] = {}  # of each party its public key and signature
         self.hellos: dict[int, Mapping[str, Any]] = {}
         self.refused: str | None = None
         self._changed = Condition()
@@ -42,7 +47,7 @@ class Reception:
                 self.refused = wrong
                 self._changed.notify_all()
                 return {"outcome": "refused", "why": wrong}
-            self.publics[request.party] = str(header["public"])
+            self.publics[request.party] = [str(text) for text in header["public"]]
             self.hellos[request.party] = header
             self._changed.notify_all()
             while len(self.hellos) < len(self.names):
@@ -70,5 +75,15 @@ class Reception:
                     )
                 self._changed.wait(timeout=1.0)
 
-    def _publics(self) -> dict[str, str]:
+    def remarks(self, versions: Mapping[str, Any]) -> list[str]:
+        """Lines about differences that are allowed."""
+        own = versions["torch"]
+        others = {self.names[m]: hello["versions"].get("torch") for m, hello in self.hellos.items()}
+        return [
+            f"party {name} has torch {torch}, the server {own}: last bits may differ from a simulation"
+            for name, torch in others.items()
+            if torch != own
+        ]
+
+    def _publics(self) -> dict[str, list[str]]:
         return {str(party): public for party, public in self.publics.items()}
