@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_NEEDED: dict[str, tuple[SplitName, ...]] = {
-    "fit": ("train", "val"),
-    "validate": ("val",),
-    "test": ("test",),
-    "predict": ("predict",),
-}
-
 
 class VerticalDataModule(SeatedDataModule, ABC):
     """Records whose columns are divided between parties.
@@ -265,11 +258,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
 
     def _prepare(self, missing: Sequence[SplitName]) -> None:
         """Load these splits, and the training records if something is to be fitted; divide, check and scale."""
-        if self.fitted is not None and self.layout.size != self.fitted.size:
-            raise ConfigurationError(
-                f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
-                "records of the same form"
-            )
+        self._check_size()
         if self._files is not None:
             for name, own in self._files.prepare(missing).items():
                 self._keep(name, own)
@@ -301,10 +290,16 @@ class VerticalDataModule(SeatedDataModule, ABC):
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
                 holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
-                records = VerticalRecords(
-                    features.float(), self.party_shapes, split.labels, split.ids, present[name], holders
-                )
-                self._keep(name, records)
+                about = (split.labels, split.ids, present[name], holders, split.weights)
+                self._keep(name, VerticalRecords(features.float(), self.party_shapes, *about))
+
+    def _check_size(self) -> None:
+        """Refuse records of another size than those that the model was trained on."""
+        if self.fitted is not None and self.layout.size != self.fitted.size:
+            raise ConfigurationError(
+                f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
+                "records of the same form"
+            )
 
     def _note_training(self) -> None:
         """Give the model what it is trained with; a trained model has the ids of all its trainings."""
@@ -379,10 +374,6 @@ class VerticalDataModule(SeatedDataModule, ABC):
     def _informed(self) -> bool:
         """Whether the parts depend on the training records."""
         return self.partitioner.informed_by(self._load_training) is not self.partitioner
-
-    def _missing(self, stage: str) -> list[SplitName]:
-        """The splits that the stage needs and that are not set up yet."""
-        return [name for name in _NEEDED.get(stage, ("train", "val", "test")) if name not in self._records]
 
     def _keep(self, name: SplitName, records: Records) -> None:
         """Store the records of the split, without those that the partitioner leaves out."""

@@ -59,8 +59,9 @@ class VerticalBatch(NamedTuple):
     """One mini-batch of records, split by columns. A NamedTuple, because Lightning refuses frozen dataclasses.
 
     Shapes: features[m] (B, *S_m); labels (B,) or (B, C); record_ids (B,) int64; present (B, M) bool, which party holds
-    which record. If every participant has its own records, record_ids is (B, M + 1): column m has the records of party
-    m, the last column has those of the participants that join embeddings; labels and present are then None.
+    which record; weights (B,), with mean 1 over all training records, None: all weigh the same. If every participant
+    has its own records, record_ids is (B, M + 1): column m has the records of party m, the last column has those of the
+    participants that join embeddings; labels, present and weights are then None.
     Record ids are POSITIONS in the stage's records; the user's own ids stay in the datamodule.
     """
 
@@ -70,6 +71,7 @@ class VerticalBatch(NamedTuple):
     present: Tensor | None = None
     event: Event | None = None
     joint: Joint | None = None
+    weights: Tensor | None = None
 
 
 class RecordSource(Protocol):

@@ -29,6 +29,8 @@ class SeatedRecords(Records):
         shapes: per-record shape of each party.
         labels: (N,) or None; poisoned if they are in another process, see ``poisoned``.
         ids: (N,) the user's own record ids.
+        weights: (N,) float32, the weights in the training loss; None: all weigh the same, or the labels are in another
+            process.
 
     Guarantee: the party's features are a contiguous tensor of their own. Foreign features take no memory: all their
         values are one NaN, so they cannot be written to.
@@ -42,8 +44,9 @@ class SeatedRecords(Records):
         shapes: Sequence[tuple[int, ...]],
         labels: Tensor | None,
         ids: "NDArray[np.generic]",
+        weights: Tensor | None = None,
     ) -> None:
-        super().__init__(shapes, labels, ids)
+        super().__init__(shapes, labels, ids, weights=weights)
         self.own = own
         self.place = place
         self.seat = seat
@@ -70,7 +73,7 @@ class SeatedRecords(Records):
         if isinstance(own, VerticalRecords):  # a copy, so that the memory of the others is free again
             alone = own.features_of(place, torch.arange(len(own))).flatten(1)
             own, place = VerticalRecords(alone, (records.shapes[place],), None, records.ids), 0
-        return cls(own, place, seat, records.shapes, labels, records.ids)
+        return cls(own, place, seat, records.shapes, labels, records.ids, records.weights if has_labels else None)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.features_of(party, ids) for party in range(len(self.shapes)))
@@ -82,8 +85,8 @@ class SeatedRecords(Records):
 
     def only(self, positions: "NDArray[np.int64]") -> "SeatedRecords":
         own = None if self.own is None else self.own.only(positions)
-        labels, ids, *_ = self._about(positions)
-        return SeatedRecords(own, self.place, self.seat, self.shapes, labels, ids)
+        labels, ids, _, _, weights = self._about(positions)
+        return SeatedRecords(own, self.place, self.seat, self.shapes, labels, ids, weights)
 
 
 def poisoned(labels: Tensor) -> Tensor:

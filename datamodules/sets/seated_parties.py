@@ -8,6 +8,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
 from ..records.party_tables import kind_of, listed
+from .joining import columns_beside
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,7 @@ def refuse_features(data: "CSVTables", columns: Iterable[Any]) -> None:
     """Accept the columns of a table of labels that is no party of the federation.
 
     Raises:
-        ConfigurationError: if some are neither labels nor the split column.
+        ConfigurationError: if some are neither labels nor sample weights nor the split column.
     """
     if more := _features(data, columns):
         raise ConfigurationError(
@@ -114,6 +115,5 @@ def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:
 
 
 def _features(data: "CSVTables", columns: Iterable[Any]) -> list[str]:
-    column = None if data.split is None else data.split.column
-    others = (data.id_column, *data._label_columns, column)
+    others = (data.id_column, *data._label_columns, *columns_beside(data).values())
     return [str(name) for name in columns if name not in others]

@@ -25,6 +25,7 @@ from ..records.records import Records, Split, SplitName
 from ..records.seated_records import SeatedRecords, no_labels
 from ..records.told_records import ToldRecords
 from ..seated import SeatedFiles
+from .joining import text_columns
 from .seated_parties import check_parties, read_names, refuse_features, refuse_unlike
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class SeatedTables(SeatedFiles):
         data, name = self._data, self._table
         if name is None:
             raise ConfigurationError("the server reads no table, so it has no ids; it is told the order of the records")
-        table = read_table(data.tables[name], name, data.id_column, data.separator, data._texts(name))
+        table = read_table(data.tables[name], name, data.id_column, data.separator, text_columns(data, name))
         if name not in self._names:
             refuse_features(data, table.columns)
         return np.sort(plain_ids(table.index))
@@ -189,7 +190,7 @@ class SeatedTables(SeatedFiles):
             rows = np.arange(len(own._joined.ids)) if name == "predict" else own._rows[name]
             if len(rows):
                 ids, labels = own._joined.ids[rows], None if name == "predict" else self._labels(name, rows)
-                made[name] = SeatedRecords(found[name], 0, self._seat, shapes, labels, ids)
+                made[name] = SeatedRecords(found[name], 0, self._seat, shapes, labels, ids, own._weights(name))
         return made
 
     def forget(self) -> None:

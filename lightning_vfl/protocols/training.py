@@ -21,7 +21,7 @@ from lightning_vfl.protocols.books import EpochLoss
 from lightning_vfl.protocols.callback_checks import callbacks_of, refuse_callbacks
 from lightning_vfl.protocols.checks import (
     label_counts,
-    labels_of,
+    mean_loss,
     needed_data,
     refuse_accumulation,
     refuse_other_batches,
@@ -177,7 +177,7 @@ class TrainedModule(EvaluatedModule, ABC):
         mine = len(batch.record_ids)
         if mine == 0:  # the joint batch has fewer rows than there are processes: this process contributes zero
             return output.sum() * 0.0
-        loss = self.objective.loss(output, labels_of(batch))
+        loss = mean_loss(self.objective, output, batch)
         return loss if batch.joint is None else loss * (mine * self.trainer.world_size / batch.joint.total)
 
     def enter_round(self, batch: VerticalBatch) -> None:

@@ -209,6 +209,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "column": {"categorical": ["plan"], "split": GivenSplit("part"), "drops": ["value"]},
     "time": {"categorical": ["plan"], "split": TimeSplit("value"), "drops": ["part"]},
+    "weights": {"categorical": ["plan"], "sample_weight": "value"},
+    "stored": {"preprocess": "auto", "sample_weight": "value", "work_dir": "work"},
     "folds": {"categorical": ["plan"], "split": Folds(1, 4)},
     "values": {"categorical": ["plan"], "task": "regression", "label_column": "value"},
     "targets": {"categorical": ["plan"], "task": "regression", "label_column": ["value", "twice"]},
@@ -219,12 +221,15 @@ def arranged(folder: Path, case: str, texts: bool, label_party: str) -> tuple[di
     paths = write_tables(folder, texts, label_party)
     settings: dict[str, Any] = {"label_party": label_party, "label_column": "y", "batch_size": 8} | CASES[case]
     settings.pop("drops", None)
+    if "work_dir" in settings:
+        settings["work_dir"] = folder / settings["work_dir"]
     labels = [settings["label_column"]] if isinstance(settings["label_column"], str) else settings["label_column"]
     split = settings.get("split")
     table = pd.read_csv(paths[label_party])
     if "twice" in labels:
         table["twice"] = table["value"] * 2
-    unused = {"y", "value", "part"} - {*labels} - {split.column if isinstance(split, RecordSplit) else None}
+    used = {*labels, settings.get("sample_weight"), split.column if isinstance(split, RecordSplit) else None}
+    unused = {"y", "value", "part"} - used
     table.drop(columns=list(unused)).to_csv(paths[label_party], index=False)
     return paths, settings
 
@@ -237,6 +242,8 @@ def arranged(folder: Path, case: str, texts: bool, label_party: str) -> tuple[di
         ("column", False, "bank", None),
         ("plain", True, "bank", 0),
         ("time", False, "telco", 1),
+        ("weights", False, "bank", 0),
+        ("weights", False, "telco", None),  # the party reads a file with labels and weights that are the server's
     ],
 )
 def test_seats_of_tables_have_the_bits_of_one_process(tmp_path, case, texts, label_party, labels_at):
@@ -260,6 +267,17 @@ def test_seats_of_tables_have_the_bits_of_one_process(tmp_path, case, texts, lab
                 assert torch.equal(labels, there) if party == labels_at else poisoned(labels)
         for batch, there in zip(data.train_dataloader(), whole.train_dataloader(), strict=True):
             assert torch.equal(batch.record_ids, there.record_ids)
+            if party == labels_at and "sample_weight" in settings:
+                assert torch.equal(batch.weights, there.weights)
+            else:
+                assert batch.weights is None
+
+
+def test_seats_do_not_share_a_work_folder(tmp_path):
+    paths, settings = arranged(tmp_path, "stored", False, "labels")
+    folders = [data._files._own._work.path for data in federation(tmp_path, paths, **settings).values()]
+    assert len(set(folders)) == 4
+    assert {folder.parent for folder in folders} == {settings["work_dir"]}
 
 
 def test_new_records_are_prepared_with_what_the_seats_have_fitted(tmp_path):
