@@ -12,6 +12,7 @@ HOST_OWN = (  # settings that may differ from host to host; * stands for one par
     "data.num_workers",
     "data.pin_memory",
     "data.tables",
+    "data.work_dir",
     "experiment",
     "predictions.path",
     "record",
