@@ -46,6 +46,7 @@ class AtParty(Place):
         self.seals = seals
         self.injected = injected
         self.least_members = 1
+        self._joins = 0
 
     # ---- training
 
@@ -111,6 +112,9 @@ class AtParty(Place):
         view = replace(view, present=None, renew=None if self.injected else self._renews(names.stage, called))
         clear = evaluation and not module.protected_evaluation
         self._refuse_few(called)
+        if self.link.standing.joins != self._joins and self.seals.fetch is not None:
+            self._joins = self.link.standing.joins
+            self.seals.learn(self.seals.fetch())
         opened = (None, key) if clear else self._open(module, names, view, key)
         if opened is None:
             return None
@@ -181,6 +185,8 @@ class AtParty(Place):
         frame = self.link.ask(key, "tell", about, tensors)
         if frame is None:
             return None
+        if frame.header.get("final"):
+            return [], frame
         senders = frame.header.get("relayed", ())
         heard = [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=True)]
         included = frame.header.get("heard", {}).get("included")
@@ -212,8 +218,8 @@ class AtParty(Place):
             message = next(end)
             for turn in range(key.turn, key.turn + len(legs) - 1):
                 heard = self._hear(module, message, view, Key(key.at, turn), labels)
-                if heard is None:
-                    return None
+                if heard is None or isinstance(heard, Message):  # closed, or over: others have answered before
+                    return heard
                 if self.party not in heard.parties:  # others answer for all: what is left is the server's answer
                     last = Key(key.at, key.turn + len(legs) - 1)
                     return self._answer(module, self.link.ask(last, "listen", {"part": "upload"}))
@@ -223,14 +229,16 @@ class AtParty(Place):
 
     def _hear(
         self, module: "SplitVFL", message: Message, view: PartyView, key: Key, labels: Tensor | None
-    ) -> Heard | None:
-        """Send a leg that is not the last; what the party hears after it."""
+    ) -> Heard | Message | None:
+        """Send a leg that is not the last; what the party hears after it, or the last answer of the round."""
         received: Message | None
         if message.to == "peers":
             answered = self._tell_peers(module, message, view, key, {"part": "upload"}, labels)
             if answered is None:
                 return None
             frame = answered[1]
+            if frame.header.get("final"):
+                return self._answer(module, frame)
             received = self._joined(message, answered[0])
         else:
             given = self._tell_server(module, message, view, key, labels)
@@ -239,6 +247,8 @@ class AtParty(Place):
             frame, received = given, None
             if "message" in frame.header:
                 received = read(dict(frame.header["message"]), iter(frame.tensors), module.seed)
+        if frame.header.get("final"):
+            return self._answer(module, frame)
         heard = frame.header["heard"]
         included = torch.tensor([m in heard["included"] for m in range(module.roster.parties)])
         hosted = (self.party,) if self.party in heard["answering"] else ()

@@ -38,6 +38,7 @@ class Uploads(NamedTuple):
         sent: for each leg (M,) bool, the parties whose message has come.
         seconds: from the beginning of the round to the end of the last leg.
         labels: (B,), of the party that holds the labels; None: the server holds them.
+        first: the number of the turn of the first leg.
         turn: the number of the last turn.
     """
 
@@ -46,6 +47,7 @@ class Uploads(NamedTuple):
     sent: tuple[Tensor, ...]
     seconds: float
     labels: Tensor | None
+    first: int
     turn: int
 
 
@@ -66,6 +68,7 @@ class AtServer(Place):
         self.injected = injected
         self.reconnect = reconnect
         self.record = record
+        self.joins: Callable[[], int] = lambda: 0  # how often a party has joined, with a new key for sealed messages
         everybody = torch.ones(hub.parties, dtype=torch.bool)
         self.called = everybody  # in the next round
         self._keyed: dict[str, tuple[int, ...]] = {}  # by stage: the parties that have the keys of its rounds
@@ -170,8 +173,8 @@ class AtServer(Place):
         began = monotonic()
         if turn is None:  # a party was lost while keys were exchanged: nobody has used them
             self._keyed.clear()
-            return Uploads([], Roll(called, nobody, nobody, nobody), (nobody,), 0.0, None, 0)
-        legs = turns_of(module, batch)[: 1 if clear else None]
+            return Uploads([], Roll(called, nobody, nobody, nobody), (nobody,), 0.0, None, 0, 0)
+        opened, legs = turn, turns_of(module, batch)[: 1 if clear else None]
         messages: list[Message] = []
         sent: list[Tensor] = []
         labels: Tensor | None = None
@@ -196,11 +199,15 @@ class AtServer(Place):
                     active = module.roster.active
                     lacking = active is not None and not bool(included[active]) and not evaluation
                     if kept is None or lacking or not included.any():
-                        return Uploads([], Roll(called, nobody, nobody, filled), tuple(sent), seconds, None, turn)
+                        return Uploads(
+                            [], Roll(called, nobody, nobody, filled), tuple(sent), seconds, None, opened, turn
+                        )
                 else:
                     filled = plan.roll.filled
             senders = included if number == 0 else arrived
             parts = [self._message(module, party, Key(at, turn), leg) for party in _numbers(senders)]
+            if not parts:  # all are gone
+                return Uploads([], Roll(called, nobody, nobody, filled), tuple(sent), seconds, None, opened, turn)
             messages.append(merged([message for message, _ in parts]))
             given = [tensor for _, tensor in parts if tensor is not None]
             labels = given[0] if given and number == 0 else labels
@@ -215,9 +222,9 @@ class AtServer(Place):
             turn += 0 if last else 1
         responders = sent[-1] if len(legs) > 1 else included
         if plan is None and int(responders.sum()) < module.wire.needed(m):
-            return Uploads([], Roll(called, nobody, responders, filled), tuple(sent), seconds, None, turn)
+            return Uploads([], Roll(called, nobody, responders, filled), tuple(sent), seconds, None, opened, turn)
         roll = plan.roll if plan is not None else Roll(called, included, responders, filled)
-        return Uploads(messages, roll, tuple(sent), seconds, labels, turn)
+        return Uploads(messages, roll, tuple(sent), seconds, labels, opened, turn)
 
     def _relay_opening(self, module: "SplitVFL", at: At, uploading: Tensor, participants: Tensor) -> int | None:
         """Relay the messages between parties at the beginning of a round.
@@ -404,12 +411,16 @@ class AtServer(Place):
 
     def _end_round(self, at: At, uploads: Uploads, plan: RoundPlan, answers: Mapping[int, Message]) -> None:
         """Answer everybody who waits for the end of the round, and call the next one."""
-        key, told = Key(at, uploads.turn), _told(plan)
+        told = _told(plan)
         self._call_next(at, uploads.roll.included)
         for party in range(self.hub.parties):
             if party in answers:
                 letter, tensors, bits = written(answers[party])
-                self.hub.post(party, key, {**self._standing("go"), "plan": told, "message": letter}, tensors, bits)
+                header = {**self._standing("go"), "plan": told, "message": letter, "final": True}
+                for turn in range(
+                    uploads.first, uploads.turn + 1
+                ):  # a party may be late with a leg that others answered
+                    self.hub.post(party, Key(at, turn), header, tensors, bits)
         self._answer_others(at, set(answers), told)
 
     def _give_up(self, at: At, uploads: Uploads, plan: RoundPlan) -> None:
@@ -455,6 +466,7 @@ class AtServer(Place):
                 "called": _numbers(self.called),
                 "counts": self._counts,
                 "keyed": self._keyed,
+                "joins": self.joins(),
             },
         }
 

@@ -43,12 +43,14 @@ class Standing:
         called: the parties that are called in the next round.
         counts: rounds of every stage that had begun when ``at`` began.
         keyed: by stage, the parties that have the keys of its rounds.
+        joins: how often a party has joined, with a new key for sealed messages.
     """
 
     at: At = field(default=START)
     called: frozenset[int] = frozenset()
     counts: Mapping[str, int] = field(default_factory=dict)
     keyed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    joins: int = 0
 
 
 class Link:
@@ -87,7 +89,7 @@ class Link:
         standing = frame.header.get("standing")
         if standing is not None:
             at, called = At(*standing["at"]), frozenset(standing["called"])
-            self.standing = Standing(at, called, standing["counts"], standing["keyed"])
+            self.standing = Standing(at, called, standing["counts"], standing["keyed"], standing["joins"])
         self.told = frame.header.get("plan")
         self.metrics = frame.header.get("metrics", self.metrics)
         match frame.header["outcome"]:

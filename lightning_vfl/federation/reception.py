@@ -33,6 +33,7 @@ class Reception:
         self.about = about
         self.differs = differs
         self.publics: dict[int, list[str]] = {}  # of each party its public key and signature
+        self.joins = 0
         self.hellos: dict[int, Mapping[str, Any]] = {}
         self.came_back: Callable[[int, int], None] | None = None  # party, and round of its checkpoint
         self.refused: str | None = None
@@ -60,6 +61,7 @@ class Reception:
             if request.party in self.hellos and self.came_back is not None:
                 self.came_back(request.party, int(header["rounds"]))
             self.hellos[request.party] = header
+            self.joins += 1
             self._changed.notify_all()
             while len(self.hellos) < len(self.names):
                 self._changed.wait(timeout=1.0)
