@@ -537,7 +537,6 @@ class AtServer(Place):
         setup = needed(module.aggregator.setup)
         everybody = torch.ones(self.hub.parties, dtype=torch.bool)
         at, turn = at_of(module, names, -1), 0
-        self._last = at
         if not agreed:
             requests = self._requests(Key(at, turn), everybody) or {}
             agreed = dict(setup.settle([dict(requests[m].frame.header["proposal"]) for m in sorted(requests)]))
