@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
+from lightning_vfl.callbacks import PrivacyBudget
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.run_config import RUNS
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -130,6 +131,9 @@ def _take_part(
     from lightning_vfl.federation.session import Run, take_part
 
     cli.build()
+    if seat.budget is not None:
+        budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
+        cli.trainer.callbacks.append(budget)  # type: ignore[attr-defined]  # set in Trainer.__init__
     cli.take_folder()
     take_part(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), seat, name)
 

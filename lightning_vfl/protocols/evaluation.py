@@ -138,7 +138,7 @@ class EvaluatedModule(LightningModule, ABC):
         refuse_other_batches(batch)
         output = self.output(batch, self.next_round())
         if not self.scores_here:
-            return Predictions(batch.record_ids[:0], output)
+            return Predictions(batch.record_ids[: len(output)], output)
         return Predictions(batch.record_ids, self.objective.predict(output).float())
 
     @property
