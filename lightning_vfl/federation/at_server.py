@@ -154,7 +154,7 @@ class AtServer(Place):
         self.calls.begin(module, at)
         attendance = self._attendance(module, roll if self.injected else None, Exclude(), evaluation=True)
         uploads = self.collector.collect(module, batch, at, attendance, clear=not module.protected_evaluation)
-        output = self._output(module, batch, names, uploads)
+        output, self.labels = self._output(module, batch, names, uploads), uploads.labels
         included = uploads.roll.included
         self.calls.call_next(at, included)
         predicts = self.tells_predictions and names.stage == Stage.PREDICT

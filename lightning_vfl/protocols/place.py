@@ -45,11 +45,13 @@ class Place(ABC):
         seat: who is hosted here.
         evaluated: batches of the evaluation that is going on.
         tells_predictions: whether the server tells the parties the predicted values.
+        labels: (B,), which a party has sent for the round of evaluation; None: the server has them itself.
     """
 
     seat: Seat
     evaluated: int = 0
     tells_predictions: bool = False
+    labels: Tensor | None = None
 
     @abstractmethod
     def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
