@@ -6,6 +6,7 @@ settings ``optimizer`` and ``lr_scheduler`` of the model: the module makes them,
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 PARTS = ("optimizer", "lr_scheduler")
@@ -52,6 +53,36 @@ def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any]) -> bool:
     optimizer = settings.get("optimizer", {})
     named = not isinstance(optimizer, dict) or "class_path" in optimizer
     return named or words[0].partition("=")[0] in ("--model.optimizer", "--model.init_args.optimizer")
+
+
+def takes_optimizer(model: str) -> bool:
+    """Whether the class with this import path has a setting ``optimizer``; a class of a user's own may have none."""
+    from lightning_vfl.commands.suggestions import settings_of  # which needs the recipes, which need this file
+
+    module, _, name = model.rpartition(".")
+    try:
+        return "optimizer" in settings_of(getattr(import_module(module), name))
+    except (ImportError, AttributeError, ValueError):  # the parser says what is wrong with the path
+        return False
+
+
+def optimizer_apart(words: Sequence[str], recipe: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The option of a recipe that gives an optimiser to no model in particular, in two; the second is that optimiser.
+
+    Returns:
+        the option without the optimiser (empty: nothing is left), and an option that sets it (empty: there is none).
+
+    Examples:
+        >>> recipe = {"data": {"class_path": "D"}, "model": {"init_args": {"optimizer": {"class_path": "SGD"}}}}
+        >>> optimizer_apart(["--config", "recipe.yaml"], recipe)
+        (['--config={"data": {"class_path": "D"}}'], ['--model.optimizer={"class_path": "SGD"}'])
+    """
+    match recipe.get("model"):
+        case {"init_args": {"optimizer": optimizer, **more}, **others} if not more and not others:
+            rest = {key: value for key, value in recipe.items() if key != "model"}
+            given = [f"--model.optimizer={json.dumps(optimizer)}"]
+            return [f"--config={json.dumps(rest)}"] if rest else [], given
+    return list(words), []
 
 
 def default_option() -> str:

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
-from lightning_vfl.commands.optimizers import rename_option, rename_settings
+from lightning_vfl.commands.optimizers import rename_option, rename_settings, takes_optimizer
 from lightning_vfl.commands.parse_errors import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -65,6 +65,35 @@ def test_schedules_and_options_before_the_recipes():
     assert (made["lr_scheduler"][0], made["lr_scheduler"][1].step_size) == ("StepLR", 3)
     plateau = VFLCLI(["fit", *RECIPES, "--lr_scheduler", "ReduceLROnPlateau"]).given.model.init_args.lr_scheduler
     assert plateau.class_path == "torch.optim.lr_scheduler.ReduceLROnPlateau"  # Lightning has one that needs a monitor
+
+
+OF_TABLES = ["--config", json.dumps({"data": {"class_path": "Digits"}, "optimizer": {**SGD, "class_path": "Adagrad"}})]
+OF_TABLES[1] = OF_TABLES[1].replace("momentum", "weight_decay")
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "lr"),
+    [
+        ([*OF_TABLES, *RECIPES[2:]], "Adagrad", 0.5),
+        ([*OF_TABLES, *RECIPES[2:], "--model.lr=0.25"], "Adagrad", 0.25),
+        ([*OF_TABLES, "--config", "protocol/cvfl"], "SGD", 0.05),  # the protocol names its own
+        ([*OF_TABLES, *RECIPES[2:], "--optimizer=SGD", "--optimizer.lr=0.25"], "SGD", 0.25),
+    ],
+)
+def test_the_optimiser_of_a_recipe_of_data_takes_the_place_of_the_default(options, name, lr):
+    given, made = settings(*options)["optimizer"]
+    assert (given, made.lr) == (name, lr)
+    assert made.weight_decay == (0.9 if name == "Adagrad" else 0)
+
+
+def test_a_model_without_an_optimiser_is_given_none():
+    assert takes_optimizer("lightning_vfl.protocols.SplitVFL")
+    assert not takes_optimizer("tests.unit.commands.test_optimizers.WithoutOptimiser")
+    assert not takes_optimizer("no_such_module.Model")
+
+
+class WithoutOptimiser:
+    def __init__(self, width: int) -> None: ...
 
 
 def test_no_optimiser_can_be_asked_for_and_the_module_takes_its_default():
