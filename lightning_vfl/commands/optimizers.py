@@ -46,13 +46,13 @@ def model_named(words: Sequence[str], recipe: Mapping[str, Any]) -> str:
     return value or "".join(words[1:]) if key == "--model" else path
 
 
-def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any]) -> bool:
-    """Whether an option or its recipe names the optimiser, or asks for none."""
+def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any], part: str = "optimizer") -> bool:
+    """Whether an option or its recipe names the optimiser (or another ``part``), or asks for none."""
     model = recipe.get("model")
     settings = {**model, **(model.get("init_args") or {})} if isinstance(model, dict) else {}
-    optimizer = settings.get("optimizer", {})
-    named = not isinstance(optimizer, dict) or "class_path" in optimizer
-    return named or words[0].partition("=")[0] in ("--model.optimizer", "--model.init_args.optimizer")
+    given = settings.get(part, {})
+    named = not isinstance(given, dict) or "class_path" in given
+    return named or words[0].partition("=")[0] in (f"--model.{part}", f"--model.init_args.{part}")
 
 
 def takes_optimizer(model: str) -> bool:
@@ -67,10 +67,11 @@ def takes_optimizer(model: str) -> bool:
 
 
 def optimizer_apart(words: Sequence[str], recipe: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The option of a recipe that gives an optimiser to no model in particular, in two; the second is that optimiser.
+    """The option of a recipe that gives an optimiser to no model in particular, in two.
 
     Returns:
-        the option without the optimiser (empty: nothing is left), and an option that sets it (empty: there is none).
+        the option without optimiser and schedule (empty: nothing is left), and options that set these (empty: the
+        recipe gives none).
 
     Examples:
         >>> recipe = {"data": {"class_path": "D"}, "model": {"init_args": {"optimizer": {"class_path": "SGD"}}}}
@@ -78,10 +79,10 @@ def optimizer_apart(words: Sequence[str], recipe: Mapping[str, Any]) -> tuple[li
         (['--config={"data": {"class_path": "D"}}'], ['--model.optimizer={"class_path": "SGD"}'])
     """
     match recipe.get("model"):
-        case {"init_args": {"optimizer": optimizer, **more}, **others} if not more and not others:
+        case {"init_args": {"optimizer": _, **more} as given, **others} if more.keys() <= {*PARTS} and not others:
             rest = {key: value for key, value in recipe.items() if key != "model"}
-            given = [f"--model.optimizer={json.dumps(optimizer)}"]
-            return [f"--config={json.dumps(rest)}"] if rest else [], given
+            options = [f"--model.{part}={json.dumps(given[part])}" for part in PARTS if part in given]
+            return [f"--config={json.dumps(rest)}"] if rest else [], options
     return list(words), []
 
 

@@ -81,8 +81,8 @@ def expand_arguments(arguments: Sequence[str]) -> list[str]:
 def model_first(arguments: Sequence[str]) -> list[str]:
     """The options with settings of the model are put behind the one that names it; the default optimiser is added.
 
-    An optimiser in a recipe before it, such as that of a data set, takes the place of the default. Neither is added if
-    another option names an optimiser, because the parser would hand its settings on to the other class.
+    An optimiser in a recipe before it, such as that of a data set, takes the place of the default, with its schedule.
+    Neither is added if another option names an optimiser: the parser would hand the settings on to the other class.
 
     Args:
         arguments: expanded.
@@ -93,19 +93,21 @@ def model_first(arguments: Sequence[str]) -> list[str]:
     named = next((position for position, pair in enumerate(pairs) if model_named(*pair)), None)
     if named is None or arguments[0].startswith("-"):  # a recipe before the command has a section for each command
         return list(arguments)
-    early, before, of_recipes = [], list[list[str]](), list[list[str]]()
+    early, before, of_recipes = [], list[list[str]](), list[str]()
     for words, recipe in pairs[:named]:
-        rest, optimizer = optimizer_apart(words, recipe)
+        rest, options = optimizer_apart(words, recipe)
         (early if words[0].startswith("--model.") else before).append(rest)
-        of_recipes += [optimizer] if optimizer else []
-    given = [pair for pair in pairs if pair not in pairs[:named] or not optimizer_apart(*pair)[1]]
+        of_recipes = options or of_recipes
+    others = [pair for pair in pairs[:named] if not optimizer_apart(*pair)[1]] + pairs[named:]
     model = model_named(*pairs[named])
-    if any(optimizer_named(*pair) for pair in given) or not takes_optimizer(model):
+    if any(optimizer_named(*pair) for pair in others) or not takes_optimizer(model):
         of_recipes = []
-    elif model.startswith("lightning_vfl.") and not of_recipes:
-        of_recipes = [[default_option()]]
+    elif not of_recipes and model.startswith("lightning_vfl."):
+        of_recipes = [default_option()]
+    elif any(optimizer_named(*pair, "lr_scheduler") for pair in others):
+        of_recipes = of_recipes[:1]
     behind = expanded[named + 1 :]
-    return [word for words in (*before, expanded[named], *of_recipes[-1:], *early, *behind) for word in words]
+    return [word for words in (*before, expanded[named], of_recipes, *early, *behind) for word in words]
 
 
 def _with_values(arguments: Sequence[str]) -> list[list[str]]:

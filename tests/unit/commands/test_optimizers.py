@@ -67,23 +67,23 @@ def test_schedules_and_options_before_the_recipes():
     assert plateau.class_path == "torch.optim.lr_scheduler.ReduceLROnPlateau"  # Lightning has one that needs a monitor
 
 
-OF_TABLES = ["--config", json.dumps({"data": {"class_path": "Digits"}, "optimizer": {**SGD, "class_path": "Adagrad"}})]
-OF_TABLES[1] = OF_TABLES[1].replace("momentum", "weight_decay")
+OF_TABLES = ["--config", "data/csv_tables", "--data.tables={a: a.csv}", "--data.label_party=a", "--data.label_column=y"]
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "lr"),
+    ("options", "name", "decay", "schedule"),
     [
-        ([*OF_TABLES, *RECIPES[2:]], "Adagrad", 0.5),
-        ([*OF_TABLES, *RECIPES[2:], "--model.lr=0.25"], "Adagrad", 0.25),
-        ([*OF_TABLES, "--config", "protocol/cvfl"], "SGD", 0.05),  # the protocol names its own
-        ([*OF_TABLES, *RECIPES[2:], "--optimizer=SGD", "--optimizer.lr=0.25"], "SGD", 0.25),
+        (["--config", "protocol/mean"], "Adam", 0.005, 0.9),
+        (["--config", "protocol/mean", "--model.lr=0.25", "--lr_scheduler.gamma=1"], "Adam", 0.005, 1.0),
+        (["--config", "protocol/mean", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=3"], "Adam", 0.005, 0.1),
+        (["--config", "protocol/cvfl"], "SGD", 0.0, None),  # the protocol names its own
+        (["--config", "protocol/mean", "--optimizer=SGD"], "SGD", 0.0, None),
     ],
 )
-def test_the_optimiser_of_a_recipe_of_data_takes_the_place_of_the_default(options, name, lr):
-    given, made = settings(*options)["optimizer"]
-    assert (given, made.lr) == (name, lr)
-    assert made.weight_decay == (0.9 if name == "Adagrad" else 0)
+def test_the_optimiser_of_a_recipe_of_data_takes_the_place_of_the_default(options, name, decay, schedule):
+    made = settings(*OF_TABLES, *options)
+    assert (made["optimizer"][0], made["optimizer"][1].weight_decay) == (name, decay)
+    assert (made["lr_scheduler"] and made["lr_scheduler"][1].gamma) == schedule
 
 
 def test_a_model_without_an_optimiser_is_given_none():

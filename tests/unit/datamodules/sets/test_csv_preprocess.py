@@ -231,7 +231,7 @@ PAIRS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "records", "seeds"),
-    [("titanic", 300, 8), ("titanic", 891, 8), ("titanic", 8000, 2), ("fate", 300, 8), ("fate", 2000, 4)],
+    [("titanic", 300, 8), ("titanic", 891, 24), ("titanic", 8000, 2), ("fate", 300, 8), ("fate", 2000, 4)],
 )
 def test_auto_and_no_further_setting_is_within_a_point_of_scikit_learn_on_the_joined_table(
     name, records, seeds, tmp_path, monkeypatch
