@@ -60,7 +60,7 @@ def sharing(_: int = 0) -> tuple[float, float]:
     module = build(LagrangeCoded(blocks=BLOCKS, privacy=PRIVACY), data)
     parties, names, cpu = (module.aggregator, module.bottoms), RoundNames(0, Stage.FIT, 0), torch.device("cpu")
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    Preparation().run(*parties, data.records("train"), module.roster, names, cpu, fitting=True)
+    Preparation().run(*parties, module.costs.basis_widths(), data.records("train"), module.roster, names, cpu, True)
     seconds = time.perf_counter() - began
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
 

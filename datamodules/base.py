@@ -15,30 +15,23 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
-from .batched import BatchedDataModule
 from .partitioners.groups import find_holders, find_label_holders
 from .partitioners.informed import fingerprint
-from .partitioners.partition import Partitioner
+from .partitioners.partition import Partitioner, Views
 from .records.checks import check_features, check_labels
 from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
 from .records.records import Records, Split, VerticalRecords, scale_columns, take_columns
 from .records.records import SplitName as SplitName  # data sets import it from here
 from .records.scaling import fit_scaling, party_states
+from .seated import SeatedDataModule
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_NEEDED: dict[str, tuple[SplitName, ...]] = {
-    "fit": ("train", "val"),
-    "validate": ("val",),
-    "test": ("test",),
-    "predict": ("predict",),
-}
 
-
-class VerticalDataModule(BatchedDataModule, ABC):
+class VerticalDataModule(SeatedDataModule, ABC):
     """Records whose columns are divided between parties.
 
     A data set is a subclass that implements ``layout``, ``num_classes``, ``load`` and ``default_partitioner``. The base
@@ -140,7 +133,7 @@ class VerticalDataModule(BatchedDataModule, ABC):
     def forget(self) -> None:
         """Drop the loaded records and what depends on ``fitted``; a data set with a cache of its own extends this."""
         self._parts = None
-        self._records.clear()
+        self._clear()
 
     @property
     def class_names(self) -> tuple[int | str, ...]:
@@ -163,6 +156,12 @@ class VerticalDataModule(BatchedDataModule, ABC):
     def party_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Per-record shape of each party's features."""
         return tuple(part.shape for part in self.parts)
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names of the parties: those of the data's views, if every view is a party, else their numbers."""
+        names, parties = self.layout.view_names, range(len(self.parts))
+        return names if isinstance(self.partitioner, Views) and len(names) == len(parties) else tuple(map(str, parties))
 
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -225,6 +224,7 @@ class VerticalDataModule(BatchedDataModule, ABC):
             self.use(module.fitted)
         if missing := self._missing(stage):
             self._prepare(missing)
+            self._forget_others()
         if stage == "fit":
             self._note_training()
 
@@ -258,11 +258,11 @@ class VerticalDataModule(BatchedDataModule, ABC):
 
     def _prepare(self, missing: Sequence[SplitName]) -> None:
         """Load these splits, and the training records if something is to be fitted; divide, check and scale."""
-        if self.fitted is not None and self.layout.size != self.fitted.size:
-            raise ConfigurationError(
-                f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
-                "records of the same form"
-            )
+        self._check_size()
+        if self._files is not None:
+            for name, own in self._files.prepare(missing).items():
+                self._keep(name, own)
+            return
         splits = self.load(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
         parts = self._cut(lambda: splits["train"].in_floats())
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
@@ -290,10 +290,16 @@ class VerticalDataModule(BatchedDataModule, ABC):
                 if name in lacking:
                     features.masked_fill_(lacking[name], 0.0)
                 holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
-                records = VerticalRecords(
-                    features.float(), self.party_shapes, split.labels, split.ids, present[name], holders
-                )
-                self._keep(name, records)
+                about = (split.labels, split.ids, present[name], holders, split.weights)
+                self._keep(name, VerticalRecords(features.float(), self.party_shapes, *about))
+
+    def _check_size(self) -> None:
+        """Refuse records of another size than those that the model was trained on."""
+        if self.fitted is not None and self.layout.size != self.fitted.size:
+            raise ConfigurationError(
+                f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
+                "records of the same form"
+            )
 
     def _note_training(self) -> None:
         """Give the model what it is trained with; a trained model has the ids of all its trainings."""
@@ -369,14 +375,10 @@ class VerticalDataModule(BatchedDataModule, ABC):
         """Whether the parts depend on the training records."""
         return self.partitioner.informed_by(self._load_training) is not self.partitioner
 
-    def _missing(self, stage: str) -> list[SplitName]:
-        """The splits that the stage needs and that are not set up yet."""
-        return [name for name in _NEEDED.get(stage, ("train", "val", "test")) if name not in self._records]
-
     def _keep(self, name: SplitName, records: Records) -> None:
         """Store the records of the split, without those that the partitioner leaves out."""
         kept = self.partitioner.kept(name, len(records))
-        self._records[name] = records if kept is None else records.only(kept)
+        self._records[name] = self._of_seat(records if kept is None else records.only(kept))
         if name == "test" and not self.ids_are_places and self._of_model:
             self._warn_of_trained(self._records[name].ids)
 

@@ -14,6 +14,13 @@ from .loader import ScheduledLoader
 from .order import training_order
 from .records.records import Records, SplitName
 
+_NEEDED: dict[str, tuple[SplitName, ...]] = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
 
 class BatchedDataModule(LightningDataModule, ABC):
     """Records of a stage in batches: in the order of the protocol's schedule, or in their own order.
@@ -97,6 +104,10 @@ class BatchedDataModule(LightningDataModule, ABC):
     def _module(self) -> VFLModule | None:
         module = None if self.trainer is None else self.trainer.lightning_module
         return module if isinstance(module, VFLModule) else None
+
+    def _missing(self, stage: str) -> list[SplitName]:
+        """The splits that the stage needs and that are not set up yet."""
+        return [name for name in _NEEDED.get(stage, ("train", "val", "test")) if name not in self._records]
 
     def _place(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)

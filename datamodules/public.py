@@ -11,7 +11,7 @@ from .partitioners.overlap import LimitedOverlap
 from .partitioners.partition import ContiguousColumns, Grid, NamedColumns, Partitioner, RandomColumns, RowStrips, Views
 from .partitioners.shared_columns import OverlappingColumns
 from .partitioners.uneven import DirichletColumns
-from .record_splits import Folds, GivenSplit, GroupedSplit, RecordSplit, TimeSplit
+from .record_splits import Folds, GivenSplit, GroupedSplit, RecordSplit, StratifiedLabels, TimeSplit
 from .records.layout import Layout, Part
 from .records.normalise import Given, Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from .records.records import Records, Split, VerticalRecords
@@ -80,6 +80,7 @@ __all__ = [
     "Standardise",
     "StandardiseNumbers",
     "StandardiseParty",
+    "StratifiedLabels",
     "StreamedRecords",
     "TimeSplit",
     "TrainingRecords",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.streams import seed_of
+from lightning_vfl.streams import permutation, seed_of
 
 from .records.date_steps import DateParts
 from .records.party_tables import as_numbers, refuse_missing
@@ -35,6 +35,7 @@ class ToDivide:
         seed: names the draw.
         val: share of the records for validation.
         test: share of the records for testing.
+        flags: (N, L), 0 and 1, if a record has several labels that are true or false; else None.
     """
 
     records: int
@@ -44,6 +45,7 @@ class ToDivide:
     seed: int
     val: float
     test: float
+    flags: "NDArray[np.int64] | None" = None
 
     def needed(self, name: str | None) -> "pd.Series[Any]":
         """The values of the column.
@@ -152,6 +154,28 @@ class TimeSplit(RecordSplit):
         return {"train": train, "val": held, "test": last, "predict": last}
 
 
+class StratifiedLabels(RecordSplit):
+    """Records with several labels are divided so that every combination of the labels has its share in every split.
+
+    The number of records of a combination in a split differs by at most one from its share. A combination of one record
+    goes to one of the splits.
+    """
+
+    def rows(self, given: ToDivide) -> Rows:
+        if given.flags is None:
+            raise ConfigurationError(
+                "StratifiedLabels divides records that have several labels which are true or false; give label_column "
+                "a list, or leave split out: one label is stratified without it"
+            )
+        _, combinations = np.unique(given.flags, axis=0, return_inverse=True)
+        rest, tests = _spread(np.arange(given.records), combinations.ravel(), given.test, given.seed, "test split")
+        share = given.val / (1 - given.test)
+        train, vals = _spread(rest, combinations.ravel()[rest], share, given.seed, "validation split")
+        if not len(train):
+            raise ConfigurationError(f"{given.records} records leave none for training with these shares; lower them")
+        return {"train": train, "val": vals, "test": tests, "predict": tests}
+
+
 class Folds(RecordSplit):
     """Cross-validation: fold number ``fold`` of ``folds`` is for testing; together the folds test every record once.
 
@@ -211,3 +235,16 @@ def _ordered(column: "pd.Series[Any]", party: str) -> "NDArray[np.int64]":
     if values.isna().any():
         values = DateParts().fit(column, party).dates(column, party)
     return np.argsort(values.to_numpy(), kind="stable")
+
+
+def _spread(
+    rows: "NDArray[np.int64]", kinds: "NDArray[np.int64]", share: float, seed: int, what: str
+) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
+    """The other rows, and a share of them, both sorted: systematic sampling of the rows in the order of their kinds."""
+    count = ceil(round(share * len(rows), 6))
+    drawn = permutation(len(rows), seed, what)
+    order = drawn[np.argsort(kinds[drawn], kind="stable")]
+    steps = (np.arange(len(rows) + 1) * count) // max(len(rows), 1)
+    taken = np.zeros(len(rows), dtype=np.bool_)
+    taken[order] = np.diff(steps) > 0
+    return rows[~taken], rows[taken]

@@ -32,6 +32,13 @@ class MalformedMessage(ValueError):
     """
 
 
+class MalformedFrame(MalformedMessage):
+    """Bytes from another process are not a frame that this package writes; the message is one line.
+
+    A frame does not know its sender; whoever has received it adds the name from the sender's certificate.
+    """
+
+
 def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 2) -> str:
     """The end of an error message about an unknown word: the most similar known words.
 

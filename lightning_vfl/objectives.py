@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from math import isfinite
 from typing import Literal
 
@@ -26,6 +27,17 @@ class Objective(Rebuildable, nn.Module, ABC):
     @abstractmethod
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """Mean loss over the rows, a scalar. output (B, outputs)."""
+
+    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
+        """(B,) the losses of the rows, whose mean is ``loss``; training with sample weights needs them.
+
+        Raises:
+            ConfigurationError: if the objective has none; the default.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} has no losses of single records, which sample_weight needs; implement "
+            "losses(output, labels), or leave sample_weight out"
+        )
 
     @abstractmethod
     def predict(self, output: Tensor) -> Tensor:
@@ -62,7 +74,7 @@ Weights = Literal["balanced"] | Sequence[float]
 
 
 class ClassWeights(nn.Module):
-    r"""The mean over rows of a loss times the weight of the row's class.
+    r"""A loss times the weight of the row's class, of which the loss of a batch is the mean over rows.
 
     .. math:: \frac{1}{B} \sum_b w_{y_b} \ell_b, \qquad \text{balanced: } w_c = \frac{N}{C N_c}
 
@@ -112,8 +124,27 @@ class ClassWeights(nn.Module):
         self.values.copy_(counts.sum() / (len(counts) * counts.double()))
 
     def forward(self, losses: Tensor, labels: Tensor) -> Tensor:
-        """The mean of (B,) losses of rows with (B,) int64 labels, weighted by class."""
-        return (losses * self.values[labels].to(losses.dtype)).mean()
+        """(B,) losses of rows with (B,) int64 labels, weighted by class."""
+        return losses * self.values[labels].to(losses.dtype)
+
+
+def losses_of_rows(criterion: nn.Module, output: Tensor, labels: Tensor) -> Tensor:
+    """(B,) the losses of the rows, by a loss of ``torch.nn`` that is their mean.
+
+    Raises:
+        ConfigurationError: for another loss.
+    """
+    weighted = isinstance(criterion, nn.CrossEntropyLoss) and criterion.weight is not None
+    if getattr(criterion, "reduction", None) != "mean" or weighted:
+        told = "class weights of its own" if weighted else "no reduction: mean"
+        raise ConfigurationError(
+            f"the loss {type(criterion).__name__} has {told}, and sample_weight needs the losses of single records; "
+            "use a loss of torch.nn with reduction: mean, and class_weights for weights of classes"
+        )
+    alone = copy(criterion)
+    alone.reduction = "none"  # type: ignore[assignment]  # a text in every loss of torch
+    losses: Tensor = alone(output, labels)
+    return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
 
 class _Classification(Objective, ABC):
@@ -168,10 +199,15 @@ class MultiClass(_Classification):
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         if self.class_weights is not None:
-            weighted: Tensor = self.class_weights(cross_entropy(output, labels, reduction="none"), labels)
-            return weighted
+            return self.losses(output, labels).mean()
         loss: Tensor = self.criterion(output, labels)
         return loss
+
+    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
+        if self.class_weights is None:
+            return losses_of_rows(self.criterion, output, labels)
+        weighted: Tensor = self.class_weights(cross_entropy(output, labels, reduction="none"), labels)
+        return weighted
 
     def predict(self, output: Tensor) -> Tensor:
         return output.softmax(1)
@@ -201,13 +237,18 @@ class Binary(_Classification):
         return 1
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        logits, truths = output.squeeze(1), labels.to(output.dtype)
         if self.class_weights is not None:
-            losses = binary_cross_entropy_with_logits(logits, truths, reduction="none")
-            weighted: Tensor = self.class_weights(losses, labels.long())
-            return weighted
-        loss: Tensor = self.criterion(logits, truths)
+            return self.losses(output, labels).mean()
+        loss: Tensor = self.criterion(output.squeeze(1), labels.to(output.dtype))
         return loss
+
+    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
+        logits, truths = output.squeeze(1), labels.to(output.dtype)
+        if self.class_weights is None:
+            return losses_of_rows(self.criterion, logits, truths)
+        losses = binary_cross_entropy_with_logits(logits, truths, reduction="none")
+        weighted: Tensor = self.class_weights(losses, labels.long())
+        return weighted
 
     def predict(self, output: Tensor) -> Tensor:
         return output.squeeze(1).sigmoid()
@@ -245,6 +286,9 @@ class MultiLabel(Objective):
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         loss: Tensor = self.criterion(output, labels.to(output.dtype))
         return loss
+
+    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
+        return losses_of_rows(self.criterion, output, labels.to(output.dtype))
 
     def predict(self, output: Tensor) -> Tensor:
         return output.sigmoid()
@@ -285,6 +329,9 @@ class Regression(Objective):
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         loss: Tensor = self.criterion(self.predict(output), labels.to(output.dtype))
         return loss
+
+    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
+        return losses_of_rows(self.criterion, self.predict(output), labels.to(output.dtype))
 
     def predict(self, output: Tensor) -> Tensor:
         return output.squeeze(1) if self.values == 1 else output

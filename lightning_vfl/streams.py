@@ -12,9 +12,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
 Name = str | int
@@ -79,12 +79,14 @@ def seed_of(seed: int, *names: Name) -> int:
     return int.from_bytes(_digest(seed, names, 8), "little") >> 1
 
 
-def seed_torch(device: torch.device, seed: int, *names: Name) -> None:
+def seed_torch(device: "torch.device", seed: int, *names: Name) -> None:
     """Seed torch's global generators of the CPU and of ``device`` from seed and names.
 
     Called once in a training round, so that dropout in all networks depends only on the round and not on earlier draws.
     A checkpoint then needs no generator state.
     """
+    import torch  # 1 s, which programs that only sign or read settings do not need
+
     value = seed_of(seed, *names)
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":

@@ -4,6 +4,7 @@ Letters with the same meaning everywhere: M parties, P parties hosted in this pr
 D embedding width, S_m the per-record shape of party m's features.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -58,8 +59,9 @@ class VerticalBatch(NamedTuple):
     """One mini-batch of records, split by columns. A NamedTuple, because Lightning refuses frozen dataclasses.
 
     Shapes: features[m] (B, *S_m); labels (B,) or (B, C); record_ids (B,) int64; present (B, M) bool, which party holds
-    which record. If every participant has its own records, record_ids is (B, M + 1): column m has the records of party
-    m, the last column has those of the participants that join embeddings; labels and present are then None.
+    which record; weights (B,), with mean 1 over all training records, None: all weigh the same. If every participant
+    has its own records, record_ids is (B, M + 1): column m has the records of party m, the last column has those of the
+    participants that join embeddings; labels, present and weights are then None.
     Record ids are POSITIONS in the stage's records; the user's own ids stay in the datamodule.
     """
 
@@ -69,6 +71,7 @@ class VerticalBatch(NamedTuple):
     present: Tensor | None = None
     event: Event | None = None
     joint: Joint | None = None
+    weights: Tensor | None = None
 
 
 class RecordSource(Protocol):
@@ -87,6 +90,81 @@ class RecordSource(Protocol):
 
     def features_of(self, party: int, ids: Tensor) -> Tensor:
         """One party's features of the records at positions ``ids``, (B, *S_m)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Who is hosted in a process of a federation.
+
+    Args:
+        party: the number of the one party that is hosted; None: the process is the server's.
+    """
+
+    party: int | None
+
+
+class SeatedData(Protocol):
+    """The interface of data for a process that has one seat; the datamodules implement it.
+
+    Data whose parties have files of their own (``own_files``) are aligned between ``take_seat`` and ``setup``, and no
+    method reads a file of another seat: ``own_ids`` of every party goes to the process with the labels, whose
+    ``split_records`` makes the common order; ``align`` takes it in every other process; ``own_shape`` of every party
+    and the classes go to every process, which takes them in ``told_shapes``. Other data need ``take_seat`` alone.
+
+    After ``setup`` batches have the same records in every process. Features of other parties are NaN, and labels of
+    another seat are NaN or, as classes, -2^63.
+    """
+
+    @property
+    def own_files(self) -> bool:
+        """Whether every party has a file of its own, so that the parties may be on different hosts."""
+        ...
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        """The names of the parties, in the order of their numbers."""
+        ...
+
+    def take_seat(self, seat: Seat, party_names: Sequence[str] | None = None, labels_at: int | None = None) -> None:
+        """Say which seat this process has, before anything else.
+
+        Args:
+            seat: the seat.
+            party_names: the names of the parties, in the order of their numbers; None: those of the data.
+            labels_at: the party that has the labels (the roster's ``active``); None: the server has them.
+        """
+        ...
+
+    def own_ids(self) -> "NDArray[np.generic]":
+        """(n,) sorted ids of the seat's own table, int64 or text; the file is read at this moment."""
+        ...
+
+    def split_records(
+        self, ids_by_party: "Mapping[int, Sequence[str] | NDArray[np.generic]]"
+    ) -> "Mapping[str, NDArray[np.generic]]":
+        """The common ids of each split, in order; called in the process that has the labels.
+
+        Args:
+            ids_by_party: ``own_ids`` of the other processes; empty: all have the ids of this process.
+        """
+        ...
+
+    def align(self, order: "Mapping[str, Sequence[str] | NDArray[np.generic]]") -> None:
+        """Take the ids of each split, in the common order; the process that made the order needs not call it."""
+        ...
+
+    def own_shape(self) -> tuple[int, ...]:
+        """The per-record shape of this party's features, after ``align``."""
+        ...
+
+    def told_shapes(
+        self,
+        shapes: Sequence[Sequence[int]],
+        num_classes: int | None = None,
+        class_names: Sequence[int | str] | None = None,
+    ) -> None:
+        """Take the per-record shapes of all parties, and the classes if the labels are elsewhere, before ``setup``."""
         ...
 
 

@@ -3,7 +3,10 @@
 import functools
 import gc
 import importlib.metadata
+import inspect
 import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -23,6 +26,8 @@ def after_imports() -> None:
     gc.enable()
     if "lightning.pytorch" in sys.modules:
         move_once()
+        read_hooks_once()
+        read_no_source_of_callers()
     if "lightning_vfl.networks.flops" in sys.modules:
         count_work_once()
 
@@ -46,6 +51,41 @@ def move_once() -> None:
     _ResultMetric.to = to  # type: ignore[method-assign]
 
 
+def read_hooks_once() -> None:
+    """Read the parameters of each hook once. Lightning reads them at every logged value: a fiftieth of a training."""
+    from lightning.pytorch.utilities import signature_utils
+
+    read = signature_utils.is_param_in_hook_signature
+    known: dict[Any, bool] = {}
+
+    def is_param_in_hook_signature(hook: Any, *args: Any, **kwargs: Any) -> bool:
+        code = getattr(hook, "__code__", None)
+        if code is None or hasattr(hook, "__wrapped__") or hasattr(hook, "__signature__"):
+            return read(hook, *args, **kwargs)
+        key = (code, args, *kwargs.items())
+        if key not in known:
+            known[key] = read(hook, *args, **kwargs)
+        return known[key]
+
+    replace(read, is_param_in_hook_signature)
+
+
+def read_no_source_of_callers() -> None:
+    """Let lightning look at the files of its callers alone, without their source: 10 to 50 ms of each loading.
+
+    ``load_from_checkpoint`` asks whether a file of torch.jit is among its callers.
+    """
+    from lightning.pytorch.utilities import model_helpers
+
+    def stack() -> Iterator[SimpleNamespace]:
+        frame = inspect.currentframe()
+        while frame is not None:
+            yield SimpleNamespace(filename=frame.f_code.co_filename)
+            frame = frame.f_back
+
+    model_helpers.inspect = SimpleNamespace(**vars(inspect) | {"stack": stack})  # type: ignore[assignment, attr-defined]
+
+
 def count_work_once() -> None:
     """Count the FLOPs of networks of equal structure once in this process: a fifteenth of a small training."""
     from lightning_vfl.networks import flops
@@ -61,6 +101,11 @@ def count_work_once() -> None:
             counted[key] = count(network, shape, input_gradient)
         return counted[key]
 
+    replace(count, work_of)
+
+
+def replace(function: Callable[..., Any], by: Callable[..., Any]) -> None:
+    """Put another function in the place of this one, in all modules that have imported it."""
     for module in [*sys.modules.values()]:
-        if getattr(module, "work_of", None) is count:
-            module.work_of = work_of  # type: ignore[attr-defined]
+        if getattr(module, function.__name__, None) is function:
+            setattr(module, function.__name__, by)

@@ -19,6 +19,7 @@ MOST = 30
 _MOSTLY = 0.8  # share of numbers from which on texts among them are read as missing
 _MISSING = "(missing)"
 _CODE = r"\s*[-+]?0[0-9]"  # 007 is a code, no number
+_TIMES_EACH = 20  # records for each different whole number from which on the numbers may be codes
 
 
 class ColumnKind(StrEnum):
@@ -53,9 +54,9 @@ def choose_steps(column: "pd.Series[Any]") -> Chosen:
 
     Numbers: missing ones become the median; if training rows have missing ones, an indicator is added. True and false:
     1 and 0, missing cells as the most frequent. Dates: days, month, weekday, and the hour if there are times. Numbers
-    with a few texts: texts are missing; 007 is a text. Texts: one-hot with a column for others, and ``(missing)`` is a
-    category; of more than 30 different texts the most frequent are kept, and a column in which more than half of the
-    records have texts of their own is left out.
+    with a few texts: texts are missing; but numbers of which some are written like 007 are codes, which are texts.
+    Texts: one-hot with a column for others, and ``(missing)`` is a category; of more than 30 different texts the most
+    frequent are kept, and a column in which more than half of the records have texts of their own is left out.
     """
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
@@ -67,15 +68,18 @@ def choose_steps(column: "pd.Series[Any]") -> Chosen:
     if is_bool_dtype(column):
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
     if is_numeric_dtype(column):
-        return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median])
+        return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median], _perhaps_codes(filled))
     if is_datetime64_any_dtype(column):
         return _dates(column, [""], median)
     different = set(texts_of(filled).tolist())
     if {text.lower() for text in different} <= TRUTHS.keys() - {"1", "0", "1.0", "0.0"}:
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
-    numbers = as_numbers(filled).notna() & ~filled.astype(str).str.match(_CODE)
+    read, codes = as_numbers(filled), filled.astype(str).str.match(_CODE)
+    numbers = read.notna() & ~codes
     if numbers.all():
-        return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median])
+        return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median], _perhaps_codes(read))
+    if codes.any() and read.notna().all():
+        return _texts(len(different), len(filled))
     if numbers.mean() >= _MOSTLY:
         told = f"{int((~numbers).sum())} texts such as '{filled[~numbers].iloc[0]}' are missing"
         return Chosen(ColumnKind.MIXED, [ReadNumbers(Texts.MISSING), Fill(Strategy.MEDIAN, indicator=True)], told)
@@ -100,3 +104,14 @@ def _texts(different: int, records: int) -> Chosen:
         told = f"{MOST - 1} of {different} texts have a column, see one_hot: {{most: {MOST}}}"
         return Chosen(ColumnKind.CATEGORIES, [missing, OneHotCategories(most=MOST)], told)
     return Chosen(ColumnKind.CATEGORIES, [missing, OneHotCategories()])
+
+
+def _perhaps_codes(numbers: "pd.Series[Any]") -> str:
+    """What to tell about a column of a few whole numbers that come often; empty for others."""
+    few = numbers.iloc[:10_000].unique()
+    if not (2 < len(few) <= MOST) or (few != few.round()).any():
+        return ""
+    different = numbers.nunique()
+    if different > MOST or len(numbers) < _TIMES_EACH * different:
+        return ""
+    return f"only {different} different numbers: if they are codes, give one_hot"

@@ -1,7 +1,9 @@
 """Checks of the records of a split, before they are scaled."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,6 +11,9 @@ from lightning_vfl.errors import ConfigurationError
 
 from .layout import Layout, Part
 from .records import Split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def check_features(name: str, features: Tensor, split: Split, parts: Sequence[Part], layout: Layout) -> None:
@@ -36,6 +41,21 @@ def check_features(name: str, features: Tensor, split: Split, parts: Sequence[Pa
         raise ConfigurationError(
             f"{int(bad.sum())} feature values of the {name} records are NaN or infinite, first of party {party}, "
             f"{layout.name_of(position)}, record {split.ids[row]}; impute or remove them before training"
+        )
+
+
+def refuse_infinite(column: "NDArray[np.float64]", party: int, name: str, ids: "NDArray[np.generic]") -> None:
+    """Accept a column (N,) that is finite in float32, as training uses it.
+
+    Raises:
+        ConfigurationError: for values that are NaN or infinite in float32.
+    """
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(column.astype(np.float32))
+    if bad.any():
+        raise ConfigurationError(
+            f"{int(bad.sum())} feature values of the joined records are NaN or infinite, first of party {party}, "
+            f"column '{name}', record {ids[bad.argmax()]}; impute or remove them before training"
         )
 
 

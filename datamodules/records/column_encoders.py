@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from .party_tables import PartyTable
+
 _OR_AUTO = ", or use preprocess: auto"
 
 
@@ -97,8 +99,8 @@ def of_texts(encoder: ColumnEncoder) -> bool:
 
 
 def fit_encoders(
-    tables: "Mapping[str, pd.DataFrame]",
-    train_ids: "NDArray[np.generic]",
+    tables: "Mapping[str, PartyTable]",
+    trained: "Mapping[str, NDArray[np.bool_]]",
     categorical: Collection[str],
     unseen: Unseen = Unseen.IGNORE,
 ) -> tuple[ColumnEncoder, ...]:
@@ -106,14 +108,13 @@ def fit_encoders(
 
     Args:
         tables: party -> its table, its ids as the index; all have the same columns in the same order.
-        train_ids: the ids of the training records.
+        trained: party -> (N,) bool, which rows of its table are training records.
         categorical: columns to encode one-hot.
         unseen: what to do with categories that no training row has.
 
     Raises:
-        ConfigurationError: for a party without training records, for missing values and for text among numbers.
+        ConfigurationError: for missing values and for text among numbers.
     """
-    trained = training_rows(tables, train_ids)
     encoders: list[ColumnEncoder] = []
     for name in next(iter(tables.values())):
         if str(name) not in categorical:
@@ -127,37 +128,29 @@ def fit_encoders(
     return tuple(encoders)
 
 
-def training_rows(
-    tables: "Mapping[str, pd.DataFrame]", train_ids: "NDArray[np.generic]"
-) -> "dict[str, NDArray[np.bool_]]":
-    """Party -> (N,) which rows of its table are training records.
-
-    Raises:
-        ConfigurationError: for a party without training records.
-    """
-    trained = {party: table.index.isin(train_ids) for party, table in tables.items()}
-    if idle := [party for party, rows in trained.items() if not rows.any()]:
-        raise ConfigurationError(
-            f"party '{idle[0]}' holds none of the {len(train_ids)} training records; use another seed or overlap, "
-            "or leave its table out"
-        )
-    return trained
-
-
-def encode_table(table: "pd.DataFrame", encoders: Sequence[ColumnEncoder], party: str) -> "NDArray[np.float64]":
+def encode_table(table: "PartyTable", encoders: Sequence[ColumnEncoder], party: str) -> "NDArray[np.float64]":
     """(N, F) the columns of the table as numbers, in the order of the encoders.
 
     Raises:
         ConfigurationError: for missing and unknown columns, and values of another kind than those of the training rows.
     """
+    check_columns(table, encoders, party)
+    blocks = [encoder.encode(table[encoder.column], party) for encoder in encoders if encoder.names]
+    return np.hstack(blocks) if blocks else np.empty((len(table), 0))
+
+
+def check_columns(table: "PartyTable", encoders: Sequence[ColumnEncoder], party: str) -> None:
+    """Accept a table with the columns that the encoders use, and no others.
+
+    Raises:
+        ConfigurationError: for missing and unknown columns.
+    """
     wanted, given = [encoder.column for encoder in encoders], [str(name) for name in table.columns]
-    used = [encoder for encoder in encoders if encoder.names]
-    missing, extra = [e.column for e in used if e.column not in given], [n for n in given if n not in wanted]
+    missing = [e.column for e in encoders if e.names and e.column not in given]
+    extra = [name for name in given if name not in wanted]
     if missing or extra:
         told = [f"without {listed(missing)}"] * bool(missing) + [f"with the further {listed(extra)}"] * bool(extra)
         raise ConfigurationError(
             f"the table of party '{party}' is {' and '.join(told)}, unlike the table that the model was trained on, "
             f"which has {listed(wanted)}; give it the same columns"
         )
-    blocks = [encoder.encode(table[encoder.column], party) for encoder in used]
-    return np.hstack(blocks) if blocks else np.empty((len(table), 0))

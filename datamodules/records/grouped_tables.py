@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from .column_tables import ColumnTable
+    from .party_tables import PartyTable
 
 
 def check_names(
@@ -47,13 +48,12 @@ def add_singles(groups: Iterable[tuple[str, ...]], tables: Iterable[str]) -> tup
     return tuple(dict.fromkeys(group_of.get(table, (table,)) for table in tables))
 
 
-def align_columns(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> "dict[str, pd.DataFrame]":
-    """The tables, with the columns of every group in the order of its first table.
+def align_columns(tables: "Mapping[str, ColumnTable]", groups: Iterable[tuple[str, ...]]) -> None:
+    """Put the columns of the tables of every group into the order of its first table.
 
     Raises:
         ConfigurationError: if tables of a group have different columns.
     """
-    ordered = dict(tables)
     for first, *others in groups:
         columns = tables[first].columns
         for other in others:
@@ -66,11 +66,10 @@ def align_columns(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[s
                     f"tables '{first}' and '{other}' of a group have different columns ({'; '.join(told)}); give the "
                     "tables of a group the same columns"
                 )
-            ordered[other] = tables[other][columns]
-    return ordered
+            tables[other].columns = list(columns)
 
 
-def refuse_shared_ids(tables: "Mapping[str, pd.DataFrame]", groups: Iterable[tuple[str, ...]]) -> None:
+def refuse_shared_ids(tables: "Mapping[str, PartyTable]", groups: Iterable[tuple[str, ...]]) -> None:
     """Accept tables whose ids (their index) are in one table of a group only.
 
     Raises:

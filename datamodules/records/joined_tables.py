@@ -1,35 +1,98 @@
 """Read the tables of all parties, and find the records that they have in common."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
+from .column_tables import ColumnTable, MemoryTable
 from .grouped_tables import refuse_shared_ids
-from .party_tables import common_ids, kind_of, listed, read_table
+from .party_tables import PartyTable, common_ids, kind_of, listed, plain_ids, read_table
+from .stored_csv import store_table
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
 
+@dataclass(frozen=True)
+class Joined:
+    """The records that are used.
+
+    Args:
+        ids: (N,) sorted.
+        tables: party -> its columns, its records in the order of the ids.
+        held: party -> (N,) bool, which records it has; None: all.
+        groups: the groups of tables; every table is in one.
+        labels: the columns of the labels as in the file; None: a new table without labels.
+        split: the column that divides the records; None: there is none.
+        weights: the column of the sample weights; None: there is none.
+    """
+
+    ids: "NDArray[np.generic]"
+    tables: dict[str, ColumnTable]
+    held: "dict[str, NDArray[np.bool_] | None]"
+    groups: tuple[tuple[str, ...], ...]
+    labels: "pd.DataFrame | None"
+    split: "pd.Series[Any] | None"
+    weights: "pd.Series[Any] | None"
+
+    def trained(self, train: "NDArray[np.int64]") -> "dict[str, NDArray[np.bool_]]":
+        """Party -> (n,) bool, which of its records are training records, whose positions are given.
+
+        Raises:
+            ConfigurationError: for a party without training records.
+        """
+        among = np.zeros(len(self.ids), dtype=np.bool_)
+        among[train] = True
+        trained = {party: among if held is None else among[held] for party, held in self.held.items()}
+        if idle := [party for party, rows in trained.items() if not rows.any()]:
+            raise ConfigurationError(
+                f"party '{idle[0]}' holds none of the {len(train)} training records; use another seed or overlap, "
+                "or leave its table out"
+            )
+        return trained
+
+
 def read_tables(
-    paths: Mapping[str, Path], id_column: str, separator: str, text: Mapping[str, Collection[str] | None]
-) -> "dict[str, pd.DataFrame]":
-    """Party -> its table, its ids as the index.
+    paths: Mapping[str, Path],
+    id_column: str,
+    separator: str,
+    text: Mapping[str, Collection[str] | None],
+    folder: Path | None = None,
+) -> dict[str, ColumnTable]:
+    """Party -> its table.
 
     Args:
         paths: party -> its file.
         id_column: the column of the ids.
         separator: between the fields of a CSV file.
         text: party -> columns of a CSV file to read as text; None: all columns.
+        folder: where columns are stored; None: they are in memory.
 
     Raises:
         ConfigurationError: for files that cannot be read, and ids that are not of the same kind in all of them.
     """
-    tables = {party: read_table(path, party, id_column, separator, text[party]) for party, path in paths.items()}
+    tables: dict[str, ColumnTable] = {}
+    for party, path in paths.items():
+        if folder is None:
+            tables[party] = MemoryTable(read_table(path, party, id_column, separator, text[party]))
+        else:
+            tables[party] = store_table(path, party, id_column, separator, text[party], folder)
+    check_kinds(tables)
+    return tables
+
+
+def check_kinds(tables: "Mapping[str, PartyTable]") -> None:
+    """Accept tables whose ids are of the same kind.
+
+    Raises:
+        ConfigurationError: if they are not.
+    """
     first = next(iter(tables))
     kind = kind_of(tables[first].index)
     for party, table in tables.items():
@@ -38,10 +101,9 @@ def read_tables(
                 f"ids of party '{party}' are {kind_of(table.index)} but those of party '{first}' are "
                 f"{kind}; write them in the same form in all files"
             )
-    return tables
 
 
-def check_label_column(tables: "Mapping[str, pd.DataFrame]", party: str, column: str) -> None:
+def check_label_column(tables: "Mapping[str, PartyTable]", party: str, column: str) -> None:
     """Accept tables of which the party's has the label column.
 
     Raises:
@@ -57,16 +119,19 @@ def check_label_column(tables: "Mapping[str, pd.DataFrame]", party: str, column:
         )
 
 
-def joined_ids(
-    tables: "Mapping[str, pd.DataFrame]", groups: Sequence[tuple[str, ...]], inner: bool, label_party: str
-) -> "tuple[NDArray[np.generic], str]":
-    """The sorted ids of the joined records, and a text that says how many records each party has.
+def join(
+    tables: dict[str, ColumnTable], groups: Sequence[tuple[str, ...]], inner: bool, label_party: str
+) -> "tuple[NDArray[np.generic], dict[str, NDArray[np.bool_] | None], str]":
+    """Put the tables into the order of the joined records; returns their sorted ids and which of them each party has.
 
     Args:
-        tables: party -> its table.
+        tables: party -> its table, which is replaced.
         groups: the groups of tables; every table is in one.
         inner: whether a record must be in a table of every group; otherwise in that of the label party.
         label_party: the party with the labels.
+
+    Returns:
+        (N,) ids; party -> (N,) bool, None for all; a text that says how many records each party has.
 
     Raises:
         ConfigurationError: for ids in several tables of a group, and tables without an id in common.
@@ -77,6 +142,23 @@ def joined_ids(
     else:
         needed = ((label_party,),) if label_party in tables else (tuple(tables),)
     ids = common_ids(tables, needed)
-    both = {party: int(table.index.isin(ids).sum()) for party, table in tables.items()}
-    counts = [f"'{party}' holds {n} of them, {len(tables[party]) - n} more are left out" for party, n in both.items()]
-    return ids, f"{len(ids)} joined records; {', '.join(counts)}"
+    held: dict[str, NDArray[np.bool_] | None] = {}
+    counts = []
+    for party in list(tables):  # one after the other: the memory of the table in the file's order is free again
+        rows, places = _matched(plain_ids(tables[party].index), ids)
+        there = np.zeros(len(ids), dtype=np.bool_)
+        there[places] = True
+        held[party] = None if len(rows) == len(ids) else there
+        counts.append(f"'{party}' holds {len(rows)} of them, {len(tables[party]) - len(rows)} more are left out")
+        tables[party] = tables[party].in_order(rows)
+    return ids, held, f"{len(ids)} joined records; {', '.join(counts)}"
+
+
+def _matched(own: "NDArray[np.generic]", ids: "NDArray[np.generic]") -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
+    """The rows of the ids that are among the sorted ids, in the order of these, and their places there."""
+    order = np.argsort(own, kind="stable")
+    ascending = own[order]
+    places = np.searchsorted(ids, ascending)
+    places[places == len(ids)] = 0
+    found = ids[places] == ascending
+    return order[found], places[found]

@@ -1,7 +1,7 @@
 """Scaling of features: fitted by each party on its own training rows only, or given in advance."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import ClassVar, Self
 
@@ -33,6 +33,13 @@ class Normaliser(ABC):
     def fit_bytes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and scale, each (F,) float32, for the numbers x / 255 of bytes x (N, F); default: ``fit`` to these."""
         return self.fit(x.float().div_(255))
+
+    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """As ``fit``, to columns (N,) that are given one by one; default: all of them are in memory together.
+
+        Guarantee: the result is that of ``fit`` up to the last bit of float64.
+        """
+        return self.fit(torch.stack(list(columns), 1))
 
     def within(self, bounds: Bounds | None, data: str) -> Self:
         """This normaliser for a data set with known bounds of the features; default: bounds are ignored.
@@ -76,6 +83,9 @@ class Standardise(Normaliser):
         constant = deviation <= 1e-12 * mean.abs().clamp(min=1.0)
         return mean.to(x.dtype), torch.where(constant, 1.0, deviation).to(x.dtype)
 
+    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        return _fit_each(self, columns)
+
 
 class StandardiseNumbers(Normaliser):
     """As ``Standardise``, but columns that have only 0 and 1, such as categories, are not changed.
@@ -98,6 +108,9 @@ class StandardiseNumbers(Normaliser):
         shift, scale = Standardise().fit(x)
         indicators = ((x == 0) | (x == 1)).all(0)
         return torch.where(indicators, 0.0, shift), torch.where(indicators, 1.0, scale)
+
+    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        return _fit_each(self, columns)
 
 
 class StandardiseParty(Normaliser):
@@ -125,6 +138,12 @@ class StandardiseParty(Normaliser):
         return _one_pair(mean, deviation, torch.float32, x.shape[1])
 
 
+def _fit_each(normaliser: Normaliser, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Shift and scale, each (F,), of a normaliser that scales each column (N,) by its own numbers."""
+    shift, scale = zip(*(normaliser.fit(column[:, None]) for column in columns), strict=True)
+    return torch.cat(shift), torch.cat(scale)
+
+
 def _one_pair(mean: Tensor, deviation: Tensor, dtype: torch.dtype, columns: int) -> tuple[Tensor, Tensor]:
     """The same shift and scale for all columns."""
     scale = deviation if deviation > 1e-12 * max(1.0, abs(float(mean))) else torch.ones_like(deviation)
@@ -138,6 +157,9 @@ class Unchanged(Normaliser):
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+
+    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        return _fit_each(self, columns)
 
 
 class Given(Normaliser):
@@ -211,6 +233,9 @@ class Given(Normaliser):
             )
         return _GivenColumns([*_pairs(self.low, self.high).values()] * x.shape[1]).fit(x)
 
+    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        return _fit_each(self, columns)
+
     def fit_bytes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.fit(torch.empty(0, x.shape[1]))
 
@@ -229,6 +254,31 @@ class _GivenColumns(Normaliser):
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return ((self.low + self.high) / 2).to(x.dtype), ((self.high - self.low) / 2).to(x.dtype)
+
+    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        return self.fit(next(iter(columns))[:0, None].expand(0, len(self.low)))
+
+
+class OwnBounds(Normaliser):
+    """``Given`` bounds of named columns in a process that knows the columns of one party alone.
+
+    Args:
+        given: bounds of the columns of all parties; those of others are not looked at.
+        party: the name of the party; a column is named ``column``, or ``party.column`` if others have such a column.
+    """
+
+    fitted: ClassVar[bool] = False
+
+    def __init__(self, given: Given, party: str) -> None:
+        self.given = given
+        self.party = party
+
+    def of_columns(self, own: Sequence[str], every: Sequence[str]) -> Normaliser:
+        pairs = _pairs(self.given.low, self.given.high)
+        return _GivenColumns([pairs.get(f"{self.party}.{name}", pairs.get(name)) for name in own])
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        raise ConfigurationError("bounds of named columns need the names of the columns; see of_columns")
 
 
 def _pairs(low: float | Mapping[str, float] | None, high: float | Mapping[str, float] | None) -> dict[str, Bounds]:

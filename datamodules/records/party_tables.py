@@ -1,10 +1,11 @@
 """The table of one party in a CSV or Parquet file: reading it, its ids, and its columns as numbers."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,9 +16,41 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+PARQUET = (".parquet", ".pq")
+"""The endings of Parquet files; all others are CSV."""
 TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "1": 1.0, "1.0": 1.0}
 """What true and false may be written as, in lower case."""
 TRUTHS |= {"false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0, "0": 0.0, "0.0": 0.0}
+
+
+class PartyTable(Protocol):
+    """The columns of a party's table by name, and its ids: a pandas table, or one whose columns are read when asked."""
+
+    @property
+    def index(self) -> "pd.Index[Any]":
+        """The ids of the rows."""
+        ...
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+        ...
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """The names of the columns."""
+        ...
+
+    def __contains__(self, name: Any) -> bool:
+        """Whether there is a column of this name."""
+        ...
+
+    def __getitem__(self, name: Any) -> Any:
+        """The column of this name, a Series with the ids as index; or of a list of names a table with these columns."""
+        ...
 
 
 def read_table(
@@ -38,8 +71,8 @@ def read_table(
     """
     import pandas as pd  # 0.5 s, where it is used
 
-    try:
-        if path.suffix in (".parquet", ".pq"):
+    with readable(path, party):
+        if path.suffix in PARQUET:
             refuse_large_table(path)
             table = pd.read_parquet(path)
         else:
@@ -48,18 +81,45 @@ def read_table(
                 table = _read_csv(path, separator, types, in_parts=True)
             except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
                 table = _read_csv(path, separator, types, in_parts=False)
+    check_id_column(table, path, party, id_column)
+    ids = check_ids(canonical_ids(table.pop(id_column)), path, party)
+    return table.set_axis(pd.Index(ids))
+
+
+@contextmanager
+def readable(path: Path, party: str) -> Iterator[None]:
+    """Turn the errors of pandas and of the system for a file that cannot be read into one line."""
+    import pandas as pd
+
+    try:
+        yield
     except ConfigurationError:
         raise
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
         raise ConfigurationError(
             f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
         ) from error
-    if id_column not in table:
+
+
+def check_id_column(names: "Collection[str] | pd.DataFrame", path: Path, party: str, id_column: str) -> None:
+    """Accept columns with the column of the ids among them.
+
+    Raises:
+        ConfigurationError: if it is missing.
+    """
+    if id_column not in names:
         raise ConfigurationError(
-            f"{path} of party '{party}' has no id column '{id_column}', only {listed(table)}; "
+            f"{path} of party '{party}' has no id column '{id_column}', only {listed(names)}; "
             "correct id_column or separator"
         )
-    ids = canonical_ids(table.pop(id_column))
+
+
+def check_ids(ids: "pd.Series[Any]", path: Path, party: str) -> "pd.Series[Any]":
+    """Accept ids that are texts or whole numbers, none missing and each once.
+
+    Raises:
+        ConfigurationError: for other ids.
+    """
     if ids.empty:
         raise ConfigurationError(f"{path} of party '{party}' holds no record; correct tables")
     if missing := int(ids.isna().sum()):
@@ -75,20 +135,33 @@ def read_table(
             f"{int(twice.sum())} ids of party '{party}' are duplicates, first {ids[twice].iloc[0]}; "
             "keep one record of each id"
         )
-    return table.set_axis(pd.Index(ids))
+    return ids
 
 
 def _read_csv(path: Path, separator: str, types: Any, in_parts: bool) -> "pd.DataFrame":
     """The table of a CSV file; in parts it takes less memory."""
     import pandas as pd
 
-    with warnings.catch_warnings(), unpacked(path) as content:
+    with csv_warnings(), unpacked(path) as content:
+        table: pd.DataFrame = pd.read_csv(content, **csv_options(separator), low_memory=in_parts, dtype=types)
+        return table
+
+
+def csv_options(separator: str) -> dict[str, Any]:
+    """How every CSV file is read."""
+    return {"sep": separator, "index_col": False, "skipinitialspace": True}
+
+
+@contextmanager
+def csv_warnings() -> Iterator[None]:
+    """Make errors of the warnings with which pandas reads a CSV file wrongly."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
         # pandas only warns of rows longer than the header, and drops their surplus
         warnings.simplefilter("error", pd.errors.ParserWarning)
         warnings.simplefilter("error", pd.errors.DtypeWarning)
-        return pd.read_csv(
-            content, sep=separator, index_col=False, skipinitialspace=True, low_memory=in_parts, dtype=types
-        )
+        yield
 
 
 def canonical_ids(ids: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -113,7 +186,7 @@ def canonical_ids(ids: "pd.Series[Any]") -> "pd.Series[Any]":
     return numbers.astype(np.float64) if fractions else texts
 
 
-def common_ids(tables: "Mapping[str, pd.DataFrame]", needed: Iterable[tuple[str, ...]]) -> "NDArray[np.generic]":
+def common_ids(tables: "Mapping[str, PartyTable]", needed: Iterable[tuple[str, ...]]) -> "NDArray[np.generic]":
     """The sorted ids that at least one table of each of the needed groups holds.
 
     Raises:
@@ -192,6 +265,34 @@ def read_targets(columns: "pd.DataFrame", party: str, classification: bool) -> "
                 "records; write 0 and 1, or give one label_column"
             )
     return np.column_stack(found).astype(np.int64 if classification else np.float32)
+
+
+def read_weights(column: "pd.Series[Any]", party: str, train: "NDArray[np.int64]") -> "NDArray[np.float32]":
+    """(n,) the sample weights of the training records, divided by their mean.
+
+    Args:
+        column: the weights of all records.
+        party: the name of the party, for errors.
+        train: positions of the training records.
+
+    Raises:
+        ConfigurationError: for weights that are missing, no numbers, negative or infinite, and if all are 0.
+    """
+    refuse_missing(column, party)
+    weights = numbers_of(column, party, "name another sample_weight")
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        raise ConfigurationError(
+            f"{int(bad.sum())} sample weights '{column.name}' of party '{party}' are negative or infinite, first of "
+            f"record {column.index[bad][0]}; give numbers from 0"
+        )
+    own = weights[train]
+    if not own.any():
+        raise ConfigurationError(
+            f"the sample weights '{column.name}' of all {len(own)} training records are 0; correct sample_weight"
+        )
+    scaled: NDArray[np.float32] = (own / own.mean()).astype(np.float32)
+    return scaled
 
 
 def kind_of(ids: "pd.Series[Any] | pd.Index[Any]") -> str:

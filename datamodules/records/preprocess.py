@@ -17,8 +17,9 @@ from .step_settings import AUTO, Steps, read_steps
 from .steps_table import TableRow
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
+
+    from .party_tables import PartyTable
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Preprocess:
         own = {**self.everywhere, **self.columns.get(party, {})}
         return [name for name, steps in own.items() if any(_of_texts(step) for step in steps or ())]
 
-    def check_columns(self, tables: "Mapping[str, pd.DataFrame]") -> None:
+    def check_columns(self, tables: "Mapping[str, PartyTable]") -> None:
         """Accept tables that have all columns with steps.
 
         Raises:
@@ -92,7 +93,7 @@ class Preprocess:
                     )
 
     def fit(
-        self, tables: "Mapping[str, pd.DataFrame]", trained: "Mapping[str, NDArray[Any]]"
+        self, tables: "Mapping[str, PartyTable]", trained: "Mapping[str, NDArray[Any]]"
     ) -> tuple[tuple[ColumnEncoder, ...], list[TableRow]]:
         """The encoders of the columns of a group of tables, and what is told about them.
 

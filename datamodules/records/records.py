@@ -30,12 +30,14 @@ class Split:
         labels: (N,) int64 classes or float32 values; None for records without labels.
         ids: (N,) the user's own record ids, any dtype.
         present: (N, M) bool, whether party m holds record n; None: every party holds every record.
+        weights: (N,) float32, the weights of training records in the loss, with mean 1; None: all weigh the same.
     """
 
     features: Tensor
     labels: Tensor | None
     ids: "NDArray[np.generic]"
     present: Tensor | None = None
+    weights: Tensor | None = None
 
     def in_floats(self) -> "Split":
         """The same split with bytes converted to float32 numbers in [0, 1]; unchanged if it holds no bytes."""
@@ -92,6 +94,7 @@ class Records(Dataset[VerticalBatch], ABC):
         ids: (N,) the user's own record ids.
         present: (N, M) bool, whether party m holds record n; None: every party holds every record.
         label_holders: (N,) int64, the party that holds a record's label, -1: no party; None: not specified.
+        weights: (N,) float32, the weights in the training loss, with mean 1; None: all weigh the same.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Records(Dataset[VerticalBatch], ABC):
         ids: "NDArray[np.generic]",
         present: Tensor | None = None,
         label_holders: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         self.shapes = tuple(shapes)
         self.widths = tuple(prod(shape) for shape in shapes)
@@ -109,6 +113,7 @@ class Records(Dataset[VerticalBatch], ABC):
         self.ids = ids
         self.present = present
         self.label_holders = label_holders
+        self.weights = weights
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -143,6 +148,7 @@ class Records(Dataset[VerticalBatch], ABC):
             None if self.present is None else self.present.index_select(0, ids),
             request.event,
             request.joint,
+            None if self.weights is None else self.weights.index_select(0, ids),
         )
 
     def _cut(self, columns: Tensor) -> tuple[Tensor, ...]:
@@ -154,7 +160,7 @@ class Records(Dataset[VerticalBatch], ABC):
         return tuple(part.view(rows, *shape) for part, shape in zip(parts, self.shapes, strict=True))
 
     def _about(self, positions: "NDArray[np.int64]") -> tuple[Any, ...]:
-        """Labels, ids, presence and label holders of the records at these positions."""
+        """Labels, ids, presence, label holders and weights of the records at these positions."""
         rows = torch.from_numpy(positions)
         present = None if self.present is None else self.present.index_select(0, rows)
         return (
@@ -162,6 +168,7 @@ class Records(Dataset[VerticalBatch], ABC):
             self.ids[positions],
             None if present is None or present.all() else present,
             None if self.label_holders is None else self.label_holders.index_select(0, rows),
+            None if self.weights is None else self.weights.index_select(0, rows),
         )
 
 
@@ -175,6 +182,7 @@ class VerticalRecords(Records):
         ids: (N,) the user's own record ids.
         present: (N, M) bool, whether party m holds record n; None: every party holds every record.
         label_holders: (N,) int64, the party that holds a record's label, -1: no party; None: not specified.
+        weights: (N,) float32, the weights in the training loss, with mean 1; None: all weigh the same.
     """
 
     def __init__(
@@ -185,8 +193,9 @@ class VerticalRecords(Records):
         ids: "NDArray[np.generic]",
         present: Tensor | None = None,
         label_holders: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
-        super().__init__(shapes, labels, ids, present, label_holders)
+        super().__init__(shapes, labels, ids, present, label_holders, weights)
         self.features = features.contiguous()
 
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:

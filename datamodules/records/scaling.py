@@ -29,7 +29,8 @@ def fit_scaling(
     """
     fitted, begin = [], 0
     for party, own in enumerate(torch.split(train, list(widths), dim=1)):
-        rows = own if present is None else own[present[:, party]]
+        # a copy, as the party has alone: a sum over some columns of a wider array can differ in the last bit
+        rows = own.contiguous() if present is None else own[present[:, party]]
         if not len(rows):
             raise without_records(party, len(own))
         of_party = normaliser.of_columns(names[begin : begin + widths[party]], names)

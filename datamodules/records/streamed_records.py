@@ -53,6 +53,7 @@ class StreamedRecords(Records):
         ids: (N,) the user's own record ids.
         present: (N, M) bool, whether party m holds record n; None: every party holds every record.
         label_holders: (N,) int64, the party that holds a record's label, -1: no party; None: not specified.
+        weights: (N,) float32, the weights in the training loss, with mean 1; None: all weigh the same.
 
     Units: memory, none for features between two calls; during a call 6 F bytes a record.
     Guarantee: features are bit for bit those of the same records in memory, in any order and batches. Features that a
@@ -70,8 +71,9 @@ class StreamedRecords(Records):
         ids: "NDArray[np.generic]",
         present: Tensor | None = None,
         label_holders: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
-        super().__init__(shapes, labels, ids, present, label_holders)
+        super().__init__(shapes, labels, ids, present, label_holders, weights)
         self.source = source
         self.places = places
         self.columns = columns

@@ -1,8 +1,7 @@
 """Tables of several parties, one file for each, joined on the ids of the records."""
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,48 +11,38 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.types import Seat
 
 from ..base import VerticalDataModule
+from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Partitioner, Views
 from ..record_splits import RecordSplit, ToDivide
+from ..records.checks import check_labels
 from ..records.column_encoder import ColumnEncoder, Unseen
-from ..records.column_encoders import encode_table, encoder_of, fit_encoders, of_texts, training_rows
-from ..records.grouped_tables import add_singles, align_columns, check_names
-from ..records.joined_tables import check_label_column, joined_ids, read_tables
+from ..records.column_encoders import encoder_of
+from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
+from ..records.fitted_tables import fit_tables
+from ..records.grouped_tables import check_names
+from ..records.joined_tables import Joined
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
-from ..records.party_tables import listed, plain_ids, read_labels, read_targets
+from ..records.number_files import WorkFolder, refuse_stored, work_folder
+from ..records.party_tables import read_labels, read_targets, read_weights
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
-from ..records.steps_table import TableRow, steps_table
+from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
+from ..records.steps_table import steps_table
+from ..records.table_form import TableForm, encode_tables, form_of
+from ..records.told_records import ToldRecords
 from ..split import check_shares, split_rows
+from .joining import join_tables
+from .seated_parties import find_parties
+from .seated_tables import SeatedTables
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
-
-
-@dataclass(frozen=True)
-class _Joined:
-    """The records of all parties: N sorted ids, the tables of the parties, labels and split column as in the file."""
-
-    ids: "NDArray[np.generic]"
-    tables: "dict[str, pd.DataFrame]"
-    groups: tuple[tuple[str, ...], ...]
-    labels: "pd.DataFrame | None"
-    split: "pd.Series[Any] | None"
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """The features of all parties as numbers; who holds which record."""
-
-    features: Tensor
-    present: Tensor | None
-    layout: Layout
-    groups: tuple[tuple[int, ...], ...]
 
 
 class CSVTables(VerticalDataModule):
@@ -87,13 +76,18 @@ class CSVTables(VerticalDataModule):
         separator: the character between the fields of a CSV file.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
-        split: a rule that divides the records: ``GivenSplit``, ``GroupedSplit``, ``TimeSplit``, ``Folds``; None: at
-            random, stratified by class.
+        split: a rule that divides the records: ``GivenSplit``, ``GroupedSplit``, ``TimeSplit``, ``StratifiedLabels``,
+            ``Folds``; None: at random, stratified by class.
         groups: tables that form a group, each group a list of names; every other table is alone, and so is the table of
             the label party. Tables of a group need the same columns, in any order: the order of the first is used.
         public_categories: declare public what is taken from the training records: categories, and with ``preprocess``
             imputation values and quantiles; see ``private_statistics``.
         new_records: the tables hold records that the model was not trained on: all of them are tested.
+        sample_weight: a column of the label party, which is then no feature: how much a training record counts in the
+            loss, numbers from 0. They are divided by their mean over the training records. Metrics are not weighted.
+        work_dir: folder on a disk in which tables are prepared column by column and mapped into memory; what is
+            written there is removed at the end. None: files of more than 512 MB together are prepared in the folder of
+            the system for temporary files, smaller ones in memory.
         loader: further settings of ``VerticalDataModule``. Without a ``partitioner`` each table is a party; with one
             the joined columns are divided anew (with ``inner`` only, and without ``groups``).
 
@@ -113,7 +107,10 @@ class CSVTables(VerticalDataModule):
             columns or classes than those that the model was trained on.
     """
 
-    data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups")
+    own_files = True
+    _files: SeatedTables | None = None
+    _told: ToldRecords | None = None  # in a process that reads one of the tables
+    data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups", "sample_weight")
 
     def __init__(
         self,
@@ -135,6 +132,8 @@ class CSVTables(VerticalDataModule):
         groups: Sequence[Sequence[str]] = (),
         public_categories: bool = False,
         new_records: bool = False,
+        sample_weight: str | None = None,
+        work_dir: str | Path | None = None,
         **loader: Any,
     ) -> None:
         if unseen not in list(Unseen):
@@ -167,6 +166,8 @@ class CSVTables(VerticalDataModule):
         self.unseen = Unseen(unseen)
         self.separator = separator
         self.new_records = new_records
+        self.sample_weight = sample_weight
+        self.work_dir = work_dir
         self.public_categories = public_categories
         self.val_share = val_share
         self.test_share = test_share
@@ -174,7 +175,7 @@ class CSVTables(VerticalDataModule):
 
     @property
     def layout(self) -> Layout:
-        return self._encoded.layout
+        return self._form.layout if self._files is None else self._files.layout
 
     @property
     def classes(self) -> tuple[int | str, ...]:
@@ -198,8 +199,12 @@ class CSVTables(VerticalDataModule):
         return self.targets or (str(self.label_column),)
 
     @property
+    def party_names(self) -> tuple[str, ...]:
+        return find_parties(self) if self._files is None else self._files.names
+
+    @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
-        return self._encoded.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
+        return self._form.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
 
     def default_partitioner(self) -> Partitioner:
         return Views()
@@ -209,6 +214,10 @@ class CSVTables(VerticalDataModule):
 
     def private_statistics(self) -> tuple[str, ...]:
         found = super().private_statistics()
+        if self.sample_weight is not None:
+            found += (
+                "its sample weights are divided by their mean over the training records; leave sample_weight out",
+            )
         if not self.preprocess or self.public_categories:
             return found
         what = taken_from(self._encoders)
@@ -239,50 +248,63 @@ class CSVTables(VerticalDataModule):
 
     def forget(self) -> None:
         super().forget()
-        for cached in ("_joined", "_labels", "_rows", "_encoders", "_encoded"):
+        for cached in ("_work", "_joined", "_labels", "_rows", "_encoders", "_form", "_encoded", "_features"):
             self.__dict__.pop(cached, None)
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        joined, encoded, splits = self._joined, self._encoded, {}
-        for name in names:
-            whole = name == "predict"
-            rows = np.arange(len(joined.ids)) if whole else self._rows[name]
-            if len(rows):
-                labels = None if whole else self._labels[0][rows]
-                present = None if encoded.present is None else encoded.present[rows]
-                splits[name] = Split(encoded.features[rows], labels, joined.ids[rows], present)
-        return splits
+        """The records of these splits before they are divided, as float64."""
+        return {
+            name: replace(split, features=self._encoded[torch.from_numpy(self._rows_of(name))])
+            for name, split in self._without_features(names).items()
+        }
+
+    def _prepare(self, missing: Sequence[SplitName]) -> None:
+        """Encode and scale the tables column by column, if each of them is a party; else as the base class."""
+        if not isinstance(self.partitioner, Views):
+            refuse_stored(self._work, self.partitioner)
+        if self._files is not None or not isinstance(self.partitioner, Views):
+            super()._prepare(missing)
+            return
+        self._check_size()
+        parts = self._cut()
+        splits = self._without_features(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
+        for name, split in splits.items():
+            check_labels(name, len(split.ids), split, self.num_classes, len(self.targets))
+        features = self._features
+        for name in missing:
+            if name in splits:
+                split = splits[name]
+                present = find_holders(name, split, self.partitioner, self.party_groups)
+                holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
+                about = (self.party_shapes, split.labels, split.ids, present, holders, split.weights)
+                self._keep(name, features.records(self._rows_of(name), *about))
 
     # ---- inside
 
+    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
+        return SeatedTables(self, seat, self.party_names if party_names is None else party_names, self.labels_at)
+
+    @property
+    def _unlabelled(self) -> bool:
+        """Whether the labels are in another process."""
+        return self._told is not None and not self._told.labels
+
     @cached_property
-    def _joined(self) -> _Joined:
-        tables = self._read_all()
-        groups = add_singles(self.groups, tables)
-        tables = align_columns(tables, groups)
-        ids, told = joined_ids(tables, groups, self.overlap == "inner", self.label_party)
-        rank_zero_info(f"{type(self).__name__}: {told}")
-        for party in list(tables):  # one after the other: the memory of the table in the file's order is free again
-            tables[party] = tables[party][tables[party].index.isin(ids)].sort_index()
-        own = tables.get(self.label_party)
-        named = [name for name in self._label_columns if own is not None and name in own]
-        labels = None if own is None or len(named) < len(self._label_columns) else own[named]
-        if own is not None and named:
-            tables[self.label_party] = own = own.drop(columns=named)
-        column = None if self.split is None else self.split.column
-        if column is None or (self.fitted is not None and (own is None or column not in own)):
-            return _Joined(ids, tables, groups, labels, None)
-        if own is None or column not in own:
-            there = () if own is None else map(str, own)
-            raise ConfigurationError(
-                f"split names column '{column}', which party '{self.label_party}' does not have; "
-                + nearest(column, there)
-            )
-        return _Joined(ids, tables, groups, labels, own.pop(column))
+    def _work(self) -> WorkFolder | None:
+        """The folder in which tables are prepared; None: in memory. It is removed when nothing uses it any more."""
+        return work_folder(self.tables.values(), self.work_dir)
+
+    @cached_property
+    def _joined(self) -> Joined:
+        return join_tables(self)
 
     @cached_property
     def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
         """(N,) the labels of the joined records, and the classes as the file has them."""
+        if self._files is not None:
+            return self._files.labels
+        if self._told is not None and not self._told.labels:
+            return torch.empty(0), self._told.classes
         column, classification = self._joined.labels, self.task == "classification"
         if column is None:
             raise ConfigurationError(
@@ -298,19 +320,19 @@ class CSVTables(VerticalDataModule):
     @cached_property
     def _rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
         """The positions of the records of each split."""
+        if self._told is not None and (rows := self._told.rows(self._joined.ids)) is not None:
+            return rows
         every = np.arange(len(self._joined.ids))
         if self.new_records:
             if self.fitted is None:
-                raise ConfigurationError(
-                    "new_records: true needs a trained model, because nothing can be fitted to new records; give "
-                    "--ckpt_path, or leave new_records out"
-                )
+                raise ConfigurationError("new_records: true needs a trained model; give --ckpt_path, or leave it out")
             return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
         stratify = self._labels[0].numpy() if self.num_classes is not None else None
         if self.split is None:
             return split_rows(every, self.seed, self.val_share, self.test_share, stratify)
+        flags = self._labels[0].numpy() if self.targets and self.task == "classification" else None
         shares = (self.seed, self.val_share, self.test_share)
-        return self.split.rows(ToDivide(len(every), self._joined.split, self.label_party, stratify, *shares))
+        return self.split.rows(ToDivide(len(every), self._joined.split, self.label_party, stratify, *shares, flags))
 
     @cached_property
     def _encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
@@ -318,80 +340,51 @@ class CSVTables(VerticalDataModule):
         if self.fitted is not None:
             own = self.fitted.own["encoders"]
             return {party: tuple(encoder_of(state) for state in states) for party, states in own.items()}
-        joined, encoders = self._joined, {}
-        with_column = {str(column) for table in joined.tables.values() for column in table}
-        if unknown := [column for column in self.categorical if column not in with_column]:
-            raise ConfigurationError(
-                f"categorical names column '{unknown[0]}', which no party has; they have {listed(sorted(with_column))}"
-            )
-        train, rows = joined.ids[self._rows["train"]], list[TableRow]()
-        if self._preprocess is not None:
-            self._preprocess.check_columns(joined.tables)
-        for group in joined.groups:
-            tables = {party: joined.tables[party] for party in group}
-            if self._preprocess is None:
-                own = fit_encoders(tables, train, self.categorical, self.unseen)
-            else:
-                own, told = self._preprocess.fit(tables, training_rows(tables, train))
-                rows += told
-            encoders.update(dict.fromkeys(group, own))
-        if rows:
-            rank_zero_info(f"{type(self).__name__}: preprocessing, fitted to training records\n{steps_table(rows)}")
-        return {party: encoders[party] for party in joined.tables}
+        if self._files is not None:
+            return self._files.encoders
+        encoders, told = fit_tables(self._joined, self._rows["train"], self._preprocess, self.categorical, self.unseen)
+        if told:
+            rank_zero_info(f"{type(self).__name__}: preprocessing, fitted to training records\n{steps_table(told)}")
+        return encoders
 
     @cached_property
-    def _encoded(self) -> _Encoded:
-        used = {party: [encoder for encoder in own if encoder.names] for party, own in self._encoders.items()}
-        joined, encoders = self._joined, {party: own for party, own in self._encoders.items() if used[party]}
-        if absent := [party for party in encoders if party not in joined.tables]:
-            raise ConfigurationError(
-                f"the model was trained with a table of party '{absent[0]}', which is not among tables; give the "
-                f"tables of {', '.join(encoders)}"
-            )
-        if more := [
-            party for party, table in joined.tables.items() if not self._encoders.get(party) and len(table.columns)
-        ]:
-            raise ConfigurationError(
-                f"the model was trained without features of party '{more[0]}'; leave its table out, or its columns"
-            )
-        if not encoders:
-            raise ConfigurationError(f"no party has a column besides '{self.id_column}' and the labels; add features")
-        uses = Counter(encoder.column for own in self._encoders.values() for encoder in own)
-        names: list[str] = []
-        held, views = [], {}
-        records, width = len(joined.ids), sum(len(encoder.names) for own in encoders.values() for encoder in own)
-        features = np.zeros((records, width))  # scaled before it is float32: timestamps need the precision
-        for party, own in encoders.items():
-            table = joined.tables[party]
-            holds = np.ones(records, bool) if len(table) == records else np.isin(joined.ids, plain_ids(table.index))
-            views[party] = sum(len(encoder.names) for encoder in own)
-            features[holds, len(names) : len(names) + views[party]] = encode_table(table, own, party)
-            joined.tables[party] = table[[]]  # the memory of its columns is free again
-            held.append(holds)
-            names += [
-                f"{party}.{name}" if uses[encoder.column] > 1 else name for encoder in own for name in encoder.names
-            ]
-        number = {party: m for m, party in enumerate(views)}
-        return _Encoded(
-            torch.from_numpy(features),
-            torch.from_numpy(np.stack(held, axis=1)) if self.overlap == "keep" or self.groups else None,
-            Layout((len(names),), tuple(names), tuple(views.values()), tuple(views)),
-            tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),
-        )
+    def _form(self) -> TableForm:
+        return form_of(self._joined, self._encoders, self.overlap != "keep" and not self.groups, self.id_column)
 
-    def _read_all(self) -> "dict[str, pd.DataFrame]":
-        """Party -> its table, its ids as the index."""
-        text: dict[str, Collection[str] | None] = {party: self._texts(party) for party in self.tables}
-        if self._preprocess is not None:  # all codes of one table of a group may look like numbers
-            text |= dict.fromkeys((party for group in self.groups for party in group), None)
-        tables = read_tables(self.tables, self.id_column, self.separator, text)
-        if self.fitted is None:
-            for name in self._label_columns:
-                check_label_column(tables, self.label_party, name)
-        return tables
+    @cached_property
+    def _encoded(self) -> Tensor:
+        """(N, F) float64, all columns side by side: they are scaled before they are float32, as timestamps need."""
+        return torch.from_numpy(encode_tables(self._joined, self._form))
 
-    def _texts(self, party: str) -> list[str]:
-        """The columns to read as text."""
-        if self.fitted is None:
-            return [*self.categorical, *(self._preprocess.texts(party) if self._preprocess else ())]
-        return [*(encoder.column for encoder in self._encoders.get(party, ()) if of_texts(encoder))]
+    @cached_property
+    def _features(self) -> FeatureStore:
+        """The scaled columns of all parties; what is fitted to the training records is noted."""
+        joined, form = self._joined, self._form
+        store = MemoryStore() if self._work is None else StoredFeatures(self._work, len(joined.ids))
+        if self.fitted is not None:
+            scale_tables(joined, form, store, KnownScaling(self.fitted))
+            return store
+        train = self._rows["train"]
+        shift, scale = scale_tables(joined, form, store, FittedScaling(self.normaliser, form.layout, train))
+        self.fitted = self._note_fitted(self._cut(), shift, scale, joined.ids[train])
+        return store
+
+    def _rows_of(self, name: SplitName) -> "NDArray[np.int64]":
+        """The positions of the records of a split; all records are predicted."""
+        return np.arange(len(self._joined.ids)) if name == "predict" else self._rows[name]
+
+    def _without_features(self, names: Sequence[SplitName]) -> dict[SplitName, Split]:
+        """Labels, ids and presence of the records of these splits; features are (n, 0)."""
+        splits: dict[SplitName, Split] = {}
+        for name in names:
+            if len(rows := self._rows_of(name)):
+                labels = None if name == "predict" or self._unlabelled else self._labels[0][rows]
+                present = None if self._form.present is None else self._form.present[rows]
+                about = (labels, self._joined.ids[rows], present, self._weights(name))
+                splits[name] = Split(torch.empty(len(rows), 0), *about)
+        return splits
+
+    def _weights(self, name: SplitName) -> Tensor | None:
+        """(n,) the sample weights of the training records; None for other splits, and where the labels are not."""
+        column = None if name != "train" or self._unlabelled else self._joined.weights
+        return None if column is None else torch.from_numpy(read_weights(column, self.label_party, self._rows["train"]))

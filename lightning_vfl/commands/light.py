@@ -39,13 +39,17 @@ def answer(arguments: Sequence[str]) -> int | None:
                 from lightning_vfl.commands.score import run_alone  # 0.3 s, which other answers do not need
 
                 return run_alone(rest)
+            case "identity":
+                from lightning_vfl.commands.identity import run_alone as make
+
+                return make(rest)
             case word if word and not word.startswith("-") and word not in COMMANDS:
                 raise ConfigurationError(unknown_command(word))
             case _:
                 return None
     except ConfigurationError as error:
         print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1 if first == "score" and not isinstance(error, UsageError) else 2
+        return 1 if first in ("score", "identity") and not isinstance(error, UsageError) else 2
     return 0
 
 

@@ -93,7 +93,7 @@ def model_first(arguments: Sequence[str]) -> list[str]:
     named = next((position for position, pair in enumerate(pairs) if model_named(*pair)), None)
     if named is None or arguments[0].startswith("-"):  # a recipe before the command has a section for each command
         return list(arguments)
-    early, before, of_recipes = [], list[list[str]](), list[str]()
+    early, before, of_recipes = list[list[str]](), list[list[str]](), list[str]()
     for words, recipe in pairs[:named]:
         rest, options = optimizer_apart(words, recipe)
         (early if words[0].startswith("--model.") else before).append(rest)

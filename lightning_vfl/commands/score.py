@@ -80,7 +80,8 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--records_of", type=str, help="overlap: keep: the party whose records are predicted; default: all records"
     )
-    parser.add_argument("--batch_size", type=int, default=4096, help="records that are encoded and run together")
+    parser.add_argument("--batch_size", type=int, default=4096, help="records that are run together")
+    parser.add_argument("--work_dir", type=str, help="folder in which large tables are encoded; default: temporary")
 
 
 def _run(given: Namespace) -> int:
@@ -102,6 +103,7 @@ def _run(given: Namespace) -> int:
         leave_out=given.leave_out,
         records_of=given.records_of,
         batch_size=given.batch_size,
+        work_dir=given.work_dir,
     )
     write_table(table, out)
     print(f"{len(table):,} predictions: {out}")

@@ -41,6 +41,12 @@ COMMANDS = {
     "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),
     "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training."),
     "keys": Entry("keys.KeysCommand", "Generate identity keys for the parties."),
+    "federate": Entry("federation.FederateCommand", "Run a recipe with a process for each party, on this machine."),
+    "serve": Entry("federation.ServeCommand", "Run the server of a federation of hosts."),
+    "party": Entry("federation.PartyCommand", "Run one party of a federation of hosts."),
+    "replay": Entry("replay.ReplayCommand", "Simulate what a federation has recorded, to the same bits."),
+    "identity": Entry("identity.IdentityCommand", "Generate the key and the certificate of one host of a federation."),
+    "cut": Entry("cut.CutCommand", "Write a data set as one table a party, one of labels, and a recipe for them."),
     "list": Entry("recipe_list.ListCommand", "List the packaged recipes, with a line for each."),
 }
 

@@ -89,6 +89,12 @@ class VFLCLI(LightningCLI):
         make_readable(parser)
         return parser
 
+    def data_parser(self) -> LightningArgumentParser:
+        """A parser of recipes of data alone: --config, and every setting of the data."""
+        parser = self.init_parser(description="", **_PARSER)
+        parser.add_lightning_class_args(VerticalDataModule, "data", subclass_mode=True)
+        return parser
+
     def trainer_parser(self, method: str) -> LightningArgumentParser:
         """A parser of recipes and of the arguments that a method of the trainer takes."""
         parser = self._prepare_subcommand_parser(Trainer, method, description="", add_help=False, **_PARSER)
@@ -114,10 +120,14 @@ class VFLCLI(LightningCLI):
 
     def run_trainer(self) -> None:
         """Call the method of the trainer that is named like the sub-command, in a folder of its own."""
+        self.take_folder()
+        super()._run_subcommand(self.command.name)
+
+    def take_folder(self) -> None:
+        """Choose the folder of this run."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
             if isinstance(callback, RunConfig):
                 callback.take_folder(self.trainer)
-        super()._run_subcommand(self.command.name)
 
     def _loggers(self) -> list[Namespace]:
         """The loggers of the recipe that have a ``save_dir``."""
@@ -137,8 +147,8 @@ class VFLCLI(LightningCLI):
         ``VFLModule.on_load_checkpoint``.
         """
         given, name = self.given.get("ckpt_path"), self.command.name
-        fitted = name in ("validate", "test", "predict")
-        kept = ("hpc", "registry") if fitted else ("hpc", "registry", "best", "last")  # a fit resumes its own last one
+        fitted = self.given.get("do", name) in ("validate", "test", "predict")
+        kept = ("hpc", "registry") if name != "fit" else ("hpc", "registry", "best", "last")  # which the trainer finds
         if given is None or str(given).partition(":")[0] in kept:
             return
         roots = [

@@ -1,4 +1,4 @@
-"""Signatures (Ed25519), and the parties' long-lived identity keys in a folder of PEM files."""
+"""Signatures (Ed25519, and ECDSA with the keys of certificates), and the parties' identity keys in a folder."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -22,22 +30,29 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable
 
 SIGNATURE = 64  # bytes
-VERIFY = 32  # bytes of a public key
+VERIFY = 32  # bytes of a public key (Ed25519)
+POINT = 33  # bytes of a public key of a certificate (P-256, compressed)
 
 
 class Signer:
-    """An Ed25519 key for signatures; it works only in the object and the process that made it.
+    """A key for signatures; it works only in the object and the process that made it.
 
-    Shapes: ``public`` has 32 bytes, a signature 64.
+    The key is an Ed25519 key, or the key of a certificate: ECDSA with P-256 and SHA-256, because the TLS library of
+    gRPC accepts no Ed25519 certificates.
+
+    Shapes: ``public`` has 32 bytes (Ed25519) or 33 (P-256, compressed), a signature 64.
     Guarantee: only the holder of the private key can sign a message that ``verified`` accepts with ``public``
         (existential unforgeability under chosen messages). Pickles and deep copies have only the public key.
     Not guaranteed: erasure from memory.
 
     Args:
-        private: an existing key; None: a new key from the operating system.
+        private: an existing key; None: a new Ed25519 key from the operating system.
+
+    Raises:
+        ValueError: for a key of another curve.
 
     References:
-        RFC 8032, section 5.1 (Ed25519), implemented by the ``cryptography`` package.
+        RFC 8032, section 5.1 (Ed25519), and FIPS 186-5, section 6 (ECDSA), implemented by the ``cryptography`` package.
 
     Examples:
         >>> one, other = Signer(), Signer()
@@ -46,9 +61,9 @@ class Signer:
         (True, False)
     """
 
-    def __init__(self, private: Ed25519PrivateKey | None = None) -> None:
+    def __init__(self, private: Ed25519PrivateKey | EllipticCurvePrivateKey | None = None) -> None:
         private = Ed25519PrivateKey.generate() if private is None else private
-        self.public = private.public_key().public_bytes_raw()
+        self.public = public_bytes(private.public_key())
         self._private = Confined(private)
 
     @classmethod
@@ -64,11 +79,31 @@ class Signer:
             RuntimeError: in a deep copy or a forked process.
             TypeError: for a part that is not a text, bytes or an integer.
         """
-        return self._private.open().sign(encoded(statement))
+        private = self._private.open()
+        if isinstance(private, Ed25519PrivateKey):
+            return private.sign(encoded(statement))
+        pair = decode_dss_signature(private.sign(encoded(statement), ECDSA(SHA256())))
+        return b"".join(number.to_bytes(SIGNATURE // 2, "big") for number in pair)
+
+
+def public_bytes(public: Ed25519PublicKey | EllipticCurvePublicKey) -> bytes:
+    """A public key as ``Signer.public`` has it.
+
+    Raises:
+        ValueError: for a key of another curve.
+    """
+    if isinstance(public, Ed25519PublicKey):
+        return public.public_bytes_raw()
+    if not isinstance(public.curve, SECP256R1):
+        raise ValueError(f"the key is of curve {public.curve.name}; P-256 is needed")
+    return public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
 
 
 def verified(public: bytes, signature: bytes, *statement: str | int | bytes) -> bool:
-    """Whether the holder of this public key has signed exactly this statement; also False for malformed keys."""
+    """Whether the holder of this public key has signed exactly this statement; also False for malformed keys.
+
+    The length of the public key decides between Ed25519 and ECDSA.
+    """
     return _verified(public, signature, encoded(statement))
 
 
@@ -76,7 +111,14 @@ def verified(public: bytes, signature: bytes, *statement: str | int | bytes) -> 
 def _verified(public: bytes, signature: bytes, message: bytes) -> bool:
     """The cached check of public values: parties in one process verify a signature only once (120 µs)."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+        if len(public) == POINT:
+            if len(signature) != SIGNATURE:
+                return False
+            halves = signature[: SIGNATURE // 2], signature[SIGNATURE // 2 :]
+            pair = encode_dss_signature(*(int.from_bytes(half, "big") for half in halves))
+            EllipticCurvePublicKey.from_encoded_point(SECP256R1(), public).verify(pair, message, ECDSA(SHA256()))
+        else:
+            Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -123,7 +165,7 @@ class Identities(Rebuildable):
         for party in range(parties):
             key = Ed25519PrivateKey.generate()
             private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            with open(made.path(party, "key"), "xb", opener=_private) as file:
+            with open(made.path(party, "key"), "xb", opener=private_file) as file:
                 file.write(private)
             public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             with made.path(party, "pub").open("xb") as file:
@@ -196,6 +238,6 @@ def _remedy(parties: int) -> str:
     return f"make the keys with `lightning-vfl keys FOLDER --parties {parties}` and give identities: FOLDER"
 
 
-def _private(path: str, flags: int) -> int:
+def private_file(path: str, flags: int) -> int:
     """Open a new file that only its owner can read."""
     return os.open(path, flags, 0o600)

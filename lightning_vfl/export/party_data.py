@@ -5,12 +5,23 @@ from collections.abc import Collection, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
 from lightning_vfl.datamodules.records.column_encoder import ColumnEncoder
-from lightning_vfl.datamodules.records.column_encoders import Numbers, OneHot, encode_table, encoder_of, of_texts
-from lightning_vfl.datamodules.records.party_tables import kind_of, read_table
+from lightning_vfl.datamodules.records.column_encoders import (
+    Numbers,
+    OneHot,
+    check_columns,
+    encode_table,
+    encoder_of,
+    of_texts,
+)
+from lightning_vfl.datamodules.records.column_tables import StoredTable
+from lightning_vfl.datamodules.records.number_files import ColumnFile, WorkFolder
+from lightning_vfl.datamodules.records.party_tables import kind_of, plain_ids, read_table
+from lightning_vfl.datamodules.records.stored_csv import store_table
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf
 from lightning_vfl.limits import refuse_growth
@@ -35,6 +46,10 @@ class PartyData(ABC):
         self.party = party
         self.index = index
         self.dtype = dtype
+
+    def places(self, ids: "pd.Index[Any]") -> "NDArray[np.int64]":
+        """(B,) the place of each of these ids, -1 for those that it does not have."""
+        return np.asarray(self.index.get_indexer(ids), dtype=np.int64)
 
     @abstractmethod
     def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
@@ -78,6 +93,44 @@ class Table(PartyData):
         return encode_table(self._table.iloc[places], self._encoders, self.party)
 
 
+class EncodedTable(PartyData):
+    """A table that is encoded on the disk column by column; its records are in the order of their ids.
+
+    Args:
+        table: its columns.
+        encoders: of its columns.
+        dtype: of the input of its program.
+        party: its name, for errors.
+        work: the folder of its numbers.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        table: StoredTable,
+        encoders: Sequence[ColumnEncoder],
+        dtype: str,
+        work: WorkFolder,
+    ) -> None:
+        check_columns(table, encoders, party)
+        table = table.in_order(np.argsort(plain_ids(table.index), kind="stable"))
+        super().__init__(party, table.index, dtype)
+        self._ids = plain_ids(table.index)
+        numbers = ColumnFile(work, f"{quote(party, safe='')}.numbers", np.float64, len(table))
+        for encoder in encoders:
+            for column in encoder.encode(table[encoder.column], party).T if encoder.names else ():
+                numbers.put(column)
+        self._numbers = numbers.turned()
+
+    def places(self, ids: "pd.Index[Any]") -> "NDArray[np.int64]":
+        wanted = plain_ids(ids)
+        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        return np.where(self._ids[places] == wanted, places, -1)
+
+    def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
+        return self._numbers.rows(places)
+
+
 class Array(PartyData):
     """An array of numbers, such as pixels; a byte b stands for b / 255.
 
@@ -104,6 +157,7 @@ def read_party(
     separator: str,
     leave_out: Collection[str] = (),
     grouped: bool = False,
+    work: WorkFolder | None = None,
 ) -> PartyData:
     """The records of a party from its file.
 
@@ -114,6 +168,7 @@ def read_party(
         separator: between the fields of a CSV file.
         leave_out: columns that are no features, such as labels.
         grouped: whether other parties hold the same columns for other records.
+        work: folder in which the columns are stored; None: the table is in memory.
 
     Raises:
         ConfigurationError: for a file that cannot be read, of the other form, or of another shape.
@@ -137,8 +192,12 @@ def read_party(
     stepped = any(not isinstance(encoder, Numbers | OneHot) for encoder in encoders)
     # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
     text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
-    table = read_table(path, party, id_column, separator, text)
     others = set(leave_out).difference(encoder.column for encoder in encoders)
+    if work is not None:
+        stored = store_table(path, party, id_column, separator, text, work.path)
+        stored.columns = [name for name in stored if name not in others]
+        return EncodedTable(party, stored, encoders, manifest.inputs[0].dtype, work)
+    table = read_table(path, party, id_column, separator, text)
     table = table.drop(columns=list(others), errors="ignore")
     return Table(party, table, encoders, manifest.inputs[0].dtype)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.datamodules.records.grouped_tables import add_singles, refuse_shared_ids
+from lightning_vfl.datamodules.records.number_files import work_folder
 from lightning_vfl.datamodules.records.party_tables import common_ids, kind_of, plain_ids
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import Runner, open_program
@@ -81,6 +82,7 @@ def score(
     leave_out: Collection[str] = (),
     records_of: str | None = None,
     batch_size: int = 4096,
+    work_dir: str | Path | None = None,
 ) -> "pd.DataFrame":
     """The predictions of the records of these tables, as ``lightning-vfl predict`` writes them.
 
@@ -93,7 +95,9 @@ def score(
         leave_out: columns of the tables that are no features, such as labels.
         records_of: with a model that was trained with ``overlap: keep``: the party whose records are predicted; None:
             every record of any party.
-        batch_size: records that are encoded and run together.
+        batch_size: records that are run together.
+        work_dir: folder on a disk in which tables are encoded column by column; None: files of more than 512 MB
+            together are encoded in the folder of the system for temporary files, smaller ones in memory.
 
     Guarantee: records are joined on their ids, in sorted order. The prediction of a record does not depend on the
         other records, except for rounding in float32 if ``batch_size`` differs.
@@ -107,8 +111,9 @@ def score(
     exported = read_exported(folders)
     _check_names(tables, exported)
     grouped = {name for group in exported.about.groups for name in group}
+    work = work_folder(map(Path, tables.values()), work_dir)
     data = {
-        name: read_party(manifest, Path(tables[name]), id_column, separator, leave_out, name in grouped)
+        name: read_party(manifest, Path(tables[name]), id_column, separator, leave_out, name in grouped, work)
         for name, (_, manifest) in exported.parties.items()
     }
     ids = joined_ids(data, exported.about, records_of)
@@ -150,7 +155,8 @@ def joined_ids(data: Mapping[str, PartyData], about: ServerHalf, records_of: str
         needed = add_singles(about.groups, tables)
     else:
         needed = ((records_of,),) if records_of is not None else (tuple(tables),)
-    return pd.Index(common_ids(tables, needed))
+    ids: pd.Index[Any] = pd.Index(common_ids(tables, needed))
+    return ids
 
 
 def _about(manifest: Manifest) -> ServerHalf:
@@ -176,7 +182,7 @@ def _embeddings(
     """The inputs of the server: each party's embeddings, zero for records that it lacks, then who has which record."""
     held = []
     for name, own in data.items():
-        places = own.index.get_indexer(ids)
+        places = own.places(ids)
         there = places >= 0
         embedding = np.zeros((len(ids), widths[name]), dtype=np.float32)
         if there.any():

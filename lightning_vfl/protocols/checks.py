@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.build import several
 from lightning_vfl.schedules.batches import InOrder
 from lightning_vfl.trained.fitted import Fitted
@@ -200,6 +201,17 @@ def labels_of(batch: VerticalBatch) -> Tensor:
             "the data have no labels, but training and tests need labels; name the party that holds the labels"
         )
     return batch.labels
+
+
+def mean_loss(objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
+    """The mean loss of the rows of a training batch, each weighted by its sample weight if there are weights.
+
+    Weights have mean 1 over all training records, so the mean over an epoch is Σ w_i l_i / Σ w_i.
+    """
+    labels = labels_of(batch)
+    if batch.weights is None:
+        return objective.loss(output, labels)
+    return (objective.losses(output, labels) * batch.weights.to(output.dtype)).mean()
 
 
 def needed_event(batch: VerticalBatch, protocol: object) -> Event:

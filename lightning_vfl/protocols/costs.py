@@ -51,6 +51,7 @@ class Costs:
         self.widths = aggregator.widths(width, roster)
         self.out_width = aggregator.out_width(width, roster)
         self._work: tuple[list[Work], Work] | None = None
+        self._basis: tuple[int, ...] | None = None
         self._rounds: dict[tuple[int, int, Groups], RoundCosts] = {}
         self._evaluation: dict[tuple[int, Stage], tuple[Leg, ...]] = {}
 
@@ -113,8 +114,15 @@ class Costs:
         """(M,) widths of the expanded features, for aggregators of ``LinearForms``; empty for others."""
         if self.aggregator.form is not LinearForms:
             return ()
-        networks: list[Any] = list(self.bottoms.parties)
-        return tuple(len(network.weight) for network in networks)
+        if self._basis is None:
+            networks: list[Any] = list(self.bottoms.parties)
+            self._basis = tuple(len(network.weight) for network in networks)
+        return self._basis
+
+    def know(self) -> None:
+        """Compute what depends on the networks, so that they are not needed any more."""
+        self.work()
+        self.basis_widths()
 
 
 def labels_leg(rows: int, roster: Roster) -> tuple[Leg, ...]:

@@ -15,6 +15,7 @@ from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records, refuse_unaccounted
 from lightning_vfl.protocols.logs import log_standing
+from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
@@ -78,6 +79,7 @@ class EvaluatedModule(LightningModule, ABC):
     protected_evaluation: bool
     val: Scores
     test: Scores
+    place: Place | None = None  # None: everybody is hosted in this process
 
     @abstractmethod
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
@@ -124,36 +126,57 @@ class EvaluatedModule(LightningModule, ABC):
     def validation_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        return self.val.log(self, self.output(batch, self.next_round()), batch)
+        return self._scored(self.val, self.output(batch, self.next_round()), batch)
 
     def test_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        return self.test.log(self, self.output(batch, self.next_round()), batch)
+        return self._scored(self.test, self.output(batch, self.next_round()), batch)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
         """Predictions of a batch, with the positions of its records."""
         refuse_other_batches(batch)
-        values = self.objective.predict(self.output(batch, self.next_round())).float()
-        return Predictions(batch.record_ids, values)
+        output = self.output(batch, self.next_round())
+        if not self.scores_here:
+            return Predictions(batch.record_ids[:0], output)
+        return Predictions(batch.record_ids, self.objective.predict(output).float())
+
+    @property
+    def scores_here(self) -> bool:
+        """Whether this process has the server's outputs; a party of a federation has not."""
+        return self.place is None or self.place.seat.party is None
+
+    def _scored(self, scores: Scores, output: Tensor, batch: VerticalBatch) -> Tensor:
+        return scores.log(self, output, batch) if self.scores_here else output
 
     def on_validation_epoch_end(self) -> None:
         """Log the progress of the training beside the validation's values."""
+        self._share_metrics("val", at_parties=True)
         if self.stage == Stage.VALIDATION:
             log_standing(self)
 
     def on_validation_end(self) -> None:
         """Free the memory of the shares; a fit keeps them for its next validation."""
+        self._share_metrics("val", at_parties=False)
         if self.trainer.state.fn == TrainerFn.VALIDATING:
             self.forget(Stage.VALIDATION)
 
+    def on_test_epoch_end(self) -> None:
+        """In a party's process, log the metrics that the server has found."""
+        self._share_metrics("test", at_parties=True)
+
     def on_test_end(self) -> None:
         """Free the memory of the shares."""
+        self._share_metrics("test", at_parties=False)
         self.forget(Stage.TEST)
 
     def on_predict_end(self) -> None:
         """Free the memory of the shares."""
         self.forget(Stage.PREDICT)
+
+    def _share_metrics(self, split: str, at_parties: bool) -> None:
+        if self.place is not None and self.scores_here != at_parties:
+            self.place.share_metrics(self, split)
 
     def _set_up(self, stage: Stage, loaders: Any) -> None:
         """Let the parties set up the records of a stage, once a fit, if evaluation is protected."""

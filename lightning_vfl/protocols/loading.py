@@ -4,6 +4,7 @@ from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import IO, Any, Self
 
 import torch
@@ -50,6 +51,20 @@ def fitted_in(path: Path, required: bool) -> Fitted | None:
     if required:
         refuse_unfitted(path, content)
     return Fitted.of(content[FITTED]) if content.get(FITTED) else None
+
+
+def rounds_in(path: Path) -> int:
+    """The training rounds that a checkpoint has behind it.
+
+    Raises:
+        ConfigurationError: for a file that is no checkpoint of this package.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        rounds: int = content[BOOKS]["rounds"].get("fit", 0)
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
+        raise ConfigurationError(f"{path} is no checkpoint of a training ({type(error).__name__})") from error
+    return rounds
 
 
 class SafelyLoaded(LightningModule):

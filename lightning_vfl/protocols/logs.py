@@ -37,7 +37,7 @@ def log_step(
     total = len(batch.record_ids) if batch.joint is None else batch.joint.total
     if books.epoch_loss.number != module.current_epoch:
         books.epoch_loss = EpochLoss(module.current_epoch)
-    if loss is not None:
+    if loss is not None and module.scores_here:
         books.epoch_loss.add(loss.detach(), total)
     show_loss(trainer, books.epoch_loss, batch_idx)
     seen = batch_idx == 0 or is_due(module.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
@@ -46,7 +46,8 @@ def log_step(
     joint = trainer.world_size > 1
     module.log_dict(_exact(module))
     if seen and loss is not None:
-        module.log("train/loss", loss.detach(), sync_dist=joint, batch_size=total)
+        if module.scores_here:
+            module.log("train/loss", loss.detach(), sync_dist=joint, batch_size=total)
         for name, value in notes.items():
             module.log(name, value, sync_dist=joint, batch_size=total)
     if not trainer.is_last_batch:

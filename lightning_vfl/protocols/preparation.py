@@ -1,6 +1,6 @@
 """The parties' set-up before the first round of a stage, and the memory that it leaves them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,8 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds.exchange import ExpandedRecords, open_round, set_up
+from lightning_vfl.rounds.ends import open_round
+from lightning_vfl.rounds.exchange import ExpandedRecords, set_up
 from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Leg, LinearForms, PartyView
 
@@ -47,33 +48,32 @@ class Preparation:
         self,
         aggregator: Aggregator,
         bottoms: PartyBank,
+        basis: tuple[int, ...],
         source: RecordSource,
         roster: Roster,
         names: RoundNames,
         device: torch.device,
         fitting: bool,
+        by: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Any]] | None = None,
     ) -> tuple[Leg, ...]:
-        """Let the parties set up a stage; returns the legs that have not been metered yet."""
-        setup, stage, parties = aggregator.setup, names.stage, roster.parties
+        """Let the parties set up a stage; returns the legs that have not been metered yet.
+
+        ``by``: does this process's part of the set-up, from the settings that are agreed already; None: all parties are
+        hosted here.
+        """
+        setup, stage = aggregator.setup, names.stage
         if setup is None:
             return ()
         if aggregator.form is not LinearForms:
             raise ConfigurationError(
                 f"{type(aggregator).__name__} has a Setup, which shares expanded records; declare form = LinearForms"
             )
-        networks: list[Any] = list(bottoms.parties)
-        basis = tuple(len(network.weight) for network in networks)
-        expanded = ExpandedRecords(source, bottoms, device)
-        if not self.agreed:
-            weights: list[Tensor] = [network.weight.detach() for network in networks]
-            proposals = [setup.propose(expanded, m, weight, roster) for m, weight in enumerate(weights)]
-            self.agreed = dict(setup.settle(proposals))
-        nobody = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
-        everyone = Roll.everyone(parties).called
-        view = PartyView(names, roster, tuple(range(parties)), everyone, nobody, agreed=self.agreed)
         self.sources[stage] = source
         self.memory.pop(stage, None)  # free the memory of an earlier run first, so that there are never two
-        self.memory[stage] = set_up(setup, expanded, basis, view, partial(_announce, type(aggregator).__name__))
+        if by is None:
+            by = partial(_set_up_here, aggregator, ExpandedRecords(source, bottoms, device), basis, roster, names)
+        agreed, self.memory[stage] = by(self.agreed)
+        self.agreed = dict(agreed)
         legs = setup.legs(len(source), basis, roster)
         if fitting:
             if stage in self.booked:
@@ -115,6 +115,27 @@ class Preparation:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the settings and the metered stages from a checkpoint."""
         self.agreed, self.booked = dict(state.get("agreed", {})), set(state.get("booked", ()))
+
+
+def _set_up_here(
+    aggregator: Aggregator,
+    records: ExpandedRecords,
+    basis: tuple[int, ...],
+    roster: Roster,
+    names: RoundNames,
+    agreed: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], Any]:
+    """Set up all parties in this process."""
+    setup = aggregator.setup
+    if setup is None:
+        return agreed, None
+    if not agreed:
+        weights: list[Tensor] = [network.weight.detach() for network in records.networks]
+        agreed = setup.settle([setup.propose(records, m, weight, roster) for m, weight in enumerate(weights)])
+    nobody = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
+    everybody = tuple(range(roster.parties))
+    view = PartyView(names, roster, everybody, Roll.everyone(roster.parties).called, nobody, agreed=agreed)
+    return agreed, set_up(setup, records, basis, view, partial(_announce, type(aggregator).__name__))
 
 
 def stage_of(stage: Stage) -> Stage:

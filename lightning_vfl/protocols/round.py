@@ -290,12 +290,26 @@ class RoundVFL(VFLModule, ABC):
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The top's output, in the clear or through the aggregator's messages."""
         roll = self.evaluation_roll()
+        if self.place is not None:
+            return self.place.output(self, batch, names, roll)
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
+        self.enter_evaluation(batch, names, roll)
+        return self.run_round(batch, names, roll, Exclude())[0]
+
+    def enter_evaluation(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> None:
+        """Count the messages of a round of protected evaluation."""
         for leg in self.costs.legs_of_evaluation(self.coded_rows(batch), names.stage):
             self.books.meter.add(leg, roll.called)
         self.enter_opening(joint_rows(batch).total, names, roll.called)
-        return self.run_round(batch, names, roll, Exclude())[0]
+
+    def party_view(
+        self, batch: VerticalBatch, names: RoundNames, called: Tensor, parties: tuple[int, ...]
+    ) -> PartyView:
+        """The view of these parties in a round, before its opening."""
+        return PartyView(
+            names, self.roster, parties, called, joint_rows(batch), None, batch.present, self.preparation.agreed
+        )
 
     def evaluation_roll(self) -> Roll:
         """All parties except those that training never calls: their bottoms are untrained."""

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -20,7 +21,7 @@ from lightning_vfl.protocols.books import EpochLoss
 from lightning_vfl.protocols.callback_checks import callbacks_of, refuse_callbacks
 from lightning_vfl.protocols.checks import (
     label_counts,
-    labels_of,
+    mean_loss,
     needed_data,
     refuse_accumulation,
     refuse_other_batches,
@@ -176,7 +177,7 @@ class TrainedModule(EvaluatedModule, ABC):
         mine = len(batch.record_ids)
         if mine == 0:  # the joint batch has fewer rows than there are processes: this process contributes zero
             return output.sum() * 0.0
-        loss = self.objective.loss(output, labels_of(batch))
+        loss = mean_loss(self.objective, output, batch)
         return loss if batch.joint is None else loss * (mine * self.trainer.world_size / batch.joint.total)
 
     def enter_round(self, batch: VerticalBatch) -> None:
@@ -268,7 +269,9 @@ class TrainedModule(EvaluatedModule, ABC):
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
             self.preparation.start_over()
         names = RoundNames(self.seed, stage, 0)
-        for leg in self.preparation.run(aggregator, self.bottoms, source, self.roster, names, self.device, fitting):
+        by = None if self.place is None else partial(self.place.set_up, self, source, names)
+        basis, roster, device = self.costs.basis_widths(), self.roster, self.device
+        for leg in self.preparation.run(aggregator, self.bottoms, basis, source, roster, names, device, fitting, by):
             self.books.meter.add(leg)
             if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))

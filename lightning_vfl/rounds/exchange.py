@@ -6,7 +6,7 @@ node for the round. Its forward pass is the round; its backward pass is the serv
 exactly the values that it has received.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS, wire_of
-from lightning_vfl.aggregators.parts import Heard, Opening, PartySide, ServerSide, Setup, Wire
+from lightning_vfl.aggregators.parts import PartySide, ServerSide, Setup, Wire
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.rounds.ends import from_senders, party_end, server_end, together
 from lightning_vfl.types import PartyRecords, RecordSource
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView
 
@@ -98,13 +99,6 @@ def set_up(
     return memory
 
 
-def open_round(opening: Opening, memory: Any, view: PartyView) -> Any:
-    """Run the opening of a round; returns the memory of the hosted parties. Every message is accepted at once."""
-    for message in opening.open(memory, view):
-        memory = opening.accept(memory, message, view)
-    return memory
-
-
 class Sides(NamedTuple):
     """The two sides of a wire. A module keeps them, because the party side keeps keystreams between rounds."""
 
@@ -171,18 +165,9 @@ class Exchange:
             return self.wire.clear(self.contribution, self.parties, roll)
         answering = tuple(m for m in self.parties.parties if roll.responders[m])
         answering = answering[: self.wire.needed(self.server.roster.parties)]  # more answers do not change the result
-        legs = self.sides.party.upload(self.contribution, replace(self.parties, receivers=answering))
-        message: Message | None = next(legs)
-        if message is not None and not roll.complete:
-            message = _from(message, roll.included)
-        to_decode: list[Message] = []
-        while message is not None:
-            handed_on = message if message.to == "peers" or message.relayed else None
-            if handed_on is None:
-                stand_in = None if to_decode else self.policy.stand_in  # only for uploads, the first leg
-                to_decode.append(message if stand_in is None else stand_in.fill(message, self.server))
-            message = _next_leg(legs, Heard(roll.included, answering, handed_on))
-        return self.sides.server.decode(tuple(to_decode), self.server)
+        parties = party_end(self.sides.party, self.contribution, replace(self.parties, receivers=answering))
+        server = server_end(self.sides.server, self.policy, self.server, answering)
+        return together(parties, server, roll.included)
 
     def send_back(self, grad: Tensor) -> tuple[Tensor, ...]:
         """dL/d leaf for every leaf, from grad (B, D_out) = dL/dz; zeros in the rows that a party does not hold.
@@ -205,7 +190,7 @@ class Exchange:
         if stand_in is None or (roll.complete and self.policy.memory is None):
             return leaves
         everything = Message(EMBEDDINGS, "server", tuple(range(len(leaves))), leaves)
-        filled = stand_in.fill(_from(everything, roll.included), self.server)
+        filled = stand_in.fill(from_senders(everything, roll.included), self.server)
         arrived = dict(zip(filled.senders, filled.pieces, strict=True))
         return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
 
@@ -220,19 +205,3 @@ class _Round(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, *ctx.exchange.send_back(grads[0])
-
-
-def _next_leg(legs: Generator[Message, Heard, None], heard: Heard) -> Message | None:
-    """The next message of the hosted parties; None after the last leg."""
-    try:
-        return legs.send(heard)
-    except StopIteration:
-        return None
-
-
-def _from(message: Message, senders: Tensor) -> Message:
-    """The part of a message that arrives from the ``senders``, (M,) bool."""
-    heard = [(s, piece) for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]]
-    alongside = None if message.alongside is None else _from(message.alongside, senders)
-    senders_heard, pieces = tuple(s for s, _ in heard), tuple(piece for _, piece in heard)
-    return replace(message, senders=senders_heard, pieces=pieces, alongside=alongside)

@@ -171,7 +171,7 @@ def plan_round(
             encoding, sending = encoding + costs.encoding[with_it], sending + costs.sending_among(with_it, reached)
         arrivals = (ready + encoding) * forward.slowdown + injected(leg, forward) + sending
         arrivals = arrivals.where(speaks & forward.links[:, 0], inf).where(asked, nan)
-        asked, when = _close(leg, rule, arrivals, needed)
+        asked, when = close_leg(leg, rule, arrivals, needed)
         sent.append(speaks)
         seconds += when
         if number == 0:
@@ -197,15 +197,16 @@ def plan_faultless(costs: RoundCosts, roster: Roster) -> RoundPlan:
     return plan_round(costs, WaitForAll(), Exclude(), everybody, nothing, nothing, ~everybody)
 
 
-def _close(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
+def close_leg(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int, waits: bool = False) -> tuple[Tensor, float]:
     """The parties that arrive before the leg's gate closes, and the closing time.
 
-    A leg that would never close ends with its last arrival.
+    A leg that would never close ends with its last arrival; if the server ``waits``, arrivals may still come, and the
+    closing time is then infinite.
     """
     if leg.gate != Gate.RULE:
         rule = Fastest(leg.gate, rule.patience) if isinstance(leg.gate, int) else WaitForAll(rule.patience)
     who, when = rule.close(arrivals, needed)
-    if isinf(when):
+    if isinf(when) and not (waits and bool(arrivals.isinf().any())):
         when = float(arrivals.nan_to_num(nan=0.0, posinf=0.0).max())
     return who, when
 

@@ -103,6 +103,7 @@ class PartyView:
         receivers: the peers that will answer; None: all. A simulation makes shares only for these peers.
         notes: values about the parties' side that the run logs, by name; never sent.
         state: the declared state of the hosted parties (``PartyState``); None: nothing is declared, or no training.
+        renew: whether keys are renewed in this round; None: as the number of the round says.
     """
 
     names: RoundNames
@@ -116,6 +117,7 @@ class PartyView:
     receivers: tuple[int, ...] | None = None
     notes: dict[str, float] = field(default_factory=dict)
     state: RoundState | None = None
+    renew: bool | None = None
 
 
 @dataclass(frozen=True)

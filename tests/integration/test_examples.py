@@ -26,9 +26,10 @@ LINES = {  # the most lines of a file
     "own_protocol": 30,
     "own_wire": 65,
 }
-SLOW = (  # a second each
+SLOW = (  # a second each; the classes of own_*.py train in test_own_classes.py, except that of own_compression
     *("bank_and_telco", "cascade", "compare_policies"),
     *("images", "multi_view", "own_data_set", "privacy_budget"),
+    *("own_aggregator", "own_fault", "own_masked_sum", "own_protocol", "own_wire"),
 )
 
 

@@ -67,6 +67,9 @@ def test_score_is_predict_on_tables_with_categories(bank, tmp_path):
     for batch_size in (7, 4096):
         found = score(halves(bank / "out"), files(bank / "new"), batch_size=batch_size)
         assert_close(found, expected, CLOSE[Engine.ONNX])
+        on_disk = score(halves(bank / "out"), files(bank / "new"), batch_size=batch_size, work_dir=tmp_path / "work")
+        pd.testing.assert_frame_equal(on_disk, found, check_exact=True)
+    assert not list((tmp_path / "work").iterdir())
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import torch
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import FaultInjector
-from lightning_vfl.rounds.exchange import Exchange, open_round
+from lightning_vfl.rounds.ends import open_round
+from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.testing import check_aggregator, check_datamodule, check_protocol
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView

@@ -29,6 +29,7 @@ SHORT += ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps
 PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled training, each once
 WHOLE = "the test of this page runs it as a whole"
 FIRST = ("README.md", "docs/extending.md")
+CHECKS = "check_protocol("  # in the block on the laws: two seconds, and tests of their own check the same classes
 REASONS = {
     "it installs and tests the package": 2,
     'the test of the page "Get started" runs it': 1,
@@ -46,7 +47,8 @@ REASONS = {
 def runnable(*languages):
     """Blocks of these languages; those of the first pages in every run of the tests, the others in the slow ones."""
     found = [block for block in BLOCKS if block.language in languages and block.reason is None]
-    return [pytest.param(block, marks=() if block.page in FIRST else pytest.mark.slow) for block in found]
+    quick = [block for block in found if block.page in FIRST and CHECKS not in block.code]
+    return [pytest.param(block, marks=() if block in quick else pytest.mark.slow) for block in found]
 
 
 @cache

@@ -84,7 +84,7 @@ FILES = {
 
 
 # a second each, of a protocol and a kind of data that another of these recipes has
-LONG = {"data/mnist", "data/fashion_mnist_quadrants", "data/cifar10", "data/model_net"}
+LONG = {"data/mnist", "data/fashion_mnist_quadrants", "data/cifar10", "data/model_net", "data/image_folder"}
 
 # every data set is tested for itself; here its recipe is, half of them in the slow tests
 OTHER_DATA = set(list(PLAIN)[1::2])
@@ -204,7 +204,7 @@ def test_fault_recipes(name, protocol, tmp_path):
     assert standing["progress/passes"] > 0
 
 
-@pytest.mark.parametrize("name", PACES)
+@pytest.mark.parametrize("name", [slow(name) if i else name for i, name in enumerate(PACES)])
 def test_paces_of_active_parties(name, tmp_path):
     arguments = ["--config", "data/digits", "--config", "protocol/cvfl", "--config", name]
     fitted = run(["fit", *arguments, *SHORT])

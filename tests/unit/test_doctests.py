@@ -1,5 +1,6 @@
 import doctest
 import importlib
+import linecache
 import pkgutil
 
 import pytest
@@ -25,6 +26,7 @@ def test_the_wings_are_walked_too():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_are_true(name):
+def test_examples_in_docstrings_are_true(name, monkeypatch):
+    monkeypatch.setattr(linecache, "checkcache", lambda *given: None)  # doctest asks all files anew for each example
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks
-from lightning_vfl.aggregators.coded.coding import Coding
+from lightning_vfl.aggregators.coded.coding import Coding, received_by
 from lightning_vfl.aggregators.coded.messages import DATA, check_data_shares
 from lightning_vfl.aggregators.coded.scale import Scale
 from lightning_vfl.aggregators.parts import Setup
@@ -125,9 +125,9 @@ class DataShares(Setup):
 
     def accept(self, memory: Shares, message: Message, view: PartyView) -> Shares:
         check_data_shares(message, memory, SHARED_AT_ONCE, self.coding.field, view)
-        (sender,), (shares,) = message.senders, message.pieces
+        (sender,) = message.senders
         start, columns = memory.filled[sender], slice(memory.offsets[sender], memory.offsets[sender + 1])
-        own = shares if len(view.parties) == view.roster.parties else shares[list(view.parties)]
+        own = received_by(view.parties, message)
         memory.table[:, start : start + own.shape[1], columns] = own
         memory.filled[sender] = start + own.shape[1]
         return memory

@@ -56,14 +56,16 @@ class LayerOpening(Opening):
         if self.equivalent:
             return
         layer, period = self.layer, key_period(view.names.round, self.layer.rekey_every)
-        if (memory.stage, memory.period) != (view.names.stage, period):
+        if view.renew or (memory.stage, memory.period) != (view.names.stage, period):
             layer.exchange.begin(memory, view, period)
             yield from layer.exchange.messages(memory, view)
             if layer.recovery is not None:
                 yield from self._share_secrets(layer.recovery.needed(view.roster.parties), memory, view)
         memory.ids.clear()
-        if view.roster.active is not None and view.roster.active in view.parties:
+        if view.roster.active in view.parties:
             yield self._selection(view.roster.active, memory, view)
+        elif view.roster.active is not None:
+            yield Message(IDS, "peers", (), (), round=view.names)
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
         check_opening(message, self._lengths(view), IDS, view)
@@ -78,6 +80,8 @@ class LayerOpening(Opening):
                 file_once(memory.vault.publics, sender, content_of(piece), ROUND_KEYS)
             return memory
         number = view.names.round if message.kind == IDS else memory.period
+        receivers = range(view.roster.parties) if message.receivers is None else message.receivers
+        place = {party: i for i, party in enumerate(receivers)}
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             sealed = piece.numpy()
             for party in view.parties:
@@ -85,9 +89,9 @@ class LayerOpening(Opening):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
                 if message.kind == IDS:
-                    memory.ids[party] = unsealed(seal, sealed[party].tobytes(), number, sender, IDS)
+                    memory.ids[party] = unsealed(seal, sealed[place[party]].tobytes(), number, sender, IDS)
                 else:
-                    memory.vault.keep(party, sender, _opened_shares(seal, sealed[party], sender, memory))
+                    memory.vault.keep(party, sender, _opened_shares(seal, sealed[place[party]], sender, memory))
         return memory
 
     def _lengths(self, view: PartyView) -> dict[str, int]:
@@ -113,7 +117,7 @@ class LayerOpening(Opening):
             contents, bound = vault.shares_of(party, needed, parties, seed), vault.publics[party]
             piece = np.zeros((parties, len(contents[0]) + OVERHEAD), np.uint8)
             for other in range(parties):
-                if other != party:
+                if other != party and other in memory.publics:
                     seal = self._seal(party, other, party, SHARES, memory, view)
                     piece[other] = np.frombuffer(seal.seal(contents[other], memory.period, bound), np.uint8)
             pieces.append(torch.from_numpy(piece))
@@ -133,7 +137,7 @@ class LayerOpening(Opening):
         """One end of a one-way channel between two parties; each rank has a channel of its own for its rows."""
         name = own, other, sender, purpose, view.names.stage, view.rows.start
         if name not in memory.seals:
-            refuse_lacking(memory.publics, range(view.roster.parties), KEYS)
+            refuse_lacking(memory.publics, (own, other), KEYS)
             memory.seals[name] = Sealed(memory.masks[own].keys.key(other, *name[2:]))
         return memory.seals[name]
 

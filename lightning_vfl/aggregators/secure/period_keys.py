@@ -1,7 +1,7 @@
 """How the parties learn each other's public keys at the beginning of a key period, and who vouches for them."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -141,9 +141,9 @@ class KeyExchange:
                 if self.identities is None and self.signs:
                     memory.verify[sender] = content[SIZE:]
                 filed[sender] = content[:SIZE]
-        if message.kind == NONCES or len(filed) < view.roster.parties:
+        if message.kind == NONCES or len(filed) < len(_members(view)):
             return False
-        memory.session = sha256(b"".join(filed[party] for party in range(view.roster.parties))).digest()
+        memory.session = sha256(b"".join(filed[party] for party in sorted(filed))).digest()
         return True
 
     def _refuse_unsigned(self, memory: Keys, sender: int, content: bytes) -> None:
@@ -159,7 +159,7 @@ class KeyExchange:
 
     def _refuse_few(self, memory: Keys, view: PartyView) -> None:
         """Nothing is signed before the nonces of all parties are there."""
-        away = sorted(set(range(view.roster.parties)) - set(memory.nonces))
+        away = sorted(set(_members(view)) - set(memory.nonces))
         if away:
             raise ValueError(f"the session nonces of parties {away} have not arrived, so no public key can be signed")
 
@@ -168,6 +168,12 @@ class KeyExchange:
             return os.urandom(SIZE)
         source = SeededSecrets(view.names.seed).source("session nonce", memory.stage, memory.period, party)
         return source(SIZE // 8).astype("<u8").tobytes()
+
+
+def _members(view: PartyView) -> Sequence[int]:
+    """The parties that exchange keys: all, or between processes those that are called."""
+    everybody = range(view.roster.parties)
+    return everybody if view.renew is None else [m for m in everybody if view.called[m]]
 
 
 def _statement(memory: Keys, party: int, public: bytes) -> tuple[str | int | bytes, ...]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.place import Elsewhere
 
 _REMEDY = "use norm: group (ResNet18, VGG13), torch.nn.GroupNorm or torch.nn.LayerNorm"
 
@@ -43,7 +44,7 @@ def refuse_shared_statistics(
             f"record depend on others: {found}"
         )
     for party, (bottom, shape) in enumerate(zip(bottoms, shapes, strict=True)):
-        if what := batch_statistics(bottom, shape):
+        if not isinstance(bottom, Elsewhere) and (what := batch_statistics(bottom, shape)):
             raise ConfigurationError(
                 f"{aggregator} accounts for the privacy of single records, but {what} in the bottom of party {party} "
                 f"lets the embedding of one record depend on others; {_REMEDY}"

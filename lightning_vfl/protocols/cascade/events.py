@@ -10,7 +10,7 @@ from lightning_vfl.protocols.cascade.memory import Late
 from lightning_vfl.protocols.cascade.plans import EventPlan
 from lightning_vfl.protocols.cascade.replicas import Replica
 from lightning_vfl.protocols.cascade.surrogate import half_squares
-from lightning_vfl.protocols.checks import labels_of
+from lightning_vfl.protocols.checks import mean_loss
 from lightning_vfl.protocols.round import aggregator_notes
 from lightning_vfl.rounds.exchange import contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundPlan
@@ -54,7 +54,7 @@ def send_message(
     roster = module.roster.joined_by(event.party)
     value, exchange = module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
     output = replica.top(module.join(value, exchange.aggregate.columns))
-    loss = module.objective.loss(output, labels_of(batch))
+    loss = mean_loss(module.objective, output, batch)
     wanted = [leaves[m] for m in learning] + (_trained(replica.top) if plan.steps else [])
     gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
     factor = (

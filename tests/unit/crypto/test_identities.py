@@ -6,6 +6,7 @@ import stat
 import subprocess
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, derive_private_key, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -44,21 +45,44 @@ def test_the_key_is_that_of_rfc_8032(private, public, message, signature):
     assert verified(bytes.fromhex(public), key.sign(encoded(("a", 1))), "a", 1)
 
 
+# a key each of Ed25519 and of P-256, as certificates have it, and another one of the same kind
+KINDS = {
+    "Ed25519": (Signer.insecure_seeded(0, "test"), Signer.insecure_seeded(1, "test")),
+    "P-256": (Signer(derive_private_key(3, SECP256R1())), Signer(derive_private_key(4, SECP256R1()))),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @examples(25)
 @given(statements, statements)
-def test_a_signature_is_of_one_statement_alone(one, other):
-    signer = Signer.insecure_seeded(0, "test")
+def test_a_signature_is_of_one_statement_alone(kind, one, other):
+    signer, stranger = KINDS[kind]
     signature = signer.sign(*one)
     assert len(signature) == 64
     assert verified(signer.public, signature, *other) == (one == other)
-    assert not verified(Signer.insecure_seeded(1, "test").public, signature, *one)
+    assert not verified(stranger.public, signature, *one)
 
 
-@pytest.mark.parametrize("public", [b"", bytes(31), bytes(33), b"\xff" * 32])
+def test_the_signature_of_a_certificate_is_that_of_rfc_6979():
+    """Appendix A.2.5: the public key; a signature is two numbers of 32 bytes each."""
+    private = derive_private_key(
+        int("C9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721", 16), SECP256R1()
+    )
+    assert Signer(private).public.hex() == "0360fed4ba255a9d31c961eb74c6356d68c049b8923b61fa6ce669622e60f29fb6"
+    for number in range(20):  # leading zeros of a number stay
+        signature = Signer(private).sign("a", number)
+        assert verified(Signer(private).public, signature, "a", number)
+        assert not verified(Signer(private).public, signature[:-1], "a", number)
+        assert not verified(Signer(private).public, bytes(1) + signature, "a", number)
+    with pytest.raises(ValueError, match="secp384r1; P-256 is needed"):
+        Signer(generate_private_key(SECP384R1()))
+
+
+@pytest.mark.parametrize("public", [b"", bytes(31), bytes(33), b"\xff" * 32, b"\x02" + b"\xff" * 32])
 @pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64), bytes(65)])
 def test_malformed_keys_and_signatures_are_no_signatures(public, signature):
     assert not verified(public, signature, "a")
-    assert not verified(Signer.insecure_seeded(0, "x").public, signature, "a")
+    assert not any(verified(signer.public, signature, "a") for pair in KINDS.values() for signer in pair)
 
 
 def test_copies_and_pickles_hold_no_private_key():

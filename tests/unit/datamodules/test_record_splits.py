@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.cli import run
-from lightning_vfl.datamodules import CSVTables, Folds, GivenSplit, GroupedSplit, TimeSplit
+from lightning_vfl.datamodules import CSVTables, Folds, GivenSplit, GroupedSplit, StratifiedLabels, TimeSplit
 from lightning_vfl.datamodules.record_splits import ToDivide
 from lightning_vfl.errors import ConfigurationError
 from tests.examples import examples
@@ -158,3 +158,30 @@ def test_the_command_line_takes_a_split(tables, monkeypatch):
     quiet = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.fast_dev_run", "1"]
     done = run(["fit", "--config", "data/csv_tables", "--config", "protocol/mean", *given, *quiet])
     assert len(done.datamodule.records("train")) == (joined["part"] == "train").sum()
+
+
+def test_combinations_of_labels_have_their_share_in_every_split():
+    rng = np.random.default_rng(0)
+    flags = (rng.random((500, 4)) < [0.5, 0.1, 0.3, 0.02]).astype(np.int64)
+    flags[0] = 1  # a combination of one record
+    given = ToDivide(500, None, "bank", None, 3, 0.1, 0.2, flags)
+    rows = StratifiedLabels().rows(given)
+    assert sorted(np.concatenate([rows[name] for name in NAMES])) == list(range(500))
+    assert [len(rows[name]) for name in NAMES] == [350, 50, 100]
+    for combination in np.unique(flags, axis=0):
+        held = (flags == combination).all(1)
+        for name, share in zip(NAMES, (0.7, 0.1, 0.2), strict=True):
+            assert abs(held[rows[name]].sum() - share * held.sum()) < 2
+    with pytest.raises(ConfigurationError, match="divides records that have several labels"):
+        divided(StratifiedLabels(), [1] * 9, np.arange(9) % 2)
+
+
+def test_several_labels_of_tables_are_stratified(tmp_path):
+    write_titanic(tmp_path, 200)
+    data = CSVTables(
+        files(tmp_path, "ferry", "bank"), "ferry", ["Survived", "Alone"], preprocess="auto", split=StratifiedLabels()
+    )
+    data.setup("fit")
+    data.setup("test")
+    means = [data.records(name).labels.double().mean(0) for name in NAMES]
+    assert all(torch.allclose(means[0], mean, atol=0.06) for mean in means)

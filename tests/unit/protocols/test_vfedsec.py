@@ -770,11 +770,9 @@ def test_asynchronous_training_and_levels_that_overflow_are_refused(tmp_path):
         many.configure_model()
 
 
-def test_it_learns(tmp_path):
-    accuracies = []
-    bounded = partial(MLP, hidden=[6], output_activation=nn.Tanh)
-    for settings in ({"layout": "segments"}, {"recovery": {}}):
-        module = vfedsec(bottom=bounded, **settings)
-        t = fit(tmp_path, module, max_epochs=12)
-        accuracies.append(t.test(module, datamodule=data(), verbose=False)[0]["test/accuracy"])
-    assert min(accuracies) > 0.8
+@pytest.mark.parametrize("settings", [{"recovery": {}}, pytest.param({"layout": "segments"}, marks=pytest.mark.slow)])
+def test_it_learns(tmp_path, settings):
+    """Other settings have the bits of a run in the clear, see above: one of them learns in every run of the tests."""
+    module = vfedsec(bottom=partial(MLP, hidden=[6], output_activation=nn.Tanh), **settings)
+    t = fit(tmp_path, module, max_epochs=12)
+    assert t.test(module, datamodule=data(), verbose=False)[0]["test/accuracy"] > 0.8

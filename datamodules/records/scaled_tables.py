@@ -1,0 +1,96 @@
+"""Encode and scale joined tables column by column."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.trained.fitted import Fitted
+
+from .checks import refuse_infinite
+from .feature_stores import FeatureStore, NumberColumns
+from .joined_tables import Joined
+from .layout import Layout
+from .normalise import Normaliser
+from .scaling import without_records
+from .table_form import TableForm, numbers_of_party
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Scaling(ABC):
+    """The source of shift and scale."""
+
+    @abstractmethod
+    def of_party(self, party: int, numbers: NumberColumns, held: "NDArray[np.bool_] | None") -> tuple[Tensor, Tensor]:
+        """Shift and scale, each (F,), of a party's columns.
+
+        Args:
+            party: its number.
+            numbers: its columns (N,).
+            held: (N,) which records it has; None: all.
+        """
+
+
+class KnownScaling(Scaling):
+    """What the parties of a trained model have fitted."""
+
+    def __init__(self, fitted: Fitted) -> None:
+        self._fitted = fitted
+
+    def of_party(self, party: int, numbers: NumberColumns, held: "NDArray[np.bool_] | None") -> tuple[Tensor, Tensor]:
+        own = self._fitted.parties[party]
+        return own.shift, own.scale
+
+
+class FittedScaling(Scaling):
+    """Fitted by each party to the training records that it has.
+
+    Args:
+        normaliser: how each party scales its own columns.
+        layout: the names of the columns, with a view for each party.
+        train: positions of the training records.
+    """
+
+    def __init__(self, normaliser: Normaliser, layout: Layout, train: "NDArray[np.int64]") -> None:
+        self._normaliser = normaliser
+        self._layout = layout
+        self._train = train
+
+    def of_party(self, party: int, numbers: NumberColumns, held: "NDArray[np.bool_] | None") -> tuple[Tensor, Tensor]:
+        rows = self._train if held is None else self._train[held[self._train]]
+        if not len(rows):
+            raise without_records(party, len(self._train))
+        columns = self._layout.columns
+        start = sum(self._layout.views[:party])
+        return numbers.fit(
+            self._normaliser.of_columns(columns[start : start + self._layout.views[party]], columns), rows
+        )
+
+
+def scale_tables(joined: Joined, form: TableForm, store: FeatureStore, scaling: Scaling) -> tuple[Tensor, Tensor]:
+    """Store the scaled columns of all parties; returns shift and scale, each (Σ F_m,).
+
+    Guarantee: a feature is (x - shift) / scale in float64, rounded to float32; 0 for records that a party
+        does not have.
+
+    Raises:
+        ConfigurationError: for values that are not finite, or of another kind than those of the training rows.
+    """
+    used = []
+    for m, (party, own) in enumerate(form.encoders.items()):
+        numbers, held = store.numbers(), joined.held[party]
+        for name, column in zip(form.columns_of(m), numbers_of_party(joined, party, own), strict=True):
+            refuse_infinite(column, m, name, joined.ids)
+            numbers.put(column)
+        used.append(scaling.of_party(m, numbers, held))
+        for column, shift, scale in zip(numbers.take(), *used[-1], strict=True):
+            scaled = torch.from_numpy(column).sub_(shift).div_(scale)
+            if held is not None:
+                scaled[torch.from_numpy(~held)] = 0.0
+            store.put(scaled.float())
+    shifts, scales = zip(*used, strict=True)
+    return torch.cat(shifts), torch.cat(scales)

@@ -1,0 +1,200 @@
+"""Read a CSV or Parquet file of any size into a table whose columns stay on the disk."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from lightning_vfl.limits import refuse_large_table, unpacked
+
+from .column_tables import StoredTable, read_column
+from .party_tables import PARQUET, canonical_ids, check_id_column, check_ids, csv_options, csv_warnings, readable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_ROWS = 1 << 17  # rows that are in memory together: 31 MB of 30 numbers
+
+
+class _Kind(StrEnum):
+    """What the cells of a column are read as."""
+
+    NOTHING = "nothing"
+    WHOLE = "int64"
+    NUMBERS = "float64"
+    TRUTHS = "bool"
+    PARTLY = "boolean"
+    TEXTS = "str"
+
+
+def store_table(
+    path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None, folder: Path, rows: int = _ROWS
+) -> StoredTable:
+    """The party's table on the disk; see ``read_table``, whose columns and ids it has.
+
+    Args:
+        path: the file; a Parquet file is used as it is, a CSV file is copied into a Parquet file column by column.
+        party: the name of the party, for errors.
+        id_column: the column of the ids.
+        separator: between the fields of a CSV file.
+        text: columns of a CSV file to read as text; None: all.
+        folder: where the copy is stored.
+        rows: how many rows of a CSV file are in memory together.
+
+    Units: memory, the ids, and so many rows.
+    Guarantee: every column has the values and the type that ``read_table`` gives. Types of a CSV file are those of the
+        whole file: if a later row has another type than the rows before it, the file is read once more.
+
+    Raises:
+        ConfigurationError: as ``read_table``.
+    """
+    import pandas as pd  # 0.5 s, where it is used
+
+    with readable(path, party):
+        if path.suffix in PARQUET:
+            refuse_large_table(path)
+            names = _names_in(path)
+            check_id_column(names, path, party, id_column)
+            ids, place = read_column(path, id_column), path
+        else:
+            place = folder / f"{quote(party, safe='')}.parquet"
+            names, ids = _copy_csv(path, party, id_column, separator, text, place, rows)
+    index = pd.Index(check_ids(canonical_ids(ids), path, party))
+    return StoredTable(place, index, [name for name in names if name != id_column])
+
+
+def _names_in(path: Path) -> list[str]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        index = (schema.pandas_metadata or {}).get("index_columns", [])  # read_parquet makes no columns of these
+        return [name for name in schema.names if name not in index]
+
+
+def _copy_csv(
+    path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None, place: Path, rows: int
+) -> "tuple[list[str], pd.Series[Any]]":
+    """The names of the columns, and the ids as text; all columns but the ids are in the Parquet file."""
+    with _chunks(path, separator, str, 1) as first:
+        names = [str(name) for name in next(first)]
+    check_id_column(names, path, party, id_column)
+    fixed = set(names) if text is None else {id_column, *text}.intersection(names)
+    kinds = dict.fromkeys(fixed, _Kind.TEXTS)
+    ids = _copy_as(path, separator, id_column, kinds, place, rows)
+    if ids is None:  # kinds are now those of all rows
+        ids = _copy_as(path, separator, id_column, kinds, place, rows)
+    if ids is None:
+        raise ValueError("the file has changed while it was read")
+    return names, ids
+
+
+def _copy_as(
+    path: Path, separator: str, id_column: str, kinds: dict[str, _Kind], place: Path, rows: int
+) -> "pd.Series[Any] | None":
+    """The ids, if all rows of a column have one kind of cells, which may be known; else None, and all kinds are known.
+
+    Args:
+        path: the file.
+        separator: between its fields.
+        id_column: the column of the ids.
+        kinds: column -> what its cells are read as; kinds are added and changed.
+        place: the Parquet file to write.
+        rows: how many rows are in memory together.
+    """
+    import pyarrow.parquet as pq
+
+    ids: list[pd.Series[Any]] = []
+    types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
+    writer, changed = None, False
+    try:
+        with _chunks(path, separator, types, rows) as chunks:
+            for chunk in chunks:
+                texts = chunk.pop(id_column)
+                numbers = canonical_ids(texts)
+                ids.append(numbers if numbers.dtype == np.int64 else texts)
+                for name in map(str, chunk):
+                    kind = _kind_of(chunk[name])
+                    known = kinds.setdefault(name, kind)
+                    kinds[name] = _together(known, kind)
+                    changed |= kinds[name] is not known
+                if changed:
+                    continue
+                table = _arrow(chunk, kinds)
+                writer = writer or pq.ParquetWriter(place, table.schema, compression="none", use_dictionary=False)
+                writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+    return None if changed else _joined(ids)
+
+
+def _arrow(chunk: "pd.DataFrame", kinds: Mapping[str, _Kind]) -> "pa.Table":
+    import pyarrow as pa
+
+    types = {
+        _Kind.WHOLE: pa.int64(),
+        _Kind.TRUTHS: pa.bool_(),
+        _Kind.PARTLY: pa.bool_(),
+        _Kind.TEXTS: pa.large_string(),
+    }
+    arrays = {}
+    for name in map(str, chunk):
+        of_numbers = kinds[name] in (_Kind.NUMBERS, _Kind.NOTHING)
+        cells = chunk[name].astype(np.float64) if of_numbers else chunk[name]
+        arrays[name] = pa.array(cells, type=types.get(kinds[name], pa.float64()), from_pandas=True)
+    return pa.table(arrays)
+
+
+def _joined(ids: "list[pd.Series[Any]]") -> "pd.Series[Any]":
+    """The ids of all rows: numbers if they are numbers in all parts of the file, else the texts of the file."""
+    import pandas as pd
+
+    if len({str(own.dtype) for own in ids}) > 1:
+        ids = [own.astype(str) for own in ids]
+    return pd.concat(ids, ignore_index=True)
+
+
+@contextmanager
+def _chunks(path: Path, separator: str, types: Any, rows: int) -> "Iterator[Iterator[pd.DataFrame]]":
+    import pandas as pd
+
+    with csv_warnings(), unpacked(path) as content:
+        options = csv_options(separator)
+        with pd.read_csv(content, **options, low_memory=False, dtype=types, chunksize=rows) as chunks:
+            yield iter(chunks)
+
+
+def _kind_of(column: "pd.Series[Any]") -> _Kind:
+    from pandas.api.types import infer_dtype, is_bool_dtype, is_float_dtype, is_integer_dtype
+
+    if str(column.dtype) == _Kind.PARTLY:
+        return _Kind.PARTLY
+    if is_bool_dtype(column):
+        return _Kind.TRUTHS
+    if is_integer_dtype(column):
+        return _Kind.WHOLE if column.dtype == np.int64 else _Kind.NUMBERS
+    if is_float_dtype(column):
+        return _Kind.NOTHING if column.isna().all() else _Kind.NUMBERS
+    if infer_dtype(column, skipna=True) == "boolean":
+        return _Kind.PARTLY
+    return _Kind.TEXTS
+
+
+def _together(one: _Kind, other: _Kind) -> _Kind:
+    """What a column is read as whose rows have these two kinds: the same as pandas reads the whole column as."""
+    kinds = {one, other}
+    if len(kinds) == 1:
+        return one
+    for wider, narrower in (
+        (_Kind.NUMBERS, {_Kind.WHOLE, _Kind.NOTHING}),
+        (_Kind.PARTLY, {_Kind.TRUTHS, _Kind.NOTHING}),
+    ):
+        if kinds <= {wider, *narrower}:
+            return wider
+    return _Kind.TEXTS

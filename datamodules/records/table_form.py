@@ -1,0 +1,116 @@
+"""The form of joined tables: which party has which columns of numbers, and who holds which record."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+
+from .column_encoder import ColumnEncoder
+from .column_encoders import check_columns
+from .joined_tables import Joined
+from .layout import Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """The parties with features.
+
+    Args:
+        encoders: party -> the encoders of its columns, also of those that are left out.
+        layout: the names of all columns of numbers, party by party.
+        present: (N, M) bool, who holds which record; None: every party holds every record.
+        groups: the numbers of the parties of each group.
+    """
+
+    encoders: Mapping[str, Sequence[ColumnEncoder]]
+    layout: Layout
+    present: Tensor | None
+    groups: tuple[tuple[int, ...], ...]
+
+    def columns_of(self, party: int) -> tuple[str, ...]:
+        """The names of the columns of numbers of a party, by its number."""
+        start = sum(self.layout.views[:party])
+        return self.layout.columns[start : start + self.layout.views[party]]
+
+
+def form_of(
+    joined: Joined, encoders: Mapping[str, Sequence[ColumnEncoder]], everyone: bool, id_column: str
+) -> TableForm:
+    """The form of these tables.
+
+    Args:
+        joined: the tables.
+        encoders: party -> the encoders of its columns.
+        everyone: whether every party holds every record.
+        id_column: the column of the ids, for the error.
+
+    Raises:
+        ConfigurationError: for tables that are missing, or have other columns than the encoders, and without features.
+    """
+    own = {party: chosen for party, chosen in encoders.items() if any(encoder.names for encoder in chosen)}
+    if absent := [party for party in own if party not in joined.tables]:
+        raise ConfigurationError(
+            f"the model was trained with a table of party '{absent[0]}', which is not among tables; give the "
+            f"tables of {', '.join(own)}"
+        )
+    if more := [party for party, table in joined.tables.items() if not encoders.get(party) and len(table.columns)]:
+        raise ConfigurationError(
+            f"the model was trained without features of party '{more[0]}'; leave its table out, or its columns"
+        )
+    if not own:
+        raise ConfigurationError(f"no party has a column besides '{id_column}' and the labels; add features")
+    uses = Counter(encoder.column for chosen in encoders.values() for encoder in chosen)
+    names: list[str] = []
+    views, held = {}, []
+    for party, chosen in own.items():
+        check_columns(joined.tables[party], chosen, party)
+        there = joined.held[party]
+        held.append(np.ones(len(joined.ids), dtype=np.bool_) if there is None else there)
+        views[party] = sum(len(encoder.names) for encoder in chosen)
+        names += [f"{party}.{name}" if uses[e.column] > 1 else name for e in chosen for name in e.names]
+    number = {party: m for m, party in enumerate(views)}
+    return TableForm(
+        own,
+        Layout((len(names),), tuple(names), tuple(views.values()), tuple(views)),
+        None if everyone else torch.from_numpy(np.stack(held, axis=1)),
+        tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),
+    )
+
+
+def numbers_of_party(joined: Joined, party: str, encoders: Sequence[ColumnEncoder]) -> "Iterator[NDArray[np.float64]]":
+    """The columns of numbers of a party, (N,) each; 0 for records that it does not have. Its table forgets its columns.
+
+    Raises:
+        ConfigurationError: for values of another kind than those of the training rows.
+    """
+    table, held = joined.tables[party], joined.held[party]
+    for encoder in encoders:
+        values = table.pop(encoder.column) if encoder.column in table else None
+        if values is None or not encoder.names:
+            continue
+        for column in encoder.encode(values, party).T:
+            if held is None:
+                yield np.array(column)  # the encoder's array may be that of the table
+            else:
+                whole = np.zeros(len(joined.ids))
+                whole[held] = column
+                yield whole
+
+
+def encode_tables(joined: Joined, form: TableForm) -> "NDArray[np.float64]":
+    """(N, F) the columns of numbers of all parties, side by side."""
+    features, place = np.zeros((len(joined.ids), form.layout.size)), 0
+    for party, own in form.encoders.items():
+        for column in numbers_of_party(joined, party, own):
+            features[:, place] = column
+            place += 1
+    return features

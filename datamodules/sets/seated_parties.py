@@ -1,0 +1,119 @@
+"""The parties of a federation and the tables of a recipe: whether they agree."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.types import Seat
+
+from ..records.party_tables import kind_of, listed
+from .joining import columns_beside
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .csv_tables import CSVTables
+
+
+def check_parties(data: "CSVTables", seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
+    """Accept a federation whose parties are those of the recipe, and settings that need one table at a time.
+
+    Raises:
+        ConfigurationError: for the first setting, party or table that is refused.
+    """
+    if data.overlap != "inner":
+        raise ConfigurationError(f"overlap: {data.overlap} is simulated only, not between processes yet; use inner")
+    if data.groups:
+        raise ConfigurationError("groups of tables are simulated only, not between processes yet; leave groups out")
+    if repr(data.partitioner) != "Views()":
+        raise ConfigurationError(
+            f"{data.partitioner!r} divides the columns of all tables, which no process has; leave partitioner out"
+        )
+    for party in (seat.party, labels_at):
+        if party is not None and not 0 <= party < len(names):
+            raise ConfigurationError(f"there is no party {party} in the federation of {', '.join(names)}")
+    if unknown := [name for name in names if name not in data.tables]:
+        raise ConfigurationError(
+            f"party '{unknown[0]}' of the federation has no table; tables names {', '.join(data.tables)}"
+        )
+    if others := [name for name in data.tables if name not in names and name != data.label_party]:
+        raise ConfigurationError(f"tables names '{others[0]}', which is no party of the federation; leave it out")
+    if (wanted := tuple(name for name in data.tables if name in names)) != tuple(names):
+        raise ConfigurationError(
+            f"the parties of the federation are {', '.join(names)}, tables names {', '.join(wanted)}; write both in "
+            "the same order, each party once"
+        )
+    if labels_at is not None and names[labels_at] != data.label_party:
+        raise ConfigurationError(
+            f"the labels are at party '{names[labels_at]}', but label_party is '{data.label_party}'; use one of them "
+            "for both"
+        )
+
+
+def find_parties(data: "CSVTables") -> tuple[str, ...]:
+    """The tables that have features, by the names of their columns; a table of labels alone is no party."""
+    label = data.label_party
+    alone = label in data.tables and not _features(data, read_names(data.tables[label], label, data.separator))
+    return tuple(name for name in data.tables if not (alone and name == label))
+
+
+def refuse_features(data: "CSVTables", columns: Iterable[Any]) -> None:
+    """Accept the columns of a table of labels that is no party of the federation.
+
+    Raises:
+        ConfigurationError: if some are neither labels nor sample weights nor the split column.
+    """
+    if more := _features(data, columns):
+        raise ConfigurationError(
+            f"the table of label_party '{data.label_party}' has the further columns {listed(more)}, but it is no party "
+            "of the federation; leave them out, or add the party"
+        )
+
+
+def read_names(path: Path, party: str, separator: str) -> list[str]:
+    """The names of a file's columns.
+
+    Raises:
+        ConfigurationError: if the file cannot be read.
+    """
+    import pandas as pd  # 0.5 s, where it is used
+
+    try:
+        if path.suffix in (".parquet", ".pq"):
+            from pyarrow import parquet  # 0.1 s, where it is used
+
+            return [str(name) for name in parquet.read_schema(path).names]
+        return [str(name) for name in pd.read_csv(path, sep=separator, nrows=0, skipinitialspace=True).columns]
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
+        ) from error
+
+
+def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:
+    """Accept lists of ids of one kind, in which every id is told once.
+
+    Raises:
+        ConfigurationError: for the first party with another list.
+    """
+    import pandas as pd
+
+    tables = {name: pd.Index(own) for name, own in ids.items()}
+    if not tables:
+        raise ConfigurationError("no process has told its ids; give those of the parties")
+    first = next(iter(tables))
+    for name, own in tables.items():
+        if not len(own) or own.has_duplicates:
+            raise ConfigurationError(f"party '{name}' has told {'an id twice' if len(own) else 'no ids'}; correct it")
+        if kind_of(own) != (kind := kind_of(tables[first])):
+            raise ConfigurationError(
+                f"ids of party '{name}' are {kind_of(own)} but those of party '{first}' are {kind}; write them in the "
+                "same form in all files"
+            )
+
+
+def _features(data: "CSVTables", columns: Iterable[Any]) -> list[str]:
+    others = (data.id_column, *data._label_columns, *columns_beside(data).values())
+    return [str(name) for name in columns if name not in others]

@@ -1,0 +1,282 @@
+"""The table of one seat in a process of its own: its ids, the common order, and the records that follow from them."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.trained.fitted import Fitted, FittedParty, TrainedIds
+from lightning_vfl.types import Seat
+from lightning_vfl.wire.record_ids import as_ids
+
+from ..records.checks import check_labels
+from ..records.column_encoder import ColumnEncoder
+from ..records.layout import Layout
+from ..records.normalise import Given, OwnBounds
+from ..records.party_tables import plain_ids, read_table
+from ..records.preprocess import Preprocess
+from ..records.records import Records, Split, SplitName
+from ..records.seated_records import SeatedRecords, no_labels
+from ..records.told_records import ToldRecords
+from ..seated import SeatedFiles
+from .joining import text_columns
+from .seated_parties import check_parties, read_names, refuse_features, refuse_unlike
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..seated import Ids
+    from .csv_tables import CSVTables
+
+_SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
+_ALL = "the federation"  # stands for the tables of all others in counts of common records
+
+
+class _Shapes(NamedTuple):
+    """The number of features of every party, and the classes of the labels."""
+
+    widths: tuple[int, ...]
+    classes: tuple[int | str, ...]
+
+
+class SeatedTables(SeatedFiles):
+    """The one table that a seat of a federation reads: the party's, or at the server that of the labels.
+
+    It is read, joined, encoded and scaled by a ``CSVTables`` of this table alone, which is told the ids of the others.
+
+    Args:
+        data: the settings, and what a trained model has fitted.
+        seat: whose table.
+        names: the names of the parties, in the order of their numbers.
+        labels_at: the party that has the labels; None: the server.
+
+    Guarantee: no other table is looked at. Features, labels, ids and their order are bit for bit those of one process
+        that reads all tables.
+
+    Raises:
+        ConfigurationError: for parties and tables that do not agree, and settings that need several tables at once.
+    """
+
+    def __init__(self, data: "CSVTables", seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
+        self._names = tuple(names)
+        check_parties(data, seat, self._names, labels_at)
+        self._data = data
+        self._seat = seat
+        self._labels_at = labels_at
+        self._has_labels = seat.party == labels_at
+        self._name = None if seat.party is None else self._names[seat.party]
+        labels_here = self._has_labels and data.label_party in data.tables
+        self._table = self._name or (data.label_party if labels_here else None)
+        self._who = f"party '{self._name}'" if self._name else "the server"
+        self._told: ToldRecords | None = None
+        self._shapes: _Shapes | None = None
+
+    # ---- finding the common records
+
+    def own_ids(self) -> "NDArray[np.generic]":
+        data, name = self._data, self._table
+        if name is None:
+            raise ConfigurationError("the server reads no table, so it has no ids; it is told the order of the records")
+        table = read_table(data.tables[name], name, data.id_column, data.separator, text_columns(data, name))
+        if name not in self._names:
+            refuse_features(data, table.columns)
+        return np.sort(plain_ids(table.index))
+
+    def split_records(self, ids_by_party: "Mapping[int, Ids]") -> "dict[str, NDArray[np.generic]]":
+        data = self._data
+        if not self._has_labels:
+            holder = "the server" if self._labels_at is None else f"party '{self._names[self._labels_at]}'"
+            raise ConfigurationError(f"{self._who} has no labels to divide the records by; ask {holder}")
+        told = {self._name_of(party): as_ids(ids) for party, ids in ids_by_party.items()}
+        own = {} if self._table is None else {self._table: self.own_ids()}
+        refuse_unlike(told | own)
+        told.pop(self._table or "", None)  # it is read here; the party of the server's host reads the same file
+        self._told = ToldRecords(told, None, True)
+        data.forget()
+        whole = self._own
+        ids = whole._joined.ids
+        if whole._joined.labels is None and not data.new_records:
+            return {"predict": ids}
+        return {name: ids[whole._rows[name]] for name in ("train", "val", "test")}
+
+    def align(self, order: "Mapping[str, Ids]") -> None:
+        if unknown := [name for name in order if name not in _SPLITS]:
+            raise ConfigurationError(f"there is no split '{unknown[0]}'; use {', '.join(_SPLITS)}")
+        told: dict[SplitName, NDArray[np.generic]] = {name: as_ids(order[name]) for name in _SPLITS if name in order}
+        if self._table is not None:
+            own = self.own_ids()
+            told = {name: _of_kind(ids, own, self._who) for name, ids in told.items()}
+            for name, ids in told.items():
+                if (unknown_ids := ids[~np.isin(ids, own)]).size:
+                    raise ConfigurationError(
+                        f"{len(unknown_ids)} of the {len(ids)} {name} records told to {self._who} are not in its "
+                        f"table, first {unknown_ids[0]}; align again with the table as it is now"
+                    )
+        divided = [told[name] for name in ("train", "val", "test") if name in told]
+        common = told["predict"] if "predict" in told else np.concatenate(divided or [np.arange(0)])
+        for ids in [common, *([np.concatenate(divided)] if divided else [])]:
+            if not len(ids) or len(np.unique(ids)) < len(ids):
+                what = "repeats ids" if len(ids) else "has no ids"
+                raise ConfigurationError(f"the order of records told to {self._who} {what}; align again")
+        self._told = ToldRecords({_ALL: np.sort(common)}, told, self._has_labels)
+        self._data.forget()
+
+    # ---- shapes
+
+    def own_shape(self) -> tuple[int, ...]:
+        if self._seat.party is None:
+            raise ConfigurationError("the server has no features, so it has no shape; ask the parties")
+        return (self._own.layout.size,)
+
+    def told_shapes(
+        self, shapes: Sequence[Sequence[int]], num_classes: int | None, class_names: Sequence[int | str] | None
+    ) -> None:
+        plain = [tuple(shape) for shape in shapes]
+        if len(plain) != len(self._names) or any(len(shape) != 1 or shape[0] < 1 for shape in plain):
+            raise ConfigurationError(
+                f"shapes {plain} are not those of tables of {len(self._names)} parties; give (F,) for each party"
+            )
+        if self._seat.party is not None and plain[self._seat.party] != self.own_shape():
+            raise ConfigurationError(
+                f"{self._who} has features of shape {self.own_shape()}, and was told {plain[self._seat.party]}; read "
+                "the tables again in all processes"
+            )
+        classes = tuple(range(num_classes or 0)) if class_names is None else tuple(class_names)
+        self._shapes = _Shapes(tuple(shape[0] for shape in plain), classes)
+        self._data.forget()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parties."""
+        return self._names
+
+    @property
+    def layout(self) -> Layout:
+        widths = self._all_shapes.widths
+        return Layout((sum(widths),), (), widths, self._names)
+
+    @property
+    def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
+        """(N,) the labels of all common records, and the classes; no labels if they are in another process."""
+        return self._own._labels if self._has_labels else (torch.empty(0), self._all_shapes.classes)
+
+    @property
+    def encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
+        """The party's name -> the encoders of its columns; empty at the server."""
+        return {} if self._name is None else {self._name: self._own._encoders[self._name]}
+
+    # ---- records
+
+    def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
+        data, own, shapes = self._data, self._own, [(width,) for width in self._all_shapes.widths]
+        if data.fitted is None and not len(own._rows["train"]):
+            raise ConfigurationError(f"{self._who} was told no training records; align with the splits of a fit")
+        found: dict[SplitName, Records | None]
+        if self._name is None:
+            found = dict.fromkeys(missing)
+        else:
+            own._prepare(missing)
+            found = {name: own._records.get(name) for name in missing}
+        if data.fitted is None:
+            data.fitted = self._fitted()
+        made = {}
+        for name in missing:
+            rows = np.arange(len(own._joined.ids)) if name == "predict" else own._rows[name]
+            if len(rows):
+                ids, labels = own._joined.ids[rows], None if name == "predict" else self._labels(name, rows)
+                made[name] = SeatedRecords(found[name], 0, self._seat, shapes, labels, ids, own._weights(name))
+        return made
+
+    def forget(self) -> None:
+        self.__dict__.pop("_own", None)
+
+    @cached_property
+    def _own(self) -> "CSVTables":
+        """The data of this seat's table alone."""
+        if self._told is None:
+            raise ConfigurationError(f"{self._who} does not know the common records yet; call align before setup")
+        data, name = self._data, self._name
+        own = copy(data)
+        own.trainer, own.seat, own._files, own.fitted, own._of_model = None, None, None, None, False
+        own._records = {}
+        own.forget()
+        own._told = self._told if self._shapes is None else replace(self._told, classes=self._shapes.classes)
+        own.tables = {} if self._table is None else {self._table: data.tables[self._table]}
+        if isinstance(data.normaliser, Given) and isinstance(data.normaliser.low, Mapping):
+            own.normaliser = OwnBounds(data.normaliser, name or "")
+        if name is not None and data.categorical:
+            there = read_names(data.tables[name], name, data.separator)
+            own.categorical = tuple(column for column in data.categorical if column in there)
+        if data._preprocess is not None:
+            settings = {party: steps for party, steps in data._preprocess.columns.items() if party == name}
+            own._preprocess = Preprocess(settings, data._preprocess.everywhere)
+        if data.fitted is not None:
+            parties = () if self._seat.party is None else (_alone(data.fitted.parties[self._seat.party]),)
+            encoders = {party: e for party, e in data.fitted.own["encoders"].items() if party == name}
+            size = sum(len(party.positions) for party in parties)
+            kept = {**data.fitted.own, "encoders": encoders}
+            own.fitted = replace(data.fitted, size=size, parties=parties, own=kept, normaliser=repr(own.normaliser))
+        if self._told.order is not None and len(own._joined.ids) != len(self._told.ids[_ALL]):
+            raise ConfigurationError(
+                f"the table of {self._who} has changed since the records were aligned; align again"
+            )
+        return own
+
+    def _fitted(self) -> Fitted:
+        """What this process has fitted; NaN for the scaling of the other parties."""
+        data, own, parties, begin = self._data, self._own, [], 0
+        for m, width in enumerate(self._all_shapes.widths):
+            positions, nan = torch.arange(begin, begin + width), torch.full((width,), torch.nan, dtype=torch.float64)
+            if m == self._seat.party and own.fitted is not None:
+                parties.append(replace(own.fitted.parties[0], positions=positions))
+            else:
+                parties.append(FittedParty(positions, (width,), nan, nan))
+            begin += width
+        trained = TrainedIds.of(own._joined.ids[own._rows["train"]])
+        about = (data.num_classes, data.class_names, trained, data.own_fitted(), repr(data.normaliser))
+        return Fitted(type(data).__name__, begin, tuple(parties), *about)
+
+    def _labels(self, name: str, rows: "NDArray[np.int64]") -> Tensor:
+        """The labels of these common records; poisoned if they are in another process."""
+        data = self._data
+        if not self._has_labels:
+            return no_labels(len(rows), len(data.targets), data.task == "classification")
+        labels, ids = self._own._labels[0][rows], self._own._joined.ids[rows]
+        check_labels(name, len(ids), Split(torch.empty(0), labels, ids), data.num_classes, len(data.targets))
+        return labels
+
+    # ---- names
+
+    def _name_of(self, party: int) -> str:
+        if not 0 <= party < len(self._names):
+            raise ConfigurationError(f"there is no party {party} in the federation of {', '.join(self._names)}")
+        return self._names[party]
+
+    @property
+    def _all_shapes(self) -> _Shapes:
+        if self._shapes is None:
+            raise ConfigurationError(
+                f"{self._who} does not know the parties' shapes yet; call told_shapes before setup"
+            )
+        return self._shapes
+
+
+def _alone(party: FittedParty) -> FittedParty:
+    """What a party has fitted, with the positions of its columns in its own table."""
+    return replace(party, positions=torch.arange(len(party.positions)))
+
+
+def _of_kind(ids: "NDArray[np.generic]", own: "NDArray[np.generic]", who: str) -> "NDArray[np.generic]":
+    """The ids as whole numbers or texts, as the process's own are."""
+    if ids.dtype.kind == own.dtype.kind or not len(ids):
+        return ids.astype(own.dtype) if not len(ids) else ids
+    try:
+        return ids.astype(np.int64 if own.dtype.kind == "i" else np.str_)
+    except ValueError:
+        raise ConfigurationError(f"the ids of {who} are whole numbers, those told are texts; align again") from None

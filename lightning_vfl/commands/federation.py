@@ -1,0 +1,188 @@
+"""``lightning-vfl serve``, ``party`` and ``federate``: a recipe whose parties are processes of their own."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from lightning.pytorch.cli import LightningArgumentParser
+
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.run_config import RUNS
+from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Charter, Consent, SeatFile
+from lightning_vfl.federation.identity import Identity, load, paths
+from lightning_vfl.federation.local import found, start, wait_for
+from lightning_vfl.federation.recipe import recipe_digest
+
+METHODS = ("fit", "validate", "test", "predict")
+
+
+class ServeCommand(Command):
+    """The process of the server, which has the labels and the top, and which listens."""
+
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        parser = _with_federation(_with_method(cli.trainer_parser("fit")))
+        parser.description = "Run the server of a federation: it has the labels and the top, and waits for the parties."
+        parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
+        return parser
+
+    def run(self, cli: VFLCLI) -> int:
+        given = cli.given
+        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        identity = load(seat.key, charter.server.certificate)
+        events = None if given.events is None else Path(given.events)
+        _serve(cli, charter, identity, injected=False, events=events, local=False)
+        return 0
+
+
+class PartyCommand(Command):
+    """The process of one party, which has its columns and its bottom, and which calls the server."""
+
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        parser = _with_federation(_with_method(cli.trainer_parser("fit")))
+        parser.description = (
+            "Run one party of a federation: it has its own columns and its bottom, and calls the server."
+        )
+        parser.add_argument("--name", type=str, required=True, help="the party, as federation.yaml names it")
+        return parser
+
+    def run(self, cli: VFLCLI) -> int:
+        given = cli.given
+        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        number = charter.number(given.name)
+        identity = load(seat.key, charter.parties[number].certificate)
+        _take_part(cli, charter, identity, seat, given.name, injected=False, local=False)
+        return 0
+
+
+class FederateCommand(Command):
+    """A federation on this machine, to try a recipe: a process for the server and for each party."""
+
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        parser = _with_method(cli.trainer_parser("fit"))
+        parser.description = (
+            "Run a whole federation on this machine: one process for the server and one for each party, with mutual "
+            "TLS between them. Each process loads the data set and keeps only its own columns: this is a trial, not a "
+            "protection."
+        )
+        parser.add_argument("--local", action="store_true", help="all processes on this machine (needed)")
+        parser.add_argument("--inject", action="store_true", help="play the faults of the recipe")
+        parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
+        return parser
+
+    def run(self, cli: VFLCLI) -> int:
+        given = cli.given
+        if not given.local:
+            raise ConfigurationError(
+                "federate runs all processes on this machine; add --local, or use serve and party on hosts of their own"
+            )
+        torch.set_num_threads(1)  # the processes share the cores; threads do not survive a fork
+        os.environ["OMP_NUM_THREADS"] = "1"
+        parties = _count_parties(cli)
+        folder = _new_folder(Path(given.trainer.default_root_dir or RUNS))
+        charter = found("local", parties, folder)
+        events = folder / "events.csv" if given.events is None else Path(given.events)
+        logs = {party.name: folder / party.name / "output.txt" for party in charter.parties}
+
+        def server() -> None:
+            _move(cli, folder / "server", quiet=False)
+            _serve(cli, charter, _made("server", folder), given.inject, events, local=True)
+
+        def party(name: str) -> None:
+            _move(cli, folder / name, quiet=True)
+            seat = SeatFile(folder / "keys" / f"{name}.key", evaluate=Consent.PLAIN)
+            _take_part(cli, charter, _made(name, folder), seat, name, given.inject, local=True)
+
+        processes = {"server": start(server, None)}
+        for one in logs:
+            processes[one] = start(lambda one=one: party(one), logs[one])  # type: ignore[misc]  # bound now
+        wait_for(processes, logs)
+        print(f"federation: {folder} has a folder for each process, and {events.name} for lightning-vfl replay")
+        return 0
+
+
+def _with_method(parser: LightningArgumentParser) -> LightningArgumentParser:
+    parser.add_argument("--do", type=str, choices=METHODS, default="fit", help="what all processes do together")
+    return parser
+
+
+def _with_federation(parser: LightningArgumentParser) -> LightningArgumentParser:
+    parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
+    parser.add_argument(
+        "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
+    )
+    return parser
+
+
+def _serve(cli: VFLCLI, charter: Charter, identity: Identity, injected: bool, events: Path | None, local: bool) -> None:
+    from lightning_vfl.federation.session import Run, serve  # grpc, after the processes of federate have parted
+
+    cli.build()
+    cli.take_folder()
+    serve(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), events)
+
+
+def _take_part(
+    cli: VFLCLI, charter: Charter, identity: Identity, seat: SeatFile, name: str, injected: bool, local: bool
+) -> None:
+    from lightning_vfl.federation.session import Run, take_part
+
+    cli.build()
+    cli.take_folder()
+    take_part(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), seat, name)
+
+
+def _of(cli: VFLCLI, injected: bool, local: bool) -> tuple[str, dict[str, str], bool, str | None, bool]:
+    given = cli.given
+    shared = {
+        key: value for key, value in cli.config_dump.items() if key in ("model", "data", "trainer", "seed_everything")
+    }
+    return given.do, dict(recipe_digest(shared)), injected, given.get("ckpt_path"), local
+
+
+def _made(name: str, folder: Path) -> Identity:
+    """The identity of a local process; each process opens its own key."""
+    return load(*paths(name, folder / "keys"))
+
+
+def _move(cli: VFLCLI, folder: Path, quiet: bool) -> None:
+    """Let a process write into a folder of its own."""
+    cli.given.trainer.default_root_dir = str(folder)
+    if quiet:
+        cli.given.trainer.enable_progress_bar = False
+
+
+def _count_parties(cli: VFLCLI) -> int:
+    """M, found out in a process of its own: no thread of the data set's libraries is left here."""
+    read, write = os.pipe()
+
+    def count() -> None:
+        cli.build()
+        cli.datamodule.prepare_data()
+        cli.datamodule.setup("fit")
+        os.write(write, str(len(cli.datamodule.party_shapes)).encode())
+
+    process = start(count, None)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        told = answer.read()
+    os.waitpid(process, 0)
+    if not told:
+        raise ConfigurationError("the data set cannot be loaded; the line above says why")
+    return int(told)
+
+
+def _new_folder(root: Path) -> Path:
+    """A folder of its own for this federation."""
+    folder = root / f"federation-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 0
+    while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            folder = root / f"federation-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
+        else:
+            return folder

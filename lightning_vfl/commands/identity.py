@@ -1,0 +1,67 @@
+"""``lightning-vfl identity``: the key and the certificate of a server or a party."""
+
+from argparse import ArgumentError
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
+from lightning_vfl.federation.identity import make_identity, paths
+
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
+
+_ABOUT = (
+    "Generate the identity of the server or of a party of a federation: NAME.key (private key, mode 0600), which stays "
+    "on this host, and NAME.crt (certificate), which all other hosts get and name in federation.yaml. Existing files "
+    "are never overwritten. The fingerprint is printed; tell it to the others over another channel, such as the "
+    "telephone, so that they can compare it with the file that has arrived."
+)
+
+
+class IdentityCommand(Command):
+    """Make key and certificate and write them."""
+
+    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
+        parser = cli.empty_parser()
+        _add_options(parser)
+        return parser
+
+    def run(self, cli: "VFLCLI") -> int:
+        return _run(cli.given)
+
+
+def run_alone(arguments: Sequence[str]) -> int:
+    """Run the command in a process without torch and Lightning, whose imports take seconds.
+
+    Raises:
+        UsageError: for arguments that cannot be read.
+        ConfigurationError: for a name that is not allowed, and files that exist.
+    """
+    parser = ArgumentParser(prog="lightning-vfl identity", exit_on_error=False)
+    _add_options(parser)
+    try:
+        given = parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        message = str(error).replace("are required: ", "are required: identity.")
+        raise UsageError(one_line(ParserError(message, parser._option_string_actions))) from None
+    return _run(given)
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    parser.description = _ABOUT
+    parser.add_argument("name", type=str, metavar="NAME", help="name of the server or the party in federation.yaml")
+    parser.add_argument("--out", type=str, default="keys", help="folder of the files; made if it does not exist")
+
+
+def _run(given: Namespace) -> int:
+    made = make_identity(given.name, given.out)
+    key, certificate = paths(given.name, given.out)
+    print(f"{key}: private key; keep it on this host")
+    print(f"{certificate}: certificate; give it to all other hosts")
+    print(f"sha256 fingerprint: {made.certificate.fingerprint}")
+    return 0

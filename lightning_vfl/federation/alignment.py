@@ -1,0 +1,136 @@
+"""How the records of processes find each other before training: ids in the clear, or equal lists.
+
+The server learns which ids each party has (``clear``), or the digest of each list (``given``). Every party learns which
+of its own records are in common, and in which split.
+"""
+
+from collections.abc import Mapping
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Alignment
+from lightning_vfl.federation.frames import pack
+from lightning_vfl.federation.hub import At, Key, Request
+from lightning_vfl.federation.link import Link
+from lightning_vfl.types import SeatedData
+from lightning_vfl.wire.record_ids import IdDigest, ids_from_tensor, ids_to_tensor, refuse_other_ids
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DOOR = Key(At(-1, 0, 0), 0)  # of requests that belong to no round
+
+
+class RollCall:
+    """The server's part: it waits for the ids of all parties, draws the splits, and tells everybody's shapes.
+
+    Args:
+        data: the server's datamodule, which has the labels.
+        names: of the parties.
+        kind: whether ids are told, or compared.
+    """
+
+    def __init__(self, data: Any, names: tuple[str, ...], kind: Alignment) -> None:
+        self.data = data
+        self.names = names
+        self.kind = kind
+        self._ids: dict[int, NDArray[np.generic]] = {}
+        self._digests: dict[int, IdDigest] = {}
+        self._shapes: dict[int, list[int]] = {}
+        self._order: dict[str, NDArray[np.generic]] | None = None
+        self._failed: str | None = None
+        self._changed = Condition()
+
+    def answer(self, request: Request) -> bytes | None:
+        """The frame that answers a request of the roll call; None for other requests. Runs in the caller's thread."""
+        if request.say not in ("ids", "shape"):
+            return None
+        with self._changed:
+            if request.say == "ids":
+                self._take_ids(request)
+                self._wait(lambda: self._order is not None)
+            else:
+                self._shapes[request.party] = [int(side) for side in request.frame.header["shape"]]
+                self._changed.notify_all()
+                self._wait(lambda: len(self._shapes) == len(self.names))
+            if self._failed is not None:
+                return pack({"outcome": "refused", "why": self._failed})
+            if request.say == "ids":
+                order = self._order or {}
+                return pack({"outcome": "go", "splits": list(order)}, [ids_to_tensor(ids) for ids in order.values()])
+            return pack({"outcome": "go", "shapes": self._all_shapes(), **self._classes()})
+
+    def finish(self) -> None:
+        """Wait for all parties, and align the server's own data.
+
+        Raises:
+            ConfigurationError: if the records of the parties do not fit.
+        """
+        with self._changed:
+            try:
+                told = self._digests if self.kind == Alignment.GIVEN else self._ids
+                while len(told) < len(self.names):
+                    self._changed.wait(timeout=1.0)
+                self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
+                self._changed.notify_all()
+                while len(self._shapes) < len(self.names):
+                    self._changed.wait(timeout=1.0)
+                self.data.told_shapes(self._all_shapes(), **self._classes())
+            except ConfigurationError as error:
+                self._failed = str(error)
+                raise
+            finally:
+                self._changed.notify_all()
+
+    def _take_ids(self, request: Request) -> None:
+        header = request.frame.header
+        if self.kind == Alignment.GIVEN:
+            digest = IdDigest(int(header["count"]), str(header["sha256"]))
+            try:
+                refuse_other_ids(IdDigest.of(self.data.own_ids()), {self.names[request.party]: digest})
+                self._digests[request.party] = digest
+            except ConfigurationError as error:
+                self._failed = str(error)
+        else:
+            self._ids[request.party] = ids_from_tensor(request.frame.tensors[0])
+        self._changed.notify_all()
+
+    def _all_shapes(self) -> list[list[int]]:
+        return [self._shapes[m] for m in range(len(self.names))]
+
+    def _classes(self) -> dict[str, Any]:
+        names = None if self.data.num_classes is None else list(self.data.class_names)
+        return {"num_classes": self.data.num_classes, "class_names": names}
+
+    def _wait(self, done: Any) -> None:
+        while not done() and self._failed is None:
+            self._changed.wait(timeout=1.0)
+
+
+def align(link: Link, data: SeatedData, kind: Alignment) -> None:
+    """A party's part: tell the ids or their digest, take the common order, and tell the shape of its features.
+
+    Raises:
+        ConfigurationError: if the server refuses.
+    """
+    ids, tensors = data.own_ids(), list[Tensor]()
+    header: Mapping[str, Any] = {}
+    if kind == Alignment.GIVEN:
+        digest = IdDigest.of(ids)
+        header = {"count": digest.count, "sha256": digest.sha256}
+    else:
+        tensors = [ids_to_tensor(ids)]
+    frame = link.ask(DOOR, "ids", header, tensors)
+    if frame is None:
+        raise ConfigurationError("the server has closed the federation; start it again")
+    common = {name: ids_from_tensor(part) for name, part in zip(frame.header["splits"], frame.tensors, strict=True)}
+    data.align(common)
+    frame = link.ask(DOOR, "shape", {"shape": list(data.own_shape())})
+    if frame is None:
+        raise ConfigurationError("the server has closed the federation; start it again")
+    told = frame.header
+    data.told_shapes(told["shapes"], told["num_classes"], told["class_names"])

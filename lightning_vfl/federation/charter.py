@@ -1,0 +1,333 @@
+"""The files of a federation: ``federation.yaml`` is the same on every host, ``seat.yaml`` a host's own."""
+
+import json
+import re
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from functools import cached_property
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
+
+
+class Alignment(StrEnum):
+    """How the records of the parties find each other."""
+
+    CLEAR = "clear"  # the server gets the ids of every party and joins them
+    GIVEN = "given"  # all hosts have the same ids in the same order; a hash is compared
+
+
+class Consent(StrEnum):
+    """The evaluation to which a party agrees if the aggregator hides embeddings."""
+
+    PROTOCOL = "protocol"  # with the aggregator, as in training
+    PLAIN = "plain"  # the server gets every embedding of the validation and test records
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a process waits for others.
+
+    Units: seconds.
+
+    Args:
+        join: for all to join, at the start.
+        reconnect: for the server to come back, before a party ends.
+        silence: for a sign of life, before a connection counts as gone.
+    """
+
+    join: float = 600.0
+    reconnect: float = 600.0
+    silence: float = 15.0
+
+
+@dataclass(frozen=True)
+class Party:
+    """A party of the federation.
+
+    Args:
+        name: on the command line and in messages.
+        certificate: of its host.
+    """
+
+    name: str
+    certificate: Certificate
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server of the federation.
+
+    Args:
+        name: in its certificate and in messages.
+        address: host:port, which the parties call.
+        certificate: of its host.
+    """
+
+    name: str
+    address: str
+    certificate: Certificate
+
+
+@dataclass(frozen=True)
+class Charter:
+    """The content of ``federation.yaml``.
+
+    Args:
+        federation: its name.
+        server: the process that has the labels.
+        parties: the order gives the party numbers.
+        alignment: how the records find each other.
+        patience: how long processes wait for each other.
+    """
+
+    federation: str
+    server: Server
+    parties: tuple[Party, ...]
+    alignment: Alignment = Alignment.CLEAR
+    patience: Patience = field(default_factory=Patience)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Charter":
+        """The charter in a file; paths of certificates are relative to its folder.
+
+        Raises:
+            ConfigurationError: names the file, the key, and what is allowed there.
+        """
+        path = Path(path)
+        said = _yaml(path)
+        try:
+            return _charter(said, path.parent)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the content: of names, their order, the address, whole certificates and all other settings.
+
+        Paths, comments and the form of the YAML do not matter.
+        """
+        server = [self.server.name, self.server.address, self.server.certificate.fingerprint]
+        parties = [[party.name, party.certificate.fingerprint] for party in self.parties]
+        patience = [float(getattr(self.patience, one.name)) for one in fields(Patience)]
+        content = ["lightning-vfl federation", self.federation, server, parties, str(self.alignment), patience]
+        return sha256(json.dumps(content).encode()).digest()
+
+    def number(self, name: str) -> int:
+        """The number of the party with this name.
+
+        Raises:
+            ConfigurationError: if there is none.
+        """
+        names = [party.name for party in self.parties]
+        if name not in names:
+            raise ConfigurationError(f"no party of {self.federation} has the name '{name}'; {nearest(name, names)}")
+        return names.index(name)
+
+    def holder(self, certificate: bytes) -> int:
+        """The number of the party with this certificate (PEM, as TLS has shown it), compared as a whole.
+
+        Raises:
+            ConfigurationError: if no party has it; names its fingerprint.
+        """
+        for number, party in enumerate(self.parties):
+            if same_certificate(party.certificate.content, certificate):
+                return number
+        try:
+            shown = f"sha256 {Certificate(certificate).fingerprint[:16]}..."
+        except ValueError:
+            shown = "unreadable"
+        raise ConfigurationError(f"no party of {self.federation} has this certificate ({shown})")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The privacy loss that a party allows itself.
+
+    Args:
+        epsilon: above 0.
+        delta: above 0 and below 1.
+    """
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class SeatFile:
+    """The content of ``seat.yaml``: what a host decides alone. It is never sent.
+
+    Args:
+        key: the file of the private key.
+        least_members: the smallest number of parties, this one included, with which this party lets itself be summed.
+        budget: training stops before the party's privacy loss exceeds it; None: no budget.
+        evaluate: the evaluation to which this party agrees.
+    """
+
+    key: Path
+    least_members: int = 1
+    budget: Budget | None = None
+    evaluate: Consent = Consent.PROTOCOL
+
+    @classmethod
+    def read(cls, path: str | Path) -> "SeatFile":
+        """The settings in a file; the path of the key is relative to its folder.
+
+        Raises:
+            ConfigurationError: names the file, the key, and what is allowed there.
+        """
+        path = Path(path)
+        said = _yaml(path)
+        try:
+            return _seat(said, path.parent)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _charter(said: Any, folder: Path) -> Charter:
+    given = _known(said, [one.name for one in fields(Charter)], "", ["federation", "server", "parties"])
+    name = _name(given["federation"], "federation")
+    about = _known(given["server"], ["name", "address", "certificate"], "server", ["name", "address", "certificate"])
+    server = Server(
+        _name(about["name"], "server.name"), _address(about["address"]), _certificate(about, folder, "server")
+    )
+    listed = given["parties"]
+    if not isinstance(listed, list) or not listed:
+        raise ConfigurationError("parties must be a list of at least one {name, certificate}")
+    parties = []
+    for number, one in enumerate(listed):
+        where = f"parties[{number}]"
+        entry = _known(one, ["name", "certificate"], where, ["name", "certificate"])
+        parties.append(Party(_name(entry["name"], f"{where}.name"), _certificate(entry, folder, where)))
+    _refuse_equal(server, parties)
+    alignment = _choice(given.get("alignment", Alignment.CLEAR), Alignment, "alignment")
+    waits = _known(given.get("patience", {}), [one.name for one in fields(Patience)], "patience")
+    patience = Patience(**{key: _number(value, f"patience.{key}", "seconds above 0") for key, value in waits.items()})
+    return Charter(name, server, tuple(parties), Alignment(alignment), patience)
+
+
+def _seat(said: Any, folder: Path) -> SeatFile:
+    given = _known(said, [one.name for one in fields(SeatFile)], "", ["key"])
+    least = given.get("least_members", 1)
+    if type(least) is not int or least < 1:
+        raise ConfigurationError(f"least_members must be a whole number from 1; got {least!r}")
+    budget = None
+    if given.get("budget") is not None:
+        spent = _known(given["budget"], ["epsilon", "delta"], "budget", ["epsilon", "delta"])
+        budget = Budget(
+            _number(spent["epsilon"], "budget.epsilon", "a number above 0"),
+            _number(spent["delta"], "budget.delta", "a number above 0 and below 1", below=1.0),
+        )
+    evaluate = Consent(_choice(given.get("evaluate", Consent.PROTOCOL), Consent, "evaluate"))
+    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate)
+
+
+def _refuse_equal(server: Server, parties: list[Party]) -> None:
+    """Refuse two hosts of one name, also in other letters (files are named after them), or of one certificate."""
+    names: set[str] = set()
+    certificates: dict[bytes, str] = {}
+    hosts: list[Server | Party] = [server, *parties]
+    for host in hosts:
+        if host.name.casefold() in names:
+            raise ConfigurationError(f"two hosts have the name {host.name}; give each host a name of its own")
+        names.add(host.name.casefold())
+        other = certificates.setdefault(host.certificate.whole, host.name)
+        if other != host.name:
+            raise ConfigurationError(f"{other} and {host.name} have the same certificate; every host needs its own")
+
+
+def _certificate(entry: Mapping[str, Any], folder: Path, where: str) -> Certificate:
+    path = _path(entry["certificate"], folder, f"{where}.certificate")
+    try:
+        found = Certificate.read(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}.certificate: {error}") from None
+    if entry["name"] not in found.names:
+        names = ", ".join(found.names) or "nobody"
+        raise ConfigurationError(
+            f"{where}.certificate: {path} is the certificate of {names}; give that of {entry['name']}"
+        )
+    return found
+
+
+def _name(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{where} must be a text; got {value!r}")
+    try:
+        check_name(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    return value
+
+
+def _address(value: Any) -> str:
+    found = (
+        re.fullmatch(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", value) if isinstance(value, str) else None
+    )
+    if found is None or not 1 <= int(found[2]) <= 65535:
+        raise ConfigurationError(f"server.address must be host:port, such as scorer.example.org:8443; got {value!r}")
+    return found[0]
+
+
+def _path(value: Any, folder: Path, where: str) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{where} must be the path of a file; got {value!r}")
+    return folder / value
+
+
+def _choice(value: Any, kind: type[StrEnum], where: str) -> str:
+    if value not in list(kind):
+        raise ConfigurationError(f"{where} must be one of {', '.join(kind)}; got {value!r}")
+    return str(value)
+
+
+def _number(value: Any, where: str, what: str, below: float = float("inf")) -> float:
+    if isinstance(value, str) and re.fullmatch(r"[0-9.]+[eE][+-]?[0-9]+", value):  # YAML 1.1 reads 1e-5 as a text
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < below and isfinite(value)):
+        raise ConfigurationError(f"{where} must be {what}; got {value!r}")
+    return float(value)
+
+
+def _known(said: Any, allowed: Collection[str], where: str, needed: Collection[str] = ()) -> Mapping[str, Any]:
+    """A mapping of the file with known keys, and with those that are needed."""
+    keys = ", ".join(allowed)
+    if not isinstance(said, Mapping):
+        raise ConfigurationError(f"{where or 'the file'} must have the keys {keys}; got {said!r:.60}")
+    for key in said:
+        if key not in allowed:
+            full = f"{where}.{key}" if where else str(key)
+            raise ConfigurationError(f"{full} is not a key of this file; {nearest(str(key), allowed)}")
+    for key in needed:
+        if said.get(key) is None:
+            raise ConfigurationError(
+                f"{f'{where}.{key}' if where else key} is missing; {where or 'the file'} has {keys}"
+            )
+    return said
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is given twice is an error, and not silently the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        made = super().construct_mapping(node, deep)
+        if len(made) < len(node.value):
+            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", node.start_mark)
+        return made
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path}: {' '.join(str(error).split())}; correct the YAML") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"{path} cannot be read ({reason}); give a YAML file") from None

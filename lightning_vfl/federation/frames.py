@@ -1,0 +1,263 @@
+"""Frames: the form in which messages travel between processes; JSON and raw tensors, and nothing that is run.
+
+A frame is ``"LVFL" | u16 version | u16 flags | u32 length of the header | header | tensors``, all little-endian. The
+header is a JSON object of ASCII characters; its last key, ``tensors``, has the dtype code and the shape of each tensor.
+The tensors follow in this order, without gaps.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import MalformedFrame
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+VERSION = 1
+HEADER_LIMIT = 2**16  # bytes of a header
+DEPTH_LIMIT = 16  # objects and lists inside each other
+SHAPE_LIMIT = 2**40  # product of the sizes of a shape, empty axes left out
+AXES_LIMIT = 16
+
+_START = Struct("<4sHHI")
+_MAGIC = b"LVFL"
+_DTYPES = {
+    "f2": torch.float16,
+    "f4": torch.float32,
+    "f8": torch.float64,
+    "i4": torch.int32,
+    "i8": torch.int64,
+    "u1": torch.uint8,
+    "u2": torch.uint16,
+    "u4": torch.uint32,
+    "b1": torch.bool,
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_NUMPY = {code: np.dtype(np.bool_ if code == "b1" else f"<{code}") for code in _DTYPES}
+_WIDTHS = {code: 8 * dtype.itemsize for code, dtype in _NUMPY.items()}
+_PACKED = {  # "p31:i8": int64 numbers of 31 bits each
+    f"p{bits}:{code}": (code, bits)
+    for code in _DTYPES
+    if code[0] != "f"
+    for bits in range(1, 2 if code == "b1" else _WIDTHS[code])
+}
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
+class Frame:
+    """The content of a frame.
+
+    Args:
+        header: what the sender says, without the key ``tensors``; JSON values with texts as keys.
+        tensors: in the order of the sender; they own their memory.
+    """
+
+    header: Mapping[str, Any]
+    tensors: tuple[Tensor, ...]
+
+
+def pack(header: Mapping[str, Any], tensors: Sequence[Tensor] = (), bits: Sequence[int | None] | None = None) -> bytes:
+    """The frame of a header and tensors.
+
+    Shapes: any, 0-d and empty ones included; any strides and devices.
+    Units: number k of a tensor that is packed to b bits has the bits kb to kb + b - 1 of its part of the frame, lowest
+        bit first; the last byte is filled up with zeros.
+    Guarantee: ``unpack`` gives an equal header (with lists in place of tuples) and tensors of the same dtypes, shapes
+        and bits. Equal contents give equal frames.
+
+    Args:
+        header: a JSON object of at most 64 KiB.
+        tensors: of dtypes float16, float32, float64, int32, int64, uint8, uint16, uint32 and bool.
+        bits: the size of a number of each tensor in the frame; None, or the width of the dtype: as in memory.
+
+    Raises:
+        MalformedFrame: for a header that is not JSON or too long, another dtype, and numbers that have more bits.
+
+    Examples:
+        >>> content = pack({"kind": "shares", "round": 3}, [torch.tensor([1, 2, 127])], bits=[7])
+        >>> frame = unpack(content)
+        >>> dict(frame.header), frame.tensors
+        ({'kind': 'shares', 'round': 3}, (tensor([  1,   2, 127]),))
+    """
+    sizes = [None] * len(tensors) if bits is None else list(bits)
+    if len(sizes) != len(tensors):
+        raise MalformedFrame(f"bits has {len(sizes)} entries for {len(tensors)} tensors; give one for each")
+    if "tensors" in header:
+        raise MalformedFrame("the key 'tensors' of a header is written by pack; give the tensors as an argument")
+    written = [_written(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
+    listed = [[code, list(tensor.shape)] for (code, _), tensor in zip(written, tensors, strict=True)]
+    for _, shape in listed:
+        _count(shape)
+    _check_values(header, 0)
+    text = _encoded({**header, "tensors": listed})
+    if len(text) > HEADER_LIMIT:
+        raise MalformedFrame(f"the header of a frame must have at most {HEADER_LIMIT} bytes; got {len(text)}")
+    return b"".join((_START.pack(_MAGIC, VERSION, 0, len(text)), text, *(numbers for _, numbers in written)))
+
+
+def unpack(content: bytes | bytearray | memoryview, limit: int | None = None) -> Frame:
+    """The header and the tensors of a frame.
+
+    Guarantee: accepted frames are those that ``pack`` writes: ``pack`` of the result, with the same bits, gives the
+        frame again. Sizes are compared with the length of the frame before memory is allocated for them. A tensor whose
+        numbers are packed to b bits takes up to 64 / b times the memory of its part of the frame.
+
+    Args:
+        content: what has arrived.
+        limit: the largest number of bytes of a frame; None: any.
+
+    Raises:
+        MalformedFrame: for everything else; the message is one line.
+    """
+    if limit is not None and len(content) > limit:
+        raise MalformedFrame(f"the frame has {len(content)} bytes; at most {limit} are allowed here")
+    header, start = _header(content)
+    listed = header.pop("tensors")
+    if not isinstance(listed, list):
+        raise MalformedFrame("the key 'tensors' of a frame must be a list")
+    parts, end = [], start
+    for entry in listed:
+        code, shape, count, size = _part(entry)
+        parts.append((code, shape, count, end, size))
+        end += size
+    if end != len(content):
+        raise MalformedFrame(f"the frame has {len(content)} bytes, but its header says {end}")
+    return Frame(header, tuple(_read(content, *part) for part in parts))
+
+
+def _header(content: bytes | bytearray | memoryview) -> tuple[dict[str, Any], int]:
+    """The JSON object of a frame, with ``tensors`` as its last key, and the place of its end."""
+    if len(content) < _START.size:
+        raise MalformedFrame(f"the frame has {len(content)} bytes; it needs at least {_START.size}")
+    magic, version, flags, length = _START.unpack_from(content)
+    if magic != _MAGIC:
+        raise MalformedFrame("these bytes are not a frame of lightning-vfl")
+    if version != VERSION:
+        raise MalformedFrame(f"the frame has version {version}; version {VERSION} is read here; install equal versions")
+    if flags:
+        raise MalformedFrame(f"the flags of a frame must be 0; got {flags}")
+    end = _START.size + length
+    if length > HEADER_LIMIT or end > len(content):
+        raise MalformedFrame(f"the frame has {len(content)} bytes and cannot have a header of {length} bytes")
+    text = bytes(content[_START.size : end])
+    try:
+        header = json.loads(text.decode("ascii"))
+    except (ValueError, RecursionError):
+        raise MalformedFrame("the header of the frame is not JSON of ASCII characters") from None
+    if not isinstance(header, dict) or next(reversed(header), None) != "tensors":
+        raise MalformedFrame("the header of a frame must be an object with the last key 'tensors'")
+    _check_values(header, 0)
+    if _encoded(header) != text:  # blanks, keys given twice, other forms of a number
+        raise MalformedFrame("the header of the frame is not in the form that lightning-vfl writes")
+    return header, end
+
+
+def _encoded(header: Mapping[str, Any]) -> bytes:
+    try:
+        return _JSON.encode(header).encode("ascii")
+    except (TypeError, ValueError) as error:
+        raise MalformedFrame(f"the header of a frame must be JSON: {error}") from None
+
+
+def _check_values(value: Any, depth: int) -> None:
+    """Refuse keys that are not texts, texts that cannot be encoded, and deep nesting."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise MalformedFrame(f"keys in the header of a frame must be texts; got {key!r}")
+            _check_values(key, depth)
+        inner: Any = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    else:
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise MalformedFrame("a text in the header of the frame is not Unicode") from None
+        return
+    if depth == DEPTH_LIMIT:
+        raise MalformedFrame(f"the header of a frame may have at most {DEPTH_LIMIT} levels")
+    for one in inner:
+        _check_values(one, depth + 1)
+
+
+def _part(entry: Any) -> tuple[str, list[int], int, int]:
+    """Code, shape, number of elements and bytes of a tensor, from its entry in the header."""
+    if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], list)):
+        raise MalformedFrame("an entry of 'tensors' must be [dtype, shape]")
+    code, shape = entry
+    count = _count(shape)
+    if code in _DTYPES:
+        return code, shape, count, count * _WIDTHS[code] // 8
+    if code in _PACKED:
+        return code, shape, count, (count * _PACKED[code][1] + 7) // 8
+    raise MalformedFrame(f"dtype {code[:20]!r} is not allowed in a frame; use {', '.join(_DTYPES)} or p1:i8 to p63:i8")
+
+
+def _count(shape: Sequence[Any]) -> int:
+    """The number of elements of a shape."""
+    if len(shape) > AXES_LIMIT or any(type(size) is not int or size < 0 for size in shape):
+        raise MalformedFrame(f"a shape in a frame must have at most {AXES_LIMIT} whole numbers from 0")
+    if prod(size or 1 for size in shape) > SHAPE_LIMIT:  # also of empty tensors: numpy computes strides
+        raise MalformedFrame(f"a shape in a frame must have at most {SHAPE_LIMIT} elements")
+    return prod(shape)
+
+
+def _written(tensor: Tensor, bits: int | None) -> tuple[str, memoryview]:
+    """The code of a tensor and its part of the frame."""
+    code = _CODES.get(tensor.dtype)
+    if code is None or tensor.layout != torch.strided:
+        raise MalformedFrame(f"a tensor of {tensor.dtype} ({tensor.layout}) cannot be sent; use {', '.join(_DTYPES)}")
+    numbers = np.ascontiguousarray(tensor.numpy(force=True), _NUMPY[code])
+    if bits is None or bits == _WIDTHS[code]:
+        return code, numbers.data
+    if f"p{bits}:{code}" not in _PACKED:
+        raise MalformedFrame(f"numbers of {tensor.dtype} cannot be packed to {bits} bits")
+    words = numbers.reshape(-1).astype(np.int64).view(np.uint64)
+    if (words >> np.uint64(bits)).any():
+        raise MalformedFrame(f"numbers that are packed to {bits} bits must be from 0 to {2**bits - 1}")
+    single = np.unpackbits(words.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, count=bits, bitorder="little")
+    return f"p{bits}:{code}", np.packbits(single, bitorder="little").data
+
+
+def _read(content: Any, code: str, shape: list[int], count: int, start: int, size: int) -> Tensor:
+    """A tensor from its part of the frame, whose length has been checked."""
+    if code in _PACKED:
+        kind, bits = _PACKED[code]
+        numbers = _unpacked(np.frombuffer(content, np.uint8, size, start), count, bits).astype(_NUMPY[kind])
+    else:
+        kind = code
+        raw = np.frombuffer(content, np.uint8 if code == "b1" else _NUMPY[code], count, start)
+        if code == "b1" and count and raw.max() > 1:
+            raise MalformedFrame("a bool in a frame must be 0 or 1")
+        numbers = np.array(raw, _NUMPY[code].newbyteorder("="))
+    return torch.from_numpy(numbers.reshape(shape))
+
+
+def _unpacked(packed: "NDArray[np.uint8]", count: int, bits: int) -> "NDArray[np.uint64]":
+    """Numbers of ``bits`` bits each. Eight of them take whole bytes, so number 8g + i is at byte gb + ib / 8."""
+    if (filled := count * bits % 8) and packed[-1] >> filled:
+        raise MalformedFrame("the unused bits of a packed tensor must be 0")
+    groups = max(-(-count // 8), 1)
+    room = np.zeros(groups * bits + 16, np.uint8)  # words are read behind the last number
+    room[: len(packed)] = packed
+    numbers = np.empty((groups, 8), np.uint64)
+    for i in range(8):
+        start, shift = divmod(i * bits, 8)
+        words = np.ndarray((groups,), "<u8", room, start, (bits,))
+        np.right_shift(words, np.uint64(shift), out=numbers[:, i])
+        if shift + bits > 64:
+            ends = np.ndarray((groups,), np.uint8, room, start + 8, (bits,)).astype(np.uint64)
+            numbers[:, i] |= ends << np.uint64(64 - shift)
+    numbers &= np.uint64(2**bits - 1)
+    return numbers.reshape(-1)[:count]

@@ -1,0 +1,213 @@
+"""The server's desk: what parties have asked, and what they are answered. Threads, and no network.
+
+Every request of a party has a key: where it stands in the training, and which turn of that round it is. A transport
+calls ``call`` in a thread for each request; the thread of the server's trainer reads requests and posts answers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Condition
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from lightning_vfl.federation.frames import Frame, pack, unpack
+
+T = TypeVar("T")
+
+
+class At(NamedTuple):
+    """Where a round is in the training; earlier rounds are smaller.
+
+    Args:
+        round: training rounds that have begun before it.
+        stage: 0 sanity check, 1 validation, 2 training, 3 test, 4 prediction.
+        batch: number of the batch in an evaluation.
+    """
+
+    round: int
+    stage: int
+    batch: int
+
+
+class Key(NamedTuple):
+    """A turn of a round: requests and answers with the same key belong together."""
+
+    at: At
+    turn: int
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a party has asked.
+
+    Args:
+        party: who.
+        call: the number of the call, so that a repeated call has one effect.
+        key: where the party stands.
+        say: what it wants.
+        frame: all that it has sent.
+        arrived: when, on the monotonic clock.
+    """
+
+    party: int
+    call: int
+    key: Key
+    say: str
+    frame: Frame
+    arrived: float
+
+
+@dataclass
+class _Desk:
+    """One party's requests and answers."""
+
+    waiting: Request | None = None
+    posted: dict[Key, bytes] = field(default_factory=dict)
+    last: tuple[int, bytes] = (-1, b"")
+    lines: int = 0  # open connections
+    lost_at: float | None = None
+
+
+class Hub:
+    """The requests of M parties.
+
+    Guarantee: a call that is repeated with the same number gets the same answer. A request for a round that is closed
+        is answered at once. A request of one party never waits for the answer to another party's request.
+
+    Args:
+        parties: M.
+        limit: the largest frame in bytes; None: no limit.
+    """
+
+    def __init__(self, parties: int, limit: int | None = None) -> None:
+        self.parties = parties
+        self.limit = limit
+        self.greet: Callable[[Request], bytes | None] | None = None  # answers who joins
+        self.changed = Condition()
+        self._desks = [_Desk() for _ in range(parties)]
+        self._closed: At | None = None  # rounds before this one, and turns of it that nobody answers any more
+        self._closing: Callable[[Request], bytes] | None = None
+        self._over: bytes | None = None
+        self.bytes_in = self.bytes_out = 0
+
+    # ---- called by the transport
+
+    def call(self, party: int, content: bytes, alive: Callable[[], bool] = lambda: True) -> bytes:
+        """Answer a request; waits until there is an answer.
+
+        Raises:
+            ValueError: for a frame that is none.
+        """
+        frame = unpack(content, self.limit)
+        header = frame.header
+        at, call = At(*map(int, header["at"])), int(header["call"])
+        request = Request(party, call, Key(at, int(header["turn"])), str(header["say"]), frame, monotonic())
+        desk = self._desks[party]
+        met = None if self.greet is None else self.greet(request)
+        if met is not None:
+            if request.say == "hello":  # the process is a new one, and counts its calls from here
+                with self.changed:
+                    desk.last, desk.waiting, desk.posted = (call, met), None, {}
+            return met
+        with self.changed:
+            self.bytes_in += len(content)
+            if call == desk.last[0]:
+                return desk.last[1]
+            if call < desk.last[0]:
+                raise ValueError(f"party {party} has sent call {call} after call {desk.last[0]}")
+            desk.waiting = request
+            for key in [key for key in desk.posted if key < request.key]:  # nobody asks for older answers any more
+                del desk.posted[key]
+            self.changed.notify_all()
+            while True:
+                if desk.waiting is not request and (desk.waiting is None or desk.waiting.call != call):
+                    raise ValueError(f"party {party} has made another call before this one was answered")
+                answer = self._answer(desk, request)
+                if answer is not None:
+                    desk.waiting, desk.last = None, (call, answer)
+                    self.bytes_out += len(answer)
+                    return answer
+                self.changed.wait(timeout=5.0)
+                if not alive():
+                    raise ValueError(f"party {party} has hung up")
+
+    def joined(self, party: int) -> None:
+        """A connection of this party is open."""
+        with self.changed:
+            desk = self._desks[party]
+            desk.lines += 1
+            desk.lost_at = None
+            self.changed.notify_all()
+
+    def left(self, party: int) -> None:
+        """A connection of this party has ended."""
+        with self.changed:
+            desk = self._desks[party]
+            desk.lines -= 1
+            if desk.lines == 0:
+                desk.lost_at, desk.waiting = monotonic(), None
+            self.changed.notify_all()
+
+    # ---- called by the server
+
+    def wait(self, found: Callable[[], T | None], until: Callable[[], float | None] = lambda: None) -> T | None:
+        """What ``found`` gives, asked again after every change; None when ``until`` (monotonic) has passed."""
+        with self.changed:
+            while True:
+                result = found()
+                if result is not None:
+                    return result
+                end = until()
+                left = None if end is None else end - monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self.changed.wait(30.0 if left is None else min(left, 30.0))
+
+    def request(self, party: int, key: Key) -> Request | None:
+        """The request of a party at this turn, if it has come."""
+        waiting = self._desks[party].waiting
+        return waiting if waiting is not None and waiting.key == key else None
+
+    def waiting(self, party: int) -> Request | None:
+        """The request of a party that has no answer yet."""
+        return self._desks[party].waiting
+
+    def present(self, party: int) -> bool:
+        """Whether a connection of this party is open."""
+        return self._desks[party].lines > 0
+
+    def post(
+        self,
+        party: int,
+        key: Key,
+        header: Mapping[str, Any],
+        tensors: Sequence[Tensor] = (),
+        bits: Sequence[int | None] | None = None,
+    ) -> None:
+        """Answer the request of a party at this turn, which may not have come yet."""
+        content = pack(header, tensors, bits)
+        with self.changed:
+            self._desks[party].posted[key] = content
+            self.changed.notify_all()
+
+    def close(self, before: At, answer: Callable[[Request], bytes]) -> None:
+        """From now on, requests of rounds before ``before`` are answered at once, with ``answer``."""
+        with self.changed:
+            self._closed, self._closing = before, answer
+            self.changed.notify_all()
+
+    def end(self, header: Mapping[str, Any]) -> None:
+        """From now on, every request that has no answer of its own gets this one."""
+        with self.changed:
+            self._over = pack(header)
+            self.changed.notify_all()
+
+    def _answer(self, desk: _Desk, request: Request) -> bytes | None:
+        posted = desk.posted.pop(request.key, None)
+        if posted is not None:
+            return posted
+        if self._closed is not None and self._closing is not None and request.key.at < self._closed:
+            return self._closing(request)
+        return self._over

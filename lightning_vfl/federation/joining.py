@@ -1,0 +1,57 @@
+"""How a process takes its place: a party says hello and learns the keys of the others; the server waits for all."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.alignment import DOOR
+from lightning_vfl.federation.at_party import AtParty
+from lightning_vfl.federation.letters import Seals
+from lightning_vfl.federation.link import Link, Transport
+
+
+def join(
+    transport: Transport,
+    party: int,
+    session: bytes,
+    hello: Mapping[str, Any],
+    injected: bool,
+    sign: Callable[[bytes], bytes],
+    check: Callable[[int, bytes, bytes], None],
+) -> AtParty:
+    """The place of a party, after the server has welcomed it.
+
+    Args:
+        transport: to the server.
+        party: the number of the party.
+        session: bytes that belong to this federation.
+        hello: what the server compares.
+        injected: faults are played from the recipe.
+        sign: signs this party's public key.
+        check: raises an error for a public key that its party has not signed.
+
+    Raises:
+        ConfigurationError: if the server refuses this party, and for keys that somebody has replaced.
+    """
+    link, seals = Link(transport), Seals(party, session)
+
+    def publics(header: Mapping[str, Any]) -> dict[int, bytes]:
+        found = {}
+        for number, (public, signature) in header["publics"].items():
+            found[int(number)] = bytes.fromhex(public)
+            check(int(number), found[int(number)], bytes.fromhex(signature))
+        if found.get(party, seals.pair.public) != seals.pair.public:
+            raise ConfigurationError("the server has told another key for sealed messages than this party's own")
+        return found
+
+    def fetch() -> dict[int, bytes]:
+        answer = link.ask(DOOR, "publics")
+        return {} if answer is None else publics(answer.header)
+
+    public = seals.pair.public
+    frame = link.ask(DOOR, "hello", {**hello, "public": [public.hex(), sign(public).hex()]})
+    if frame is None:
+        raise ConfigurationError("the server has closed the federation; start it again")
+    seals.learn(publics(frame.header))
+    seals.fetch = fetch
+    return AtParty(link, party, seals, injected)

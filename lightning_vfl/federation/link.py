@@ -1,0 +1,103 @@
+"""A party's line to the server: numbered requests over a transport, and answers that are read once."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.frames import Frame, pack, unpack
+from lightning_vfl.federation.hub import At, Key
+
+START = At(0, 0, -1)  # before the first round
+
+
+class Transport(ABC):
+    """Carries frames between a party and the server."""
+
+    @abstractmethod
+    def exchange(self, frame: bytes) -> bytes:
+        """The server's answer to a frame; waits for it, and tries again if the connection breaks.
+
+        Raises:
+            ConfigurationError: if the server cannot be reached, or refuses this party.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Hang up."""
+
+
+class FederationEnded(ConfigurationError):
+    """The server has ended the training."""
+
+
+@dataclass
+class Standing:
+    """Where the server stands, as far as a party has been told.
+
+    Args:
+        at: the last round that has begun.
+        called: the parties that are called in the next round.
+        counts: rounds of every stage that had begun when ``at`` began.
+        keyed: by stage, the parties that have the keys of its rounds.
+        joins: how often a party has joined, with a new key for sealed messages.
+    """
+
+    at: At = field(default=START)
+    called: frozenset[int] = frozenset()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    keyed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    joins: int = 0
+
+
+class Link:
+    """A party's requests.
+
+    Args:
+        transport: carries the frames.
+        limit: the largest answer in bytes; None: no limit.
+    """
+
+    def __init__(self, transport: Transport, limit: int | None = None) -> None:
+        self.transport = transport
+        self.limit = limit
+        self.standing = Standing()
+        self.told: Mapping[str, Any] | None = None  # what has become of the round of the last request
+        self.metrics: Mapping[str, float] = {}  # the server's latest
+        self._calls = 0
+
+    def ask(
+        self,
+        key: Key,
+        say: str,
+        header: Mapping[str, Any] | None = None,
+        tensors: Sequence[Tensor] = (),
+        bits: Sequence[int | None] | None = None,
+    ) -> Frame | None:
+        """The server's answer to a request at a turn of a round; None if that round is closed.
+
+        Raises:
+            FederationEnded: if the server has ended the training.
+            ConfigurationError: if the server refuses the request.
+        """
+        about = {**(header or {}), "call": self._calls, "at": list(key.at), "turn": key.turn, "say": say}
+        self._calls += 1
+        frame = unpack(self.transport.exchange(pack(about, tensors, bits)), self.limit)
+        standing = frame.header.get("standing")
+        if standing is not None:
+            at, called = At(*standing["at"]), frozenset(standing["called"])
+            self.standing = Standing(at, called, standing["counts"], standing["keyed"], standing["joins"])
+        self.told = frame.header.get("plan")
+        self.metrics = frame.header.get("metrics", self.metrics)
+        match frame.header["outcome"]:
+            case "go":
+                return frame
+            case "closed":
+                return None
+            case "over":
+                raise FederationEnded(str(frame.header.get("why", "the server has ended the training")))
+            case _:
+                raise ConfigurationError(str(frame.header.get("why", "the server refuses this request")))

@@ -1,0 +1,108 @@
+"""A whole federation on this machine: a process for the server and one for each party, over real mutual TLS."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+
+import yaml
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.identity import make_identity, paths
+
+
+def found(name: str, parties: int, folder: Path) -> Charter:
+    """A charter of a server and M parties at a free port of this machine, with new identities.
+
+    Args:
+        name: of the federation.
+        parties: M.
+        folder: of ``federation.yaml`` and the keys.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ["server", *(f"party{number}" for number in range(parties))]
+    for one in names:
+        make_identity(one, folder / "keys")
+    files = {one: f"keys/{paths(one, folder / 'keys')[1].name}" for one in names}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    said = {
+        "federation": name,
+        "server": {"name": "server", "address": f"127.0.0.1:{port}", "certificate": files["server"]},
+        "parties": [{"name": one, "certificate": files[one]} for one in names[1:]],
+    }
+    (folder / "federation.yaml").write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
+    return Charter.read(folder / "federation.yaml")
+
+
+def start(role: Callable[[], None], log: Path | None) -> int:
+    """Run a role in a child process; returns its number.
+
+    Args:
+        role: what the process does; it must not have been prepared with threads.
+        log: the file of what it prints; None: it prints here.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("w", encoding="utf-8") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+        role()
+        status = 0
+    except ConfigurationError as error:
+        print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
+    except KeyboardInterrupt:
+        status = 130
+    except SystemExit as ended:  # the command has said why
+        status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def wait_for(processes: dict[str, int], logs: dict[str, Path]) -> None:
+    """Wait until all processes have ended; if one fails, end the others.
+
+    Raises:
+        ConfigurationError: naming the process that failed first, with its last line.
+    """
+    left = dict(processes)
+    try:
+        while left:
+            for name, process in list(left.items()):
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    del left[name]
+                    if os.waitstatus_to_exitcode(status):
+                        sleep(1.0)  # the others are told by the server
+                        raise ConfigurationError(f"{name} has failed{_last_line(logs.get(name))}")
+            sleep(0.02)
+    finally:
+        for process in left.values():
+            os.kill(process, signal.SIGTERM)
+        for process in left.values():
+            os.waitpid(process, 0)
+
+
+def _last_line(log: Path | None) -> str:
+    if log is None or not log.exists():
+        return ""
+    lines = log.read_text(encoding="utf-8").strip().splitlines()
+    return f": {lines[-1].removeprefix('lightning-vfl: error: ')} ({log})" if lines else f" ({log})"

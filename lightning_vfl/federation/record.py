@@ -1,0 +1,123 @@
+"""What has happened in a federation, round by round: a file from which a simulation repeats it, bit for bit."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import Roll
+
+COLUMNS = (
+    "round",
+    "party",
+    "name",
+    "called",
+    "included",
+    "responded",
+    "filled",
+    "learnt",
+    "skipped",
+    "seconds",
+    "restored",
+)
+
+
+class Record:
+    """Writes a line for each round and party; every line is on the disk before the next round begins.
+
+    Args:
+        path: the CSV file; an existing one is continued.
+        names: of the parties.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not path.exists()
+        self._file = path.open("a", newline="", encoding="utf-8")
+        self._lines = csv.writer(self._file)
+        self.restored: dict[int, int] = {}  # parties that have come back, with the round of their checkpoint
+        if fresh:
+            self._lines.writerow(COLUMNS)
+
+    def add(self, round: int, plan: RoundPlan, learnt: Tensor | None = None) -> None:
+        """Write what has become of a round."""
+        roll = plan.roll
+        columns = (
+            roll.called,
+            roll.included,
+            roll.responders,
+            roll.filled,
+            plan.learners if learnt is None else learnt,
+        )
+        for party, name in enumerate(self.names):
+            flags = [int(column[party]) for column in columns]
+            back = self.restored.pop(party, "") if flags[0] else ""
+            self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back])
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Replayed:
+    """The rounds of a record.
+
+    Args:
+        path: the CSV file.
+
+    Raises:
+        ConfigurationError: for a file that is no record.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.plans: dict[int, RoundPlan] = {}
+        self.restored: dict[int, dict[int, int]] = {}  # round -> party -> round of the state that is put back
+        try:
+            with self.path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            self.parties = len({row["party"] for row in rows})
+            by_round: dict[int, list[dict[str, Any]]] = {}
+            for row in rows:
+                by_round.setdefault(int(row["round"]), []).append(row)
+            for round, lines in by_round.items():
+                self._keep(round, lines[-self.parties :])  # a round that a resumed server has repeated counts once
+        except (OSError, KeyError, ValueError) as error:
+            raise ConfigurationError(f"{path} is no record of a federation: {error}") from error
+        if not self.plans:
+            raise ConfigurationError(f"{path} has no rounds")
+
+    def plan(self, number: int, legs: int) -> RoundPlan:
+        """What has become of a round, as the plan of a simulation.
+
+        Raises:
+            ConfigurationError: for a round that is not in the record.
+        """
+        if number not in self.plans:
+            raise ConfigurationError(
+                f"{self.path} has rounds 0 to {max(self.plans)}, not round {number}; use the recipe of the federation"
+            )
+        plan = self.plans[number]
+        return replace(plan, sent=plan.sent * legs)
+
+    def _keep(self, round: int, lines: list[dict[str, Any]]) -> None:
+        lines = sorted(lines, key=lambda row: int(row["party"]))
+
+        def flags(name: str) -> Tensor:
+            return torch.tensor([row[name] == "1" for row in lines])
+
+        roll = Roll(flags("called"), flags("included"), flags("responded"), flags("filled"))
+        skipped, seconds = lines[0]["skipped"] == "1", float(lines[0]["seconds"])
+        learners = flags("learnt")
+        self.plans[round] = RoundPlan(roll, learners, (roll.included,), learners, seconds, skipped)
+        back = {int(row["party"]): int(row["restored"]) for row in lines if row["restored"]}
+        if back:
+            self.restored[round] = back

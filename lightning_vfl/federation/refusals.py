@@ -1,0 +1,51 @@
+"""Settings that do not work between processes, refused before a connection is made."""
+
+from typing import TYPE_CHECKING
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.split import SplitVFL
+
+if TYPE_CHECKING:
+    from lightning_vfl.federation.session import Run
+
+
+def refuse_unfederated(run: "Run", consents: bool = True) -> None:
+    """Refuse protocols, aggregators, data and trainers that work in simulations only.
+
+    Args:
+        run: what a process is given.
+        consents: this host agrees to an evaluation in the clear.
+
+    Raises:
+        ConfigurationError: with one line that names what to use instead.
+    """
+    model, trainer, data, injected = run.model, run.trainer, run.data, run.injected
+    name = type(model).__name__
+    if not isinstance(model, SplitVFL):
+        raise ConfigurationError(f"{name} runs simulated only; federated protocols: SplitVFL")
+    aggregator, kind = model.aggregator, type(model.aggregator).__name__
+    if getattr(aggregator, "execution", None) == "equivalent" or getattr(aggregator, "_equivalent", False):
+        raise ConfigurationError(
+            f"execution: equivalent of {kind} computes all parties' integers in one place; use the other execution"
+        )
+    if aggregator.wire is not None and not model.protected_evaluation and not consents:
+        raise ConfigurationError(
+            f"evaluate: plain would send every embedding of {kind} in the clear; use evaluate: protocol, or consent "
+            "with evaluate: plain in seat.yaml of EVERY party"
+        )
+    if not (run.local or data.own_files):
+        raise ConfigurationError(
+            f"{type(data).__name__} is one file that a simulation cuts; run lightning-vfl cut, or federate --local"
+        )
+    if data.own_files and model.active is not None:
+        raise ConfigurationError(
+            f"active: {model.active} keeps the labels at a party, whose table has to be the label table; not between "
+            "processes with tables of their own yet; let the server have the labels (no active)"
+        )
+    if trainer.world_size > 1:
+        raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
+    if not injected and model.faults.models:
+        raise ConfigurationError(
+            "faults are injected in simulations and with federate --inject; here they happen; leave the recipe of "
+            "faults out"
+        )

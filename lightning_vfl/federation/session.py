@@ -1,0 +1,215 @@
+"""A process of a federation from its start to its end: the server's, or that of one party."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+from lightning_vfl import __version__
+from lightning_vfl.crypto import verified
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.alignment import RollCall, align
+from lightning_vfl.federation.at_server import AtServer
+from lightning_vfl.federation.charter import Charter, Consent, SeatFile
+from lightning_vfl.federation.frames import VERSION
+from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+from lightning_vfl.federation.grpc_server import Port, server_credentials
+from lightning_vfl.federation.hub import Hub, Request
+from lightning_vfl.federation.identity import Identity
+from lightning_vfl.federation.joining import join
+from lightning_vfl.federation.reception import Reception
+from lightning_vfl.federation.recipe import first_difference
+from lightning_vfl.federation.record import Record
+from lightning_vfl.federation.refusals import refuse_unfederated
+from lightning_vfl.protocols.loading import rounds_in
+from lightning_vfl.types import Seat
+
+SIGNED = "lightning-vfl keys"  # what an identity signs: its key for sealed messages in this federation
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a process of a federation is given.
+
+    Args:
+        charter: the same in all processes.
+        identity: of this host.
+        trainer: Lightning's trainer of this process.
+        model: the protocol.
+        data: the datamodule.
+        method: of the trainer: ``fit``, ``validate``, ``test`` or ``predict``.
+        recipe: the settings that all processes must share.
+        injected: faults are played from the recipe.
+        checkpoint: of this process; None: none.
+        local: all processes are on this machine, so that each may load a whole data set.
+    """
+
+    charter: Charter
+    identity: Identity
+    trainer: Any
+    model: Any
+    data: Any
+    method: str
+    recipe: Mapping[str, str] = field(repr=False)
+    injected: bool = False
+    checkpoint: str | None = None
+    local: bool = False
+
+    @cached_property
+    def rounds(self) -> int:
+        """Training rounds of the checkpoint; 0: there is none."""
+        return 0 if self.checkpoint is None else rounds_in(Path(self.checkpoint))
+
+    def use_fitted(self) -> None:
+        """Prepare new records as those that the model was trained on."""
+        if self.checkpoint is not None and self.model.fitted is not None:
+            self.data.use(self.model.fitted)
+
+    def train(self) -> None:
+        """Call the method of the trainer."""
+        getattr(self.trainer, self.method)(self.model, datamodule=self.data, ckpt_path=self.checkpoint)
+
+    def about(self) -> dict[str, Any]:
+        """What processes compare."""
+        versions = {"frames": VERSION, "package": __version__, "torch": torch.__version__}
+        return {"digest": self.charter.digest.hex(), "versions": versions, "method": self.method}
+
+
+def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = print) -> None:
+    """Run the server's process until the training is over.
+
+    Args:
+        run: of the server.
+        record: the file in which rounds are kept; None: none.
+        told: is given lines for the user.
+
+    Raises:
+        ConfigurationError: before training, for settings that do not work between processes, for a party that does not
+            join, and for one whose recipe differs.
+    """
+    charter = run.charter
+    refuse_unfederated(run)
+    hub = Hub(len(charter.parties))
+    names = tuple(party.name for party in charter.parties)
+    reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, party, hello))
+    run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
+    roll_call = RollCall(run.data, names, charter.alignment) if run.data.own_files else None
+
+    def greet(request: Request) -> bytes | None:
+        met = reception.answer(request)
+        return met if met is not None or roll_call is None else roll_call.answer(request)
+
+    hub.greet = greet
+    kept = None if record is None else Record(record, names)
+    who = _by_certificate(charter)
+    port = Port(hub, charter.server.address, who, server_credentials(run.identity, charter))
+    try:
+        told(f"{charter.federation}: waiting for {', '.join(names)} at {charter.server.address}")
+        reception.await_all(charter.patience.join)
+        for line in reception.remarks(run.about()["versions"]):
+            told(line)
+        if kept is not None:
+            reception.came_back = kept.restored.__setitem__
+        if roll_call is not None:
+            run.use_fitted()
+            roll_call.finish()
+        run.model.place = AtServer(hub, run.injected, charter.patience.reconnect, kept)
+        run.model.place.calls.joins = lambda: reception.joins
+        run.train()
+        hub.end({"outcome": "over", "why": f"{charter.federation} is over"})
+        hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, _for(5.0))
+    except BaseException as error:
+        why = f"the server has ended: {error}" if str(error) else f"the server has ended ({type(error).__name__})"
+        hub.end({"outcome": "over", "why": " ".join(why.split())[:500]})
+        hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, _for(2.0))
+        raise
+    finally:
+        port.close()
+        if kept is not None:
+            kept.close()
+
+
+def take_part(run: Run, seat: SeatFile, name: str) -> None:
+    """Run the process of one party until the training is over.
+
+    Raises:
+        ConfigurationError: before training, for settings that do not work between processes, and if the server refuses
+            this party.
+    """
+    charter = run.charter
+    refuse_unfederated(run, seat.evaluate == Consent.PLAIN)
+    party = charter.number(name)
+    transport = Dialled(
+        charter.server.address,
+        party_credentials(run.identity, charter),
+        reconnect=charter.patience.reconnect,
+        expected=charter.server.name,
+    )
+    try:
+        names = tuple(one.name for one in charter.parties)
+        run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
+        hello = {**run.about(), "recipe": dict(run.recipe), "rounds": run.rounds}
+
+        def sign(public: bytes) -> bytes:
+            return run.identity.signer.sign(SIGNED, charter.digest, party, public)
+
+        def check(other: int, public: bytes, signature: bytes) -> None:
+            if not verified(
+                charter.parties[other].certificate.public, signature, SIGNED, charter.digest, other, public
+            ):
+                raise ConfigurationError(
+                    f"the key for sealed messages of party {charter.parties[other].name} is not signed by its "
+                    "certificate, so somebody has replaced it on the way; check who runs the server"
+                )
+
+        place = join(transport, party, charter.digest, hello, run.injected, sign, check)
+        place.least_members = seat.least_members
+        run.model.place = place
+        if run.data.own_files:
+            run.use_fitted()
+            align(place.link, run.data, charter.alignment)
+        run.train()
+    finally:
+        transport.close()
+
+
+def _by_certificate(charter: Charter) -> Callable[[bytes | None], int]:
+    def holder(shown: bytes | None) -> int:
+        if shown is None:
+            raise ConfigurationError(f"{charter.federation} needs a certificate of each party")
+        return charter.holder(shown)
+
+    return holder
+
+
+def _wrong(run: Run, party: int, hello: Mapping[str, Any]) -> str | None:
+    """What is wrong with a hello; None: nothing."""
+    name, own = run.charter.parties[party].name, run.about()
+    theirs = hello.get("recipe")
+    if hello.get("digest") != own["digest"]:
+        return f"party {name} has another federation.yaml than the server; use the same file"
+    versions = hello.get("versions")
+    if not isinstance(versions, Mapping) or not isinstance(theirs, Mapping):
+        return f"party {name} has sent no recipe; use the same version of lightning-vfl"
+    for part in ("frames", "package"):
+        if versions.get(part) != own["versions"][part]:
+            there, here = versions.get(part), own["versions"][part]
+            return f"party {name} has {part} {there}, the server {here}; use the same version"
+    if hello.get("method") != run.method:
+        return f"party {name} was started with --do {hello.get('method')}, the server with --do {run.method}"
+    rounds = hello.get("rounds")
+    if not isinstance(rounds, int) or rounds > max(run.rounds, run.model.books.rounds.get("fit", 0)):
+        return (
+            f"party {name} stands at round {rounds}, the server at {run.rounds}: start {name} from its checkpoint of "
+            f"round {run.rounds} or before"
+        )
+    return first_difference(run.recipe, {str(k): str(v) for k, v in theirs.items()}, name)
+
+
+def _for(seconds: float) -> Callable[[], float]:
+    end = monotonic() + seconds
+    return lambda: end

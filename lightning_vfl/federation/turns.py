@@ -1,0 +1,24 @@
+"""The turns of a round, which all processes count alike."""
+
+from typing import TYPE_CHECKING
+
+from lightning_vfl.federation.hub import At
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch
+from lightning_vfl.wire import Gate, Leg
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+_ORDER = (Stage.SANITY_CHECK, Stage.VALIDATION, Stage.FIT, Stage.TEST, Stage.PREDICT)
+
+
+def at_of(module: "SplitVFL", names: RoundNames, batch: int) -> At:
+    """Where a round is in the training: ``batch`` is its number in an evaluation, 0 in training."""
+    begun = names.round if names.stage == Stage.FIT else module.books.rounds.get(str(Stage.FIT), 0)
+    return At(begun, _ORDER.index(names.stage), batch)
+
+
+def turns_of(module: "SplitVFL", batch: VerticalBatch) -> list[Leg]:
+    """The legs of the parties that are turns of their own; other legs travel with them."""
+    legs = module.costs.legs(module.coded_rows(batch))
+    return [leg for leg in legs if leg.gate != Gate.PREVIOUS and leg.to != "parties"]

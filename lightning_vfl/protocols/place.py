@@ -1,0 +1,96 @@
+"""Where a module runs: in a simulation, which hosts everybody, or in a process of a federation."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.aggregators.parts import Setup
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+
+class Elsewhere(nn.Module):
+    """Stands for a network of another process. It has no parameters and cannot run.
+
+    Args:
+        owner: whose network it is, in words.
+    """
+
+    def __init__(self, owner: str) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def forward(self, *_: Any) -> Tensor:
+        """Refuse to run.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"the network of {self.owner} is in another process, and cannot run here")
+
+    def extra_repr(self) -> str:
+        return self.owner
+
+
+class Place(ABC):
+    """The process of a federation in which a ``SplitVFL`` (``module``) runs: that of one party, or the server's.
+
+    Attributes:
+        seat: who is hosted here.
+        evaluated: batches of the evaluation that is going on.
+    """
+
+    seat: Seat
+    evaluated: int = 0
+
+    @abstractmethod
+    def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
+        """This process's part of a training round."""
+
+    @abstractmethod
+    def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
+        """This process's part of a round of evaluation: the top's output at the server, nothing at a party."""
+
+    @abstractmethod
+    def set_up(
+        self, module: Any, source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Any]:
+        """This process's part of the set-up of a stage: the settled values, and the memory of the hosted party."""
+
+    @abstractmethod
+    def share_metrics(self, module: Any, split: str) -> None:
+        """After an evaluation: the server tells the parties its metrics, and each party logs them."""
+
+
+def needed(setup: Setup | None) -> Setup:
+    """The set-up of an aggregator that has one."""
+    if setup is None:
+        raise RuntimeError("the aggregator has no set-up")
+    return setup
+
+
+def keep_own(module: "SplitVFL", seat: Seat) -> None:
+    """Replace the networks of other processes, after the costs of rounds are known from all of them.
+
+    All networks are built here first, in order of their owners, because initial weights follow from the seed of the
+    recipe: every process then has the initial weights of the simulation.
+    """
+    module.costs.know()
+    for party in range(module.roster.parties):
+        if party != seat.party:
+            module.bottoms.parties[party] = Elsewhere(f"party {party}")
+    module.bottoms.groups = ()
+    if seat.party is not None:
+        module.top = Elsewhere("the server")
+        module.norm = None
+
+
+def nothing() -> Tensor:
+    """The output of an evaluation at a party: no rows."""
+    return torch.empty(0)

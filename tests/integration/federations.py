@@ -1,0 +1,157 @@
+"""Federations of real processes for tests: the commands ``serve`` and ``party`` over mutual TLS on this machine."""
+
+import csv
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import yaml
+
+from lightning_vfl.commands.program import run_or_exit
+from lightning_vfl.federation.identity import make_identity
+from lightning_vfl.federation.local import start
+
+BASE = ("--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu")
+
+
+def prepare() -> None:
+    """In a process of its own, before anything runs: one thread, so that bits do not depend on the machine."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+class Federation:
+    """Processes of one federation, in a folder.
+
+    Args:
+        folder: of keys, logs and runs.
+        names: of the parties.
+        recipe: arguments of every process.
+        patience: as in ``federation.yaml``.
+    """
+
+    def __init__(self, folder: Path, names: tuple[str, ...], recipe: tuple[str, ...], **patience: float) -> None:
+        self.folder, self.names, self.recipe = folder, names, recipe
+        self.running: dict[str, int] = {}
+        self.started: dict[str, int] = {}
+        keys = folder / "keys"
+        for name in ("scorer", *names):
+            make_identity(name, keys)
+            seat = {"key": f"keys/{name}.key", "evaluate": "plain"}
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(seat))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        said = {
+            "federation": "trial",
+            "server": {"name": "scorer", "address": f"127.0.0.1:{port}", "certificate": "keys/scorer.crt"},
+            "parties": [{"name": name, "certificate": f"keys/{name}.crt"} for name in names],
+            "patience": {"join": 60, "reconnect": 60, **patience},
+        }
+        self.charter = folder / "federation.yaml"
+        self.charter.write_text(yaml.safe_dump(said, sort_keys=False))
+        self.events = folder / "events.csv"
+
+    def serve(self, *more: str) -> None:
+        """Start the server."""
+        self._start("scorer", "serve", str(self.charter), "--events", str(self.events), *more)
+
+    def party(self, name: str, *more: str) -> None:
+        """Start a party."""
+        self._start(name, "party", str(self.charter), "--name", name, *more)
+
+    def everybody(self) -> None:
+        """Start the server and all parties."""
+        self.serve()
+        for name in self.names:
+            self.party(name)
+
+    def kill(self, name: str, how: int = signal.SIGKILL) -> None:
+        """End a process at once."""
+        os.kill(self.running[name], how)
+        if how == signal.SIGKILL:
+            os.waitpid(self.running.pop(name), 0)
+
+    def wait(self, seconds: float = 90.0) -> dict[str, int]:
+        """Wait until all processes have ended; their exit statuses.
+
+        Raises:
+            TimeoutError: naming those that have not.
+        """
+        end, statuses = time.monotonic() + seconds, {}
+        while self.running:
+            for name, process in list(self.running.items()):
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    statuses[name] = os.waitstatus_to_exitcode(status)
+                    del self.running[name]
+            if time.monotonic() > end:
+                stuck = list(self.running)
+                self.stop()
+                raise TimeoutError(f"{stuck} have not ended; see {self.folder}")
+            time.sleep(0.02)
+        return statuses
+
+    def stop(self) -> None:
+        """End all processes."""
+        for process in self.running.values():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+        self.running.clear()
+
+    def rounds(self) -> list[dict[str, str]]:
+        """The lines of the record so far."""
+        if not self.events.exists():
+            return []
+        with self.events.open(newline="") as file:
+            return [row for row in csv.DictReader(file) if row["restored"] is not None]
+
+    def await_round(self, number: int, seconds: float = 60.0) -> None:
+        """Wait until a training round is over."""
+        end = time.monotonic() + seconds
+        while not any(int(row["round"]) >= number for row in self.rounds()):
+            if time.monotonic() > end:
+                self.stop()
+                raise TimeoutError(f"round {number} has not come; see {self.folder}")
+            time.sleep(0.005)
+
+    def log(self, name: str) -> str:
+        """What a process has printed since its last start."""
+        return (self.folder / f"{name}.{self.started[name]}.txt").read_text()
+
+    def checkpoint(self, name: str) -> Path:
+        """The newest checkpoint of a process."""
+        found = (self.folder / "runs" / name).rglob("*.ckpt")
+        return max(found, key=lambda path: path.stat().st_mtime)
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """The weights of all processes together, from their newest checkpoints."""
+        together: dict[str, torch.Tensor] = {}
+        for name in ("scorer", *self.names):
+            together |= torch.load(self.checkpoint(name), weights_only=True)["state_dict"]
+        return together
+
+    def replay(self, *more: str) -> dict[str, torch.Tensor]:
+        """The weights of the simulation of the record."""
+        self._start("replay", "replay", str(self.events), *more, own=False)
+        if self.wait()["replay"]:
+            raise RuntimeError(self.log("replay"))
+        weights: dict[str, torch.Tensor] = torch.load(self.checkpoint("replay"), weights_only=True)["state_dict"]
+        return weights
+
+    def _start(self, name: str, command: str, *more: str, own: bool = True) -> None:
+        number = self.started[name] = self.started.get(name, -1) + 1
+        seat = ("--seat", str(self.folder / f"{name}.yaml")) if own else ()
+        root = ("--trainer.default_root_dir", str(self.folder / "runs" / name))
+        arguments = [command, *more, *seat, *self.recipe, *BASE, *root]
+
+        def role() -> None:
+            prepare()
+            run_or_exit(arguments)
+
+        self.running[name] = start(role, self.folder / f"{name}.{number}.txt")

@@ -1,0 +1,54 @@
+"""The tables of a cut data set give the tensors of the data set, bit for bit."""
+
+import pytest
+import torch
+import yaml
+
+from lightning_vfl.cli import run
+from lightning_vfl.commands.cut import RECIPE, cut
+from lightning_vfl.datamodules import BreastCancer, CSVTables, Digits, GivenSplit, LimitedOverlap, Unchanged
+from lightning_vfl.errors import ConfigurationError
+
+KINDS = {"GivenSplit": GivenSplit, "Unchanged": Unchanged}
+
+
+def of_recipe(folder) -> CSVTables:
+    settings = yaml.safe_load((folder / RECIPE).read_text())["data"]["init_args"]
+    for name in ("split", "normaliser"):
+        settings[name] = KINDS[settings[name]["class_path"]](**settings[name].get("init_args", {}))
+    return CSVTables(**settings)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [(Digits, "parquet"), (BreastCancer, "csv")])
+def test_the_tables_have_the_same_tensors(tmp_path, kind, ending):
+    told = cut(kind(seed=3, batch_size=50), tmp_path / "parts", ending)
+    data, tables = kind(seed=3, batch_size=50), of_recipe(tmp_path / "parts")
+    for one in (data, tables):
+        one.setup("fit")
+        one.setup("test")
+    assert tables.num_classes == data.num_classes
+    for name in ("train", "val", "test"):
+        own, there = data.records(name), tables.records(name)
+        every = torch.arange(len(own))
+        assert own.ids.tolist() == there.ids.tolist()
+        assert torch.equal(own.labels, there.labels)
+        assert all(torch.equal(a.flatten(1), b) for a, b in zip(own.rows(every), there.rows(every), strict=True))
+    for a, b in zip(data.train_dataloader(), tables.train_dataloader(), strict=True):
+        assert torch.equal(a.record_ids, b.record_ids)
+    assert any("scaled by Standardise" in line for line in told)
+
+
+def test_the_command_writes_a_recipe_that_is_read(tmp_path, capsys):
+    run(["cut", "--config", "data/digits", "--out", str(tmp_path / "parts")])
+    assert "features of shape (1, 2, 8) are flat columns" in capsys.readouterr().out
+    files = {"party0", "party1", "party2", "party3", "labels"}
+    assert {path.stem for path in (tmp_path / "parts").glob("*.parquet")} == files
+    with pytest.raises(ConfigurationError, match="exists already; give another --out, or remove it"):
+        run(["cut", "--data", "Digits", "--out", str(tmp_path / "parts")])
+
+
+def test_refused_data(tmp_path):
+    with pytest.raises(ConfigurationError, match="records that some party does not hold"):
+        cut(Digits(LimitedOverlap(None, 800)), tmp_path)
+    with pytest.raises(ConfigurationError, match="are a table for each party already"):
+        cut(CSVTables({"a": "a.csv"}, "a", "y"), tmp_path)

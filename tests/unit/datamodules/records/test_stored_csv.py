@@ -1,0 +1,70 @@
+"""Law: a table whose columns stay on the disk has the columns and ids of the table in memory."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lightning_vfl.datamodules.records.party_tables import read_table
+from lightning_vfl.datamodules.records.stored_csv import store_table
+from lightning_vfl.errors import ConfigurationError
+
+N = 40
+COLUMNS = {
+    "whole": list(range(N)),
+    "fractions": [i / 7 for i in range(N)],
+    "fractions later": [i if i < 20 else i + 0.5 for i in range(N)],
+    "missing later": [None if i > 30 else i for i in range(N)],
+    "nothing": [None] * N,
+    "truths": [i % 2 == 0 for i in range(N)],
+    "truths, missing later": [True if i < 30 else None for i in range(N)],
+    "truths, missing first": [None if i < 10 else True for i in range(N)],
+    "truths and numbers": [True if i < 20 else 3 for i in range(N)],
+    "texts": ["ab"[i % 2] for i in range(N)],
+    "texts later": [i if i < 25 else "x" for i in range(N)],
+    "texts after nothing": [None if i < 20 else "q" for i in range(N)],
+    "a.b": [2**60 + i for i in range(N)],
+    "codes": ["007"] * N,
+}
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"), [("numbers", ("codes",)), ("texts", ("codes",)), ("texts later", ("codes",)), ("numbers", None)]
+)
+def test_columns_and_ids_are_those_of_the_whole_table(ids, text, tmp_path):
+    order = np.random.default_rng(0).permutation(N)
+    named = {"numbers": order, "texts": [f"{i:03d}" for i in order], "texts later": [*range(30), *["a", "b"] * 5]}
+    named["texts later"] = [f"{i}{n}" if isinstance(i, str) else i for n, i in enumerate(named["texts later"])]
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"id": named[ids], **COLUMNS}).to_csv(path, index=False)
+    whole = read_table(path, "bank", "id", ",", text)
+    for rows in (7, 1000):
+        stored = store_table(path, "bank", "id", ",", text, tmp_path, rows)
+        assert stored.index.equals(whole.index)
+        assert list(stored) == list(whole)
+        for name in whole:
+            pd.testing.assert_series_equal(stored[name].fillna(np.nan), whole[name].fillna(np.nan), check_exact=True)
+        back = stored.in_order(np.arange(N)[::-1]).in_order(np.arange(5))
+        assert back["whole"].tolist() == whole["whole"].tolist()[::-1][:5]
+
+
+def test_a_parquet_file_is_read_column_by_column_where_it_is(tmp_path):
+    table = pd.DataFrame({"id": ["b", "a"], "day": pd.to_datetime(["2020-01-02", "2021-05-06"]), "x": [1, None]})
+    table["x"] = table["x"].astype("Int64")
+    table.to_parquet(tmp_path / "t.parquet")
+    whole = read_table(tmp_path / "t.parquet", "bank", "id", ",", ())
+    stored = store_table(tmp_path / "t.parquet", "bank", "id", ",", (), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
+    for name in whole:
+        pd.testing.assert_series_equal(stored[name], whole[name])
+
+
+@pytest.mark.parametrize("text", ["id,x\n1,2\n1,3\n", "x\n1\n", "id,x\n", "", "id,x\n1,2,3\n", "id,x\n1.5,2\n"])
+def test_a_bad_file_is_refused_as_in_memory(text, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    told = []
+    for read in (read_table, store_table):
+        with pytest.raises(ConfigurationError) as error:
+            read(path, "bank", "id", ",", (), *([tmp_path] if read is store_table else []))
+        told.append(str(error.value))
+    assert told[0] == told[1]
