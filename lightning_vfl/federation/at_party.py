@@ -142,7 +142,7 @@ class AtParty(Place):
         x = batch.features[self.party]
         if module.aggregator.form is LinearForms and not clear:
             return LinearForms((network.weight,), (network.expand(x),))
-        return Embeddings((network(x),))
+        return Embeddings((module.bottoms.some(batch.features, (self.party,))[self.party],))
 
     def _open(self, module: "SplitVFL", names: RoundNames, view: PartyView, key: Key) -> tuple[Any, Key] | None:
         """The beginning of a round: this party's memory, and the turn of its upload; None: the round is closed."""

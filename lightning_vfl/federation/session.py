@@ -118,7 +118,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
             run.use_fitted()
             roll_call.finish()
         run.model.place = AtServer(hub, run.injected, charter.patience.reconnect, kept)
-        run.model.place.joins = lambda: reception.joins
+        run.model.place.calls.joins = lambda: reception.joins
         run.train()
         hub.end({"outcome": "over", "why": f"{charter.federation} is over"})
         hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, _for(5.0))

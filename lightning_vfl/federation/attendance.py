@@ -1,0 +1,201 @@
+"""Who takes part in a round at the server: as it was planned, or as it turns out."""
+
+from abc import ABC, abstractmethod
+from math import inf, isfinite, nan, prod
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.calls import numbers
+from lightning_vfl.federation.hub import Hub, Key, Request
+from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.rounds.plan import close_leg
+from lightning_vfl.types import Roll
+from lightning_vfl.wire import Leg
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+
+class Attendance(ABC):
+    """Who takes part in one round.
+
+    Attributes:
+        roll: the role of each party, as far as it is known.
+        everybody: (M,) bool, the parties that exchange messages at the beginning of the round.
+        uploading: (M,) bool, the parties whose first upload is awaited.
+    """
+
+    roll: Roll
+    everybody: Tensor
+    uploading: Tensor
+
+    @abstractmethod
+    def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
+        """(M,) bool, the parties whose message of a leg has come when its gate closes; waits until then."""
+
+    @abstractmethod
+    def include(self, arrived: Tensor) -> bool:
+        """Settle who is in the round, after the first leg; False: the round is given up."""
+
+    @abstractmethod
+    def answering(self) -> tuple[int, ...]:
+        """The parties that are asked for the legs after the first."""
+
+    @abstractmethod
+    def finish(self, responders: Tensor) -> bool:
+        """Settle who has answered the last leg; False: the round is given up."""
+
+    @abstractmethod
+    def tolerates(self, party: int) -> bool:
+        """Whether the round goes on if a party is gone."""
+
+
+class Planned(Attendance):
+    """Faults are played from the recipe: every process knows who is where.
+
+    Args:
+        hub: the parties' requests.
+        roll: of the round.
+        needed: how many parties answer the legs after the first.
+    """
+
+    def __init__(self, hub: Hub, roll: Roll, needed: int) -> None:
+        self.hub = hub
+        self.needed = needed
+        self.roll = roll
+        self.everybody = torch.ones_like(roll.called)
+        self.uploading = roll.included
+
+    def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
+        wanted = numbers(asked)
+
+        def all_here() -> bool | None:
+            lacking = [party for party in wanted if self.hub.request(party, key) is None]
+            if lost := [party for party in lacking if not self.hub.present(party)]:
+                raise ConfigurationError(
+                    f"party {lost[0]} has gone while faults are injected; run without --inject to go on without it"
+                )
+            return None if lacking else True
+
+        self.hub.wait(all_here)
+        return asked
+
+    def include(self, arrived: Tensor) -> bool:
+        return True
+
+    def answering(self) -> tuple[int, ...]:
+        return numbers(self.roll.responders)[: self.needed]
+
+    def finish(self, responders: Tensor) -> bool:
+        return True
+
+    def tolerates(self, party: int) -> bool:
+        return False
+
+
+class Seen(Attendance):
+    """What happens is met as it comes, by the waiting rule and the policy of the recipe.
+
+    A party whose connection has ended is not waited for. A message that does not have the form of its leg is refused,
+    and its sender counts as one that is not there.
+
+    Args:
+        module: the protocol.
+        hub: the parties' requests.
+        called: (M,) bool, the parties that are called.
+        policy: for missing uploads.
+        evaluation: there is no waiting rule; who is alive is waited for.
+    """
+
+    def __init__(self, module: "SplitVFL", hub: Hub, called: Tensor, policy: MissingPolicy, evaluation: bool) -> None:
+        nobody = torch.zeros_like(called)
+        self.module, self.hub, self.policy, self.evaluation = module, hub, policy, evaluation
+        self.roll = Roll(called, nobody, nobody, nobody)
+        self.everybody = self.uploading = called
+        self.needed = module.wire.needed(module.roster.parties)
+        self._refused: set[int] = set()
+
+    def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
+        wanted, began, closing = numbers(asked), monotonic(), [inf]
+
+        def closed() -> Tensor | None:
+            arrivals, now = torch.full((len(asked),), nan, dtype=torch.float64), monotonic() - began
+            for party in wanted:
+                request = self.hub.request(party, key)
+                if party in self._refused or (request is not None and not self._fits(request, leg)):
+                    continue
+                if request is not None:
+                    arrivals[party] = request.arrived - began
+                elif self.hub.present(party):
+                    arrivals[party] = inf
+            if bool(arrivals.isnan().all()):
+                return torch.zeros_like(asked)
+            if self.evaluation:
+                return None if bool(arrivals.isinf().any()) else arrivals.isfinite()
+            who, closing[0] = close_leg(leg, self.module.waiting, arrivals, self.needed, waits=True)
+            return who if closing[0] <= now else None
+
+        while True:
+            until = began + closing[0] if isfinite(closing[0]) else monotonic() + 30.0
+            who = self.hub.wait(closed, lambda until=until: until)  # type: ignore[misc]  # bound now
+            if who is not None:
+                return who
+
+    def include(self, arrived: Tensor) -> bool:
+        module, called, nobody = self.module, self.roll.called, torch.zeros_like(arrived)
+        included = module.wire.takes_part(called, arrived, module.roster)
+        filled = self.policy.plan(torch.ones_like(called), included)
+        active = module.roster.active
+        unlabelled = active is not None and not bool(included[active]) and not self.evaluation
+        if filled is None or unlabelled or not bool(included.any()):
+            self.roll = Roll(called, nobody, nobody, nobody if filled is None else filled)
+            return False
+        self.roll = Roll(called, included, included, filled)
+        return True
+
+    def answering(self) -> tuple[int, ...]:
+        return numbers(self.roll.included)
+
+    def finish(self, responders: Tensor) -> bool:
+        roll = self.roll
+        enough = int(responders.sum()) >= self.needed
+        included = roll.included if enough else torch.zeros_like(roll.included)
+        self.roll = Roll(roll.called, included, responders, roll.filled)
+        return enough
+
+    def tolerates(self, party: int) -> bool:
+        return True
+
+    def _fits(self, request: Request, leg: Leg) -> bool:
+        """Whether a message has the form of its leg; tells a sender whose message has not."""
+        wrong = _misfit(request, leg)
+        if wrong is None:
+            return True
+        self._refused.add(request.party)
+        why = f"refused: party {request.party} sent {wrong}; all must run the same recipe"
+        rank_zero_warn(why)
+        self.hub.post(request.party, request.key, {"outcome": "refused", "why": why})
+        return False
+
+
+def _misfit(request: Request, leg: Leg) -> str | None:
+    """What a message is instead of what its leg has planned; None: it fits."""
+    letter, party = request.frame.header.get("message"), request.party
+    if request.frame.header.get("part") != "upload" or not isinstance(letter, dict):
+        return f"'{request.say}', '{leg.kind}' was planned"
+    if letter.get("kind") != leg.kind or letter.get("to") != leg.to or letter.get("senders") != [party]:
+        told = (letter.get("kind"), letter.get("to"), letter.get("senders"))
+        return f"'{told[0]}' to {told[1]} of parties {told[2]}, '{leg.kind}' to {leg.to} was planned"
+    if leg.to != "server":
+        return None  # sealed: the receivers check it
+    if letter.get("pieces") != 1 or not request.frame.tensors:
+        return f"{letter.get('pieces')} pieces, one was planned"
+    shape = tuple(request.frame.tensors[0].shape)
+    if prod(shape) != int(leg.elements[party]):
+        return f"'{leg.kind}' of shape {shape}, {int(leg.elements[party])} numbers were planned"
+    return None

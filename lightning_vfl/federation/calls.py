@@ -1,0 +1,148 @@
+"""Who is called in the next round, and what parties are told about it with every answer."""
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.frames import pack
+from lightning_vfl.federation.hub import At, Hub, Key, Request
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+
+class Calls:
+    """The server's book of who is called.
+
+    A party is called in a round if it has learnt from the round before, or if it waited to come in when that round
+    ended. Everybody is told with the answers of the round before, because masks depend on it.
+
+    Args:
+        hub: the parties' requests.
+        injected: faults are played from the recipe, so that all processes know who is called.
+        reconnect: seconds to wait for parties without which no round is possible.
+    """
+
+    def __init__(self, hub: Hub, injected: bool, reconnect: float) -> None:
+        self.hub = hub
+        self.injected = injected
+        self.reconnect = reconnect
+        self.called = torch.ones(hub.parties, dtype=torch.bool)
+        self.keyed: dict[str, tuple[int, ...]] = {}  # by stage: the parties that have the keys of its rounds
+        self.metrics: Mapping[str, float] = {}  # of the latest evaluation
+        self.joins: Callable[[], int] = lambda: 0  # how often a party has joined, with a new key for sealed messages
+        self._counts: dict[str, int] = {}
+        self._last = At(0, 0, -1)
+
+    # ---- a round
+
+    def begin(self, module: "SplitVFL", at: At) -> None:
+        """Begin a round: requests of earlier rounds are closed from now on.
+
+        Raises:
+            ConfigurationError: if parties that the round needs do not come back.
+        """
+        self._counts = {str(stage): number for stage, number in module.books.rounds.items()}
+        self._last = at
+        self.hub.close(at, self._closed)
+        if self.injected:
+            return
+        began = monotonic()
+        if self.hub.wait(lambda: self._possible(module, at), lambda: began) is None:
+            rank_zero_warn(f"round {at.round} waits for parties that are away; present are parties {self._present()}")
+            if self.hub.wait(lambda: self._possible(module, at), lambda: began + self.reconnect) is None:
+                raise ConfigurationError(
+                    f"round {at.round} has waited {self.reconnect:g} s for parties that are away (present: "
+                    f"{self._present()}); start them again with --ckpt_path last, or use a policy that goes on"
+                )
+        for party in numbers(self.called):  # for parties that do not know yet that they are called
+            self.hub.post(party, Key(at, -1), self.standing("go"))
+
+    def end(self, at: At, answered: set[int], plan: Mapping[str, Any]) -> None:
+        """End a round for everybody who has no answer yet: parties that were late, or that wait to come in.
+
+        Args:
+            at: the round.
+            answered: the parties that have an answer.
+            plan: what has become of the round.
+        """
+        for party in range(self.hub.parties):
+            waiting = self.hub.waiting(party)
+            if party in answered or waiting is None:
+                continue
+            if waiting.key.at == at:
+                self.hub.post(party, waiting.key, {**self.standing("closed"), "plan": plan})
+            elif waiting.key.at > at and waiting.say == "ready" and not self.injected:
+                self.hub.post(party, waiting.key, self.standing("go"))
+        self.hub.close(At(at.round, at.stage, at.batch + 1), self._closed)
+
+    def call_next(self, at: At, learnt: Tensor) -> None:
+        """Decide who is called in the round after this one; before the answers of this one are sent."""
+        if self.injected:
+            return
+        following = torch.zeros_like(self.called)
+        for party in range(self.hub.parties):
+            waiting = self.hub.waiting(party)
+            comes = waiting is not None and waiting.key.at >= at
+            following[party] = self.hub.present(party) and (bool(learnt[party]) or comes)
+        fresh, self.called = following & ~self.called, following
+        for party in numbers(fresh):
+            self._admit(party)
+
+    # ---- what parties are told
+
+    def standing(self, outcome: str) -> dict[str, Any]:
+        """The header of an answer: ``go`` or ``closed``, and where the server stands."""
+        told = {
+            "at": list(self._last),
+            "called": numbers(self.called),
+            "counts": self._counts,
+            "keyed": self.keyed,
+            "joins": self.joins(),
+        }
+        return {"outcome": outcome, "standing": told}
+
+    def tell_metrics(self, at: At, metrics: Mapping[str, float]) -> None:
+        """Answer the parties' requests for the metrics of an evaluation."""
+        self._last, self.metrics = at, metrics
+        for party in range(self.hub.parties):
+            self.hub.post(party, Key(at, 0), {**self.standing("go"), "metrics": metrics})
+
+    def _closed(self, request: Request) -> bytes:
+        more = {"metrics": self.metrics} if request.say == "metrics" else {}
+        return pack({**self.standing("closed"), **more})
+
+    # ---- who is there
+
+    def _possible(self, module: "SplitVFL", at: At) -> bool | None:
+        """True if the parties that are there can make a round; lets in those that wait for it."""
+        for party in range(self.hub.parties):
+            waiting = self.hub.waiting(party)
+            if not self.hub.present(party):
+                self.called = self.called & (torch.arange(self.hub.parties) != party)
+            elif not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at == at:
+                self._admit(party)
+        there = module.wire.takes_part(self.called, self.called, module.roster)
+        if not there.any() or int(there.sum()) < module.wire.needed(module.roster.parties):
+            return None
+        if module.roster.active is not None and not there[module.roster.active]:  # nobody else has the labels
+            return None
+        return None if module.missing.plan(torch.ones_like(there), there) is None else True
+
+    def _admit(self, party: int) -> None:
+        """Call a party that was away; it has no keys of any stage, so that all keys are renewed."""
+        self.called = self.called | (torch.arange(self.hub.parties) == party)
+        self.keyed = {stage: tuple(m for m in held if m != party) for stage, held in self.keyed.items()}
+
+    def _present(self) -> list[int]:
+        return [party for party in range(self.hub.parties) if self.hub.present(party)]
+
+
+def numbers(parties: Tensor) -> tuple[int, ...]:
+    """The numbers of the parties in a mask (M,) bool."""
+    return tuple(parties.nonzero().flatten().tolist())
