@@ -71,7 +71,7 @@ def options(command: str) -> list[str]:
     words = [str(first.value) for first in firsts if isinstance(first, ast.Constant)]
     own = [word for word in words if re.fullmatch(r"--[\w.-]+", word)]
     called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    return [*own, *(_recipe_options() if called & {"trainer_parser", "recipe_parser"} else ())]
+    return list(dict.fromkeys([*own, *(_recipe_options() if called & {"trainer_parser", "recipe_parser"} else ())]))
 
 
 @cache
