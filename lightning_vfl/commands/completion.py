@@ -71,7 +71,7 @@ def options(command: str) -> list[str]:
     words = [str(first.value) for first in firsts if isinstance(first, ast.Constant)]
     own = dict.fromkeys(word for word in words if re.fullmatch(r"--[\w.-]+", word))  # a file may have several commands
     called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    return [*own, *(_recipe_options() if called & {"trainer_parser", "recipe_parser"} else ())]
+    return list(dict.fromkeys([*own, *(_recipe_options() if called & {"trainer_parser", "recipe_parser"} else ())]))
 
 
 @cache
