@@ -60,18 +60,17 @@ def test_injected_faults_are_those_of_the_simulation(tmp_path, name, faults):
 @pytest.mark.parametrize(
     "settings",
     [
-        ("--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.9", "--lr_scheduler", "StepLR")
-        + ("--lr_scheduler.step_size", "1"),
-        ("--lr_scheduler", "ReduceLROnPlateau", "--lr_scheduler.monitor", "val/loss", "--lr_scheduler.patience", "0")
-        + ("--lr_scheduler.threshold", "10.0", "--lr_scheduler.threshold_mode", "abs"),
-        ("--trainer.gradient_clip_val", "0.1"),
-        ("--trainer.val_check_interval", "3"),
+        "--optimizer SGD --optimizer.lr 0.05 --optimizer.momentum 0.9 --lr_scheduler StepLR --lr_scheduler.step_size 1",
+        "--lr_scheduler ReduceLROnPlateau --lr_scheduler.monitor val/loss --lr_scheduler.patience 0"
+        " --lr_scheduler.threshold 10.0 --lr_scheduler.threshold_mode abs",
+        "--trainer.gradient_clip_val 0.1",
+        "--trainer.val_check_interval 3",
     ],
     ids=["momentum and steps", "plateau", "clipped", "evaluations between rounds"],
 )
 @pytest.mark.parametrize("name", ["concat", "recovery"])
 def test_settings_of_training_mean_the_same(tmp_path, name, settings):
-    recipe = (*DIGITS, *RECIPES[name], *SHORT, "--trainer.max_epochs", "3", *settings)
+    recipe = (*DIGITS, *RECIPES[name], *SHORT, "--trainer.max_epochs", "3", *settings.split())
     one = simulated(tmp_path, *recipe)
     assert one.differences(federated(tmp_path, *recipe)) == []
 
