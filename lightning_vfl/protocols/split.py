@@ -202,15 +202,18 @@ class SplitVFL(RoundVFL):
             before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
         )
 
-    def enter_plan(self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int]) -> None:
+    def enter_plan(
+        self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
+    ) -> None:
         """Count the traffic and the time of a training round, and charge its records.
 
-        ``rows``: the numbers of records and of coded rows of the joint batch.
+        ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
         """
         if plan.roll.called.any():
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.books.enter(plan, self.costs.of_round(*rows, self.sending_groups()))
-        charge_round(self, plan, batch)
+        if not charged:
+            charge_round(self, plan, batch)
 
     def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
         send_updates(self, groups, records, optimizer, exchange)
