@@ -9,7 +9,7 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.hub import Hub
+from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
 
 SERVICE = "lightning_vfl.Federation"
@@ -90,6 +90,9 @@ class Port:
         party = self._caller(context)
         try:
             return self.hub.call(party, content, context.is_active)
+        except Interrupted as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
         except ValueError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
