@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiLabel
-from lightning_vfl.protocols import Predictions
+from lightning_vfl.protocols import Predictions, VFLModule
 from lightning_vfl.trained.predictions import check_ending, prediction_table, write_table
 
 
@@ -19,13 +20,18 @@ class PredictionWriter(Callback):
 
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.
+        at: in a federation, who writes the file: the server, or every party, which the server then tells the predicted
+            values. A simulation writes it in any case.
 
     Guarantee: one line for each record, in the order of the datamodule, for any number of processes. The file appears
         complete or not at all.
     """
 
-    def __init__(self, path: str = "predictions.csv") -> None:
+    def __init__(self, path: str = "predictions.csv", at: Literal["server", "parties"] = "server") -> None:
+        if at not in ("server", "parties"):
+            raise ConfigurationError(f"predictions.at must be 'server' or 'parties'; got '{at}'")
         self.path = Path(path)
+        self.at = at
         check_ending(self.path)
         self._predictions: list[Predictions] = []
 
@@ -45,6 +51,9 @@ class PredictionWriter(Callback):
             self._predictions.append(Predictions(outputs.record_ids.cpu(), outputs.values.cpu()))
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        federated = isinstance(pl_module, VFLModule) and pl_module.place is not None
+        if federated and pl_module.scores_here == (self.at == "parties"):
+            return
         part = self.path.with_name(f".{self.path.name}.{trainer.global_rank}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         mine = self._predictions

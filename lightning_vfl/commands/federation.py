@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
+from lightning_vfl.callbacks import PrivacyBudget
+from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.run_config import RUNS
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -120,6 +122,7 @@ def _serve(cli: VFLCLI, charter: Charter, identity: Identity, injected: bool, ev
     from lightning_vfl.federation.session import Run, serve  # grpc, after the processes of federate have parted
 
     cli.build()
+    _refuse_faults(cli, injected)
     cli.take_folder()
     serve(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), events)
 
@@ -130,8 +133,26 @@ def _take_part(
     from lightning_vfl.federation.session import Run, take_part
 
     cli.build()
+    _refuse_faults(cli, injected)
+    if seat.budget is not None:
+        budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
+        cli.trainer.callbacks.append(budget)  # type: ignore[attr-defined]  # set in Trainer.__init__
     cli.take_folder()
     take_part(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), seat, name)
+
+
+def _refuse_faults(cli: VFLCLI, injected: bool) -> None:
+    """Refuse a recipe of faults in a federation in which faults happen.
+
+    Raises:
+        ConfigurationError: naming the callback.
+    """
+    faults = [callback for callback in cli.trainer.callbacks if isinstance(callback, FaultInjector)]  # type: ignore[attr-defined]  # set in Trainer.__init__
+    if faults and not injected:
+        raise ConfigurationError(
+            f"{type(faults[0]).__name__} injects faults in simulations and with federate --inject; here faults happen; "
+            "leave the recipe of faults out"
+        )
 
 
 def _of(cli: VFLCLI, injected: bool, local: bool) -> tuple[str, dict[str, str], bool, str | None, bool]:

@@ -6,6 +6,7 @@ settings ``optimizer`` and ``lr_scheduler`` of the model: the module makes them,
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 PARTS = ("optimizer", "lr_scheduler")
@@ -45,13 +46,44 @@ def model_named(words: Sequence[str], recipe: Mapping[str, Any]) -> str:
     return value or "".join(words[1:]) if key == "--model" else path
 
 
-def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any]) -> bool:
-    """Whether an option or its recipe names the optimiser, or asks for none."""
+def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any], part: str = "optimizer") -> bool:
+    """Whether an option or its recipe names the optimiser (or another ``part``), or asks for none."""
     model = recipe.get("model")
     settings = {**model, **(model.get("init_args") or {})} if isinstance(model, dict) else {}
-    optimizer = settings.get("optimizer", {})
-    named = not isinstance(optimizer, dict) or "class_path" in optimizer
-    return named or words[0].partition("=")[0] in ("--model.optimizer", "--model.init_args.optimizer")
+    given = settings.get(part, {})
+    named = not isinstance(given, dict) or "class_path" in given
+    return named or words[0].partition("=")[0] in (f"--model.{part}", f"--model.init_args.{part}")
+
+
+def takes_optimizer(model: str) -> bool:
+    """Whether the class with this import path has a setting ``optimizer``; a class of a user's own may have none."""
+    from lightning_vfl.commands.suggestions import settings_of  # which needs the recipes, which need this file
+
+    module, _, name = model.rpartition(".")
+    try:
+        return "optimizer" in settings_of(getattr(import_module(module), name))
+    except (ImportError, AttributeError, ValueError):  # the parser says what is wrong with the path
+        return False
+
+
+def optimizer_apart(words: Sequence[str], recipe: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The option of a recipe that gives an optimiser to no model in particular, in two.
+
+    Returns:
+        the option without optimiser and schedule (empty: nothing is left), and options that set these (empty: the
+        recipe gives none).
+
+    Examples:
+        >>> recipe = {"data": {"class_path": "D"}, "model": {"init_args": {"optimizer": {"class_path": "SGD"}}}}
+        >>> optimizer_apart(["--config", "recipe.yaml"], recipe)
+        (['--config={"data": {"class_path": "D"}}'], ['--model.optimizer={"class_path": "SGD"}'])
+    """
+    match recipe.get("model"):
+        case {"init_args": {"optimizer": _, **more} as given, **others} if more.keys() <= {*PARTS} and not others:
+            rest = {key: value for key, value in recipe.items() if key != "model"}
+            options = [f"--model.{part}={json.dumps(given[part])}" for part in PARTS if part in given]
+            return [f"--config={json.dumps(rest)}"] if rest else [], options
+    return list(words), []
 
 
 def default_option() -> str:

@@ -14,9 +14,11 @@ from lightning_vfl.commands.optimizers import (
     SHORT,
     default_option,
     model_named,
+    optimizer_apart,
     optimizer_named,
     rename_option,
     rename_settings,
+    takes_optimizer,
 )
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
@@ -79,7 +81,8 @@ def expand_arguments(arguments: Sequence[str]) -> list[str]:
 def model_first(arguments: Sequence[str]) -> list[str]:
     """The options with settings of the model are put behind the one that names it; the default optimiser is added.
 
-    It is not added if an optimiser is named, because the parser would hand its settings on to the other class.
+    An optimiser in a recipe before it, such as that of a data set, takes the place of the default, with its schedule.
+    Neither is added if another option names an optimiser: the parser would hand the settings on to the other class.
 
     Args:
         arguments: expanded.
@@ -90,11 +93,21 @@ def model_first(arguments: Sequence[str]) -> list[str]:
     named = next((position for position, pair in enumerate(pairs) if model_named(*pair)), None)
     if named is None or arguments[0].startswith("-"):  # a recipe before the command has a section for each command
         return list(arguments)
-    early = [words for words in expanded[:named] if words[0].startswith("--model.")]
-    is_ours = model_named(*pairs[named]).startswith("lightning_vfl.")
-    default = [[default_option()]] if is_ours and not any(optimizer_named(*pair) for pair in pairs) else []
-    before = [words for words in expanded[: named + 1] if words not in early]
-    return [word for words in (*before, *default, *early, *expanded[named + 1 :]) for word in words]
+    early, before, of_recipes = list[list[str]](), list[list[str]](), list[str]()
+    for words, recipe in pairs[:named]:
+        rest, options = optimizer_apart(words, recipe)
+        (early if words[0].startswith("--model.") else before).append(rest)
+        of_recipes = options or of_recipes
+    others = [pair for pair in pairs[:named] if not optimizer_apart(*pair)[1]] + pairs[named:]
+    model = model_named(*pairs[named])
+    if any(optimizer_named(*pair) for pair in others) or not takes_optimizer(model):
+        of_recipes = []
+    elif not of_recipes and model.startswith("lightning_vfl."):
+        of_recipes = [default_option()]
+    elif any(optimizer_named(*pair, "lr_scheduler") for pair in others):
+        of_recipes = of_recipes[:1]
+    behind = expanded[named + 1 :]
+    return [word for words in (*before, expanded[named], of_recipes, *early, *behind) for word in words]
 
 
 def _with_values(arguments: Sequence[str]) -> list[list[str]]:

@@ -15,6 +15,7 @@ from lightning_vfl.federation.hub import Key
 from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.turns import at_of, turns_of
+from lightning_vfl.protocols.accounts.charging import charge_round
 from lightning_vfl.protocols.checks import labels_of
 from lightning_vfl.protocols.place import Place, needed, nothing
 from lightning_vfl.protocols.preparation import stage_of
@@ -62,9 +63,13 @@ class AtParty(Place):
         elif not self._is_called(Key(at, 0)):
             return Step(None)
         called = _mask(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
+        if plan is None:  # a party charges its upload before it sends it, whatever becomes of the round
+            charge_round(module, _called_plan(called), batch)
         found = self._round(module, batch, names, Key(at, 0), called, plan)
         if plan is None and self.link.told is not None:
-            module.enter_plan(_plan_of(self.link.told, module.roster.parties), batch, names, rows)
+            told = _plan_of(self.link.told, module.roster.parties)
+            fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
+            module.enter_plan(told, batch, names, rows, charged=told.skipped or not fewer)
         if found is None or (plan is not None and not bool(plan.learners[self.party])):
             return Step(None)
         contribution, answer, view = found
@@ -142,7 +147,7 @@ class AtParty(Place):
         x = batch.features[self.party]
         if module.aggregator.form is LinearForms and not clear:
             return LinearForms((network.weight,), (network.expand(x),))
-        return Embeddings((network(x),))
+        return Embeddings((module.bottoms.some(batch.features, (self.party,))[self.party],))
 
     def _open(self, module: "SplitVFL", names: RoundNames, view: PartyView, key: Key) -> tuple[Any, Key] | None:
         """The beginning of a round: this party's memory, and the turn of its upload; None: the round is closed."""
@@ -268,7 +273,7 @@ class AtParty(Place):
         if frame is None:
             return None
         if "message" not in frame.header:
-            return Message("nothing", "parties", (), ())
+            return Message("nothing", "parties", (), frame.tensors)
         return read(dict(frame.header["message"]), iter(frame.tensors), module.seed)
 
     def _labels(self, module: "SplitVFL", batch: VerticalBatch) -> Tensor | None:
@@ -302,8 +307,9 @@ class AtParty(Place):
             return nothing()
         if module.protected_evaluation:
             module.enter_evaluation(batch, names, roll)
-        self._round(module, batch, names, Key(at, 0), called, plan, evaluation=True)
-        return nothing()
+        found = self._round(module, batch, names, Key(at, 0), called, plan, evaluation=True)
+        told = found is not None and self.tells_predictions and names.stage == Stage.PREDICT
+        return found[1].pieces[0] if found is not None and told else nothing()
 
     def share_metrics(self, module: "SplitVFL", split: str) -> None:
         """Log the metrics that the server has found."""
@@ -373,6 +379,11 @@ def _parties(mask: Tensor) -> tuple[int, ...]:
 def _mask(parties: Iterable[int], m: int) -> Tensor:
     there = set(parties)
     return torch.tensor([party in there for party in range(m)])
+
+
+def _called_plan(called: Tensor) -> RoundPlan:
+    """The plan of a round in which all that are called are in."""
+    return RoundPlan(Roll.of(called), called, (called,), called, 0.0, False)
 
 
 def _plan_of(told: Mapping[str, Any], m: int) -> RoundPlan:

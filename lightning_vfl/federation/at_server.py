@@ -21,7 +21,7 @@ from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.ends import finish, server_end
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch, joint_rows
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Aggregate, Message, ServerView
 
 if TYPE_CHECKING:
@@ -154,12 +154,14 @@ class AtServer(Place):
         self.calls.begin(module, at)
         attendance = self._attendance(module, roll if self.injected else None, Exclude(), evaluation=True)
         uploads = self.collector.collect(module, batch, at, attendance, clear=not module.protected_evaluation)
-        output = self._output(module, batch, names, uploads)
+        output, self.labels = self._output(module, batch, names, uploads), uploads.labels
         included = uploads.roll.included
         self.calls.call_next(at, included)
+        predicts = self.tells_predictions and names.stage == Stage.PREDICT
+        told = [module.objective.predict(output).float()] if predicts else []
         for party in numbers(included):
             for turn in range(uploads.first, uploads.turn + 1):
-                self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "final": True})
+                self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "final": True}, told)
         done = RoundPlan(uploads.roll, included, uploads.sent, included, uploads.seconds, False)
         self.calls.end(at, set(numbers(included)), _told(done))
         return output

@@ -13,7 +13,7 @@ from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import merged, read, written
-from lightning_vfl.federation.turns import turns_of
+from lightning_vfl.federation.turns import clear_leg, turns_of
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.types import Roll, VerticalBatch
 from lightning_vfl.wire import Message
@@ -75,7 +75,7 @@ class Collector:
             self.calls.keyed.clear()
             attendance.include(nobody)
             return Uploads([], attendance.roll, (nobody,), 0.0)
-        legs = turns_of(module, batch)[: 1 if clear else None]
+        legs = [clear_leg(module, batch)] if clear else turns_of(module, batch)
         messages: list[Message] = []
         sent: list[Tensor] = []
         labels: Tensor | None = None

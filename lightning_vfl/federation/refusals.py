@@ -19,7 +19,7 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
     Raises:
         ConfigurationError: with one line that names what to use instead.
     """
-    model, trainer, data, injected = run.model, run.trainer, run.data, run.injected
+    model, trainer, data = run.model, run.trainer, run.data
     name = type(model).__name__
     if not isinstance(model, SplitVFL):
         raise ConfigurationError(f"{name} runs simulated only; federated protocols: SplitVFL")
@@ -44,8 +44,3 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         )
     if trainer.world_size > 1:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
-    if not injected and model.faults.models:
-        raise ConfigurationError(
-            "faults are injected in simulations and with federate --inject; here they happen; leave the recipe of "
-            "faults out"
-        )

@@ -71,6 +71,7 @@ class Run:
 
     def train(self) -> None:
         """Call the method of the trainer."""
+        self.model.place.tells_predictions = any(getattr(c, "at", None) == "parties" for c in self.trainer.callbacks)
         getattr(self.trainer, self.method)(self.model, datamodule=self.data, ckpt_path=self.checkpoint)
 
     def about(self) -> dict[str, Any]:

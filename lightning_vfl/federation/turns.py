@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.federation.hub import At
-from lightning_vfl.types import RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Gate, Leg
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ def at_of(module: "SplitVFL", names: RoundNames, batch: int) -> At:
     """Where a round is in the training: ``batch`` is its number in an evaluation, 0 in training."""
     begun = names.round if names.stage == Stage.FIT else module.books.rounds.get(str(Stage.FIT), 0)
     return At(begun, _ORDER.index(names.stage), batch)
+
+
+def clear_leg(module: "SplitVFL", batch: VerticalBatch) -> Leg:
+    """The one leg of an evaluation of embeddings in the clear."""
+    wire = InTheClear(module.aggregator)
+    return wire.legs(joint_rows(batch).total, module.embedding_widths, (), module.roster)[0]
 
 
 def turns_of(module: "SplitVFL", batch: VerticalBatch) -> list[Leg]:

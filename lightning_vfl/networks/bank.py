@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import batched, has_rule
 from lightning_vfl.networks.tied import Tied, own_memory
+from lightning_vfl.streams import seed_torch
 
 # From this number of equal bottoms on, the batched call is faster than the loop (benchmarks.split_step measures it).
 BATCH_FROM = 8
@@ -22,7 +23,7 @@ class PartyBank(nn.Module):
 
     Shapes: input M tensors (B, *S_m); output M tensors (B, D_m).
     Guarantee: batched and looped results are equal within float32 rounding; bottoms with random layers or state are
-        looped.
+        looped. What a looped bottom draws depends on ``stream`` and its party, not on what other bottoms draw.
 
     Args:
         bottoms: the M bottoms, in order of party numbers.
@@ -52,6 +53,9 @@ class PartyBank(nn.Module):
             if has_rule(bottom):
                 alike.setdefault(_architecture(bottom), []).append(party)
         self.groups = tuple(tuple(group) for group in alike.values() if len(group) >= batch_from)
+        self.stream: tuple[int, tuple[str | int, ...]] | None = None
+        """Seed and names of what bottoms draw at random in this round; None: torch's generators as they are."""
+        self._drawing = frozenset(m for m, bottom in enumerate(bottoms) if not has_rule(bottom))
         self._tied = {group: Tied([bottoms[m] for m in group]) for group in self.groups} if tied else {}
         for party in (m for group in self._tied for m in group):
             bottoms[party].register_state_dict_post_hook(own_memory)  # type: ignore[no-untyped-call]
@@ -75,6 +79,8 @@ class PartyBank(nn.Module):
                 h.update(zip(run, together.unbind(0), strict=True))
         for m in parties:
             if m not in h:
+                if self.stream is not None and m in self._drawing:
+                    seed_torch(features[m].device, self.stream[0], *self.stream[1], "party", m)
                 h[m] = self.parties[m](features[m])
         return h
 

@@ -138,7 +138,7 @@ class EvaluatedModule(LightningModule, ABC):
         refuse_other_batches(batch)
         output = self.output(batch, self.next_round())
         if not self.scores_here:
-            return Predictions(batch.record_ids[:0], output)
+            return Predictions(batch.record_ids[: len(output)], output)
         return Predictions(batch.record_ids, self.objective.predict(output).float())
 
     @property
@@ -147,7 +147,11 @@ class EvaluatedModule(LightningModule, ABC):
         return self.place is None or self.place.seat.party is None
 
     def _scored(self, scores: Scores, output: Tensor, batch: VerticalBatch) -> Tensor:
-        return scores.log(self, output, batch) if self.scores_here else output
+        if not self.scores_here:
+            return output
+        if self.place is not None and self.place.labels is not None:
+            batch = batch._replace(labels=self.place.labels)
+        return scores.log(self, output, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log the progress of the training beside the validation's values."""

@@ -44,10 +44,14 @@ class Place(ABC):
     Attributes:
         seat: who is hosted here.
         evaluated: batches of the evaluation that is going on.
+        tells_predictions: whether the server tells the parties the predicted values.
+        labels: (B,), which a party has sent for the round of evaluation; None: the server has them itself.
     """
 
     seat: Seat
     evaluated: int = 0
+    tells_predictions: bool = False
+    labels: Tensor | None = None
 
     @abstractmethod
     def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -55,7 +59,11 @@ class Place(ABC):
 
     @abstractmethod
     def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
-        """This process's part of a round of evaluation: the top's output at the server, nothing at a party."""
+        """This process's part of a round of evaluation.
+
+        Returns:
+            The top's output at the server; at a party nothing, or the predicted values that the server has told.
+        """
 
     @abstractmethod
     def set_up(

@@ -251,7 +251,8 @@ class RoundVFL(VFLModule, ABC):
             return ()
         if self._possible is None:
             impatient = self.waiting.patience is not None  # a slow link is enough to make a party late
-            missing = self.faults.models or self.waiting.leaves_out or self.books.left_out or impatient
+            real = self.place is not None  # whatever may happen to processes, happens
+            missing = self.faults.models or self.waiting.leaves_out or self.books.left_out or impatient or real
             events: dict[PrivacyEvent | None, None] = {}  # every event once, in order
             for joiner in self.joiners():
                 roster = self.roster.joined_by(joiner)

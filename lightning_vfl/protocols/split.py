@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids
@@ -29,6 +30,7 @@ from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Leg
@@ -113,6 +115,7 @@ class SplitVFL(RoundVFL):
             return
         super().configure_model()
         self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width()))
+        self._top_may_draw = not has_rule(self.top)
         if self.place is not None:
             keep_own(self, self.place.seat)
 
@@ -180,6 +183,7 @@ class SplitVFL(RoundVFL):
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one round."""
+        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
         if self.place is not None:
             return self.place.step(self, batch, names)
         rows = joint_rows(batch).total, self.coded_rows(batch)
@@ -198,15 +202,18 @@ class SplitVFL(RoundVFL):
             before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
         )
 
-    def enter_plan(self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int]) -> None:
+    def enter_plan(
+        self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
+    ) -> None:
         """Count the traffic and the time of a training round, and charge its records.
 
-        ``rows``: the numbers of records and of coded rows of the joint batch.
+        ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
         """
         if plan.roll.called.any():
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.books.enter(plan, self.costs.of_round(*rows, self.sending_groups()))
-        charge_round(self, plan, batch)
+        if not charged:
+            charge_round(self, plan, batch)
 
     def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
         send_updates(self, groups, records, optimizer, exchange)
@@ -252,6 +259,13 @@ class SplitVFL(RoundVFL):
         return labels_leg(rows, self.roster)
 
     # ---- the server's output
+
+    def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The server's output; what its networks draw does not depend on the draws of bottoms."""
+        if self.training and self.bottoms.stream is not None and self._top_may_draw:
+            seed, names = self.bottoms.stream
+            seed_torch(value.device, seed, *names, "server")
+        return super().head(value, columns)
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The aggregate after the norm, if there is one; a padding policy leaves absent columns out of both."""

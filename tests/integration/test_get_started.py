@@ -1,5 +1,6 @@
 """The page "From tables to predictions" runs from top to bottom in one folder, and shows what comes out."""
 
+import io
 import runpy
 import shutil
 import sys
@@ -29,8 +30,6 @@ def ran(folder):
     patch.delenv("PL_GLOBAL_SEED", raising=False)
     (folder / "examples").symlink_to(ROOT / "examples")
     for block in list(blocks_of(PAGE))[1:]:
-        if block.language == "yaml":
-            (folder / "loans.yaml").write_text(block.code)
         for words in commands(f"```bash\n{block.code}```\n") if block.language in SHELL else ():
             shown.append(words[:2])
             if words[0] == "python":
@@ -50,6 +49,12 @@ def test_the_page_shows_the_way(ran):
     assert [words[1] for words in ran if words[0] == "lightning-vfl"] == ["fit", "test", "predict", "export", "score"]
 
 
+def test_the_commands_of_the_readme_are_those_of_the_page():
+    shown, *_ = (block for block in blocks_of(ROOT / "README.md") if "Get started" in (block.reason or ""))
+    assert len(shown.code.splitlines()) == 2
+    assert all(line in PAGE.read_text(encoding="utf-8") for line in shown.code.splitlines())
+
+
 def test_every_new_customer_is_predicted_and_scored_alike(folder):
     predicted, scored = pd.read_csv(folder / "predictions.csv"), pd.read_csv(folder / "scores.csv")
     assert predicted["record"].tolist() == sorted(pd.read_csv(folder / "customers/new_bank.csv")["id"])
@@ -62,3 +67,8 @@ def test_the_printed_files_are_those_of_the_page(folder):
     bank = (folder / "customers/bank.csv").read_text().splitlines()
     assert all(line in printed[0] for line in bank[:3])
     assert printed[-1].splitlines()[0] == (folder / "predictions.csv").read_text().splitlines()[0]
+    for text in (printed[-1], next(block.code for block in blocks_of(ROOT / "README.md") if "record," in block.code)):
+        told = pd.read_csv(io.StringIO(text), index_col="record")
+        found = pd.read_csv(folder / "predictions.csv", index_col="record").loc[told.index]
+        assert told["decision"].equals(found["decision"])
+        assert abs(told["probability_yes"] - found["probability_yes"]).max() < 1e-3  # other processors round otherwise

@@ -31,7 +31,8 @@ WHOLE = "the test of this page runs it as a whole"
 FIRST = ("README.md", "docs/extending.md")
 CHECKS = "check_protocol("  # in the block on the laws: two seconds, and tests of their own check the same classes
 REASONS = {
-    "it installs and tests the package": 3,
+    "it installs and tests the package": 2,
+    'the test of the page "Get started" runs it': 1,
     "it needs files of a data set": 2,
     "the folder of a run is named by the reader": 1,
     "the tests of the command line run it": 3,
@@ -127,7 +128,8 @@ def test_commands_run(block):
 
 
 @pytest.mark.slow
-def test_commands_that_are_not_run_are_parsed():
+def test_commands_that_are_not_run_are_parsed(folder):
+    (folder / "examples").symlink_to(ROOT / "examples")
     for block in BLOCKS:
         if block.language not in SHELL or block.reason in (None, WHOLE):
             continue

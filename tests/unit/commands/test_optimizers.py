@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
-from lightning_vfl.commands.optimizers import rename_option, rename_settings
+from lightning_vfl.commands.optimizers import rename_option, rename_settings, takes_optimizer
 from lightning_vfl.commands.parse_errors import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -65,6 +65,35 @@ def test_schedules_and_options_before_the_recipes():
     assert (made["lr_scheduler"][0], made["lr_scheduler"][1].step_size) == ("StepLR", 3)
     plateau = VFLCLI(["fit", *RECIPES, "--lr_scheduler", "ReduceLROnPlateau"]).given.model.init_args.lr_scheduler
     assert plateau.class_path == "torch.optim.lr_scheduler.ReduceLROnPlateau"  # Lightning has one that needs a monitor
+
+
+OF_TABLES = ["--config", "data/csv_tables", "--data.tables={a: a.csv}", "--data.label_party=a", "--data.label_column=y"]
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "decay", "schedule"),
+    [
+        (["--config", "protocol/mean"], "Adam", 0.005, 0.9),
+        (["--config", "protocol/mean", "--model.lr=0.25", "--lr_scheduler.gamma=1"], "Adam", 0.005, 1.0),
+        (["--config", "protocol/mean", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=3"], "Adam", 0.005, 0.1),
+        (["--config", "protocol/cvfl"], "SGD", 0.0, None),  # the protocol names its own
+        (["--config", "protocol/mean", "--optimizer=SGD"], "SGD", 0.0, None),
+    ],
+)
+def test_the_optimiser_of_a_recipe_of_data_takes_the_place_of_the_default(options, name, decay, schedule):
+    made = settings(*OF_TABLES, *options)
+    assert (made["optimizer"][0], made["optimizer"][1].weight_decay) == (name, decay)
+    assert (made["lr_scheduler"] and made["lr_scheduler"][1].gamma) == schedule
+
+
+def test_a_model_without_an_optimiser_is_given_none():
+    assert takes_optimizer("lightning_vfl.protocols.SplitVFL")
+    assert not takes_optimizer("tests.unit.commands.test_optimizers.WithoutOptimiser")
+    assert not takes_optimizer("no_such_module.Model")
+
+
+class WithoutOptimiser:
+    def __init__(self, width: int) -> None: ...
 
 
 def test_no_optimiser_can_be_asked_for_and_the_module_takes_its_default():

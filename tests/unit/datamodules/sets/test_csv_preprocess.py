@@ -209,16 +209,16 @@ def sklearn_scores(x, y, train, test):
     return {"accuracy": model.score(x.loc[test], y.loc[test]), "auroc": roc_auc_score(y.loc[test], scores)}
 
 
-def passengers_and_label(folder):
-    table = write_titanic(folder, 8000)
+def passengers_and_label(folder, records, seed):
+    table = write_titanic(folder, records, seed)
     booked = pd.to_datetime(table["Booked"])
     dates = {"month": booked.dt.month, "Booked": (booked - pd.Timestamp(0)).dt.days, "Alone": table["Alone"] * 1}
     fare = pd.to_numeric(table["Fare"], errors="coerce")
     return table.drop(columns=["Survived", "Name"]).assign(Fare=fare, **dates), table["Survived"]
 
 
-def guests_and_label(folder):
-    table = write_hetero(folder)
+def guests_and_label(folder, records, seed):
+    table = write_hetero(folder, records, seed)
     return table.drop(columns="y"), table["y"]
 
 
@@ -229,22 +229,28 @@ PAIRS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAIRS)
-def test_auto_and_no_further_setting_is_within_a_point_of_scikit_learn_on_the_joined_table(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "records", "seeds"),
+    [("titanic", 300, 8), ("titanic", 891, 24), ("titanic", 8000, 2), ("fate", 300, 8), ("fate", 2000, 4)],
+)
+def test_auto_and_no_further_setting_is_within_a_point_of_scikit_learn_on_the_joined_table(
+    name, records, seeds, tmp_path, monkeypatch
+):
+    """On the mean of several tables and splits: with 891 records, one test record is half a point of accuracy."""
     monkeypatch.chdir(tmp_path)
     make, active, passive, label = PAIRS[name]
-    x, y = make(tmp_path)
-    tables = [
-        "--data",
-        "CSVTables",
-        "--data.tables",
-        str(files(tmp_path, active, passive)),
-        "--data.preprocess",
-        "auto",
-    ]
-    labels = ["--data.label_party", active, "--data.label_column", label]
-    done = run(["fit", "--config", "protocol/mean", *tables, *labels, *QUIET])
-    (ours,) = done.trainer.test(done.model, datamodule=done.datamodule, verbose=False)
-    train, test = (done.datamodule.records(part).ids.tolist() for part in ("train", "test"))
-    for metric, theirs in sklearn_scores(x, y, train, test).items():
-        assert ours[f"test/{metric}"] > theirs - 0.01
+    recipes = ["--config", "data/csv_tables", "--config", "protocol/mean", *QUIET]
+    ahead = []
+    for seed in range(seeds):
+        folder = tmp_path / str(seed)
+        x, y = make(folder, records, seed)
+        tables = ["--data.tables", str(files(folder, active, passive)), "--data.seed", str(seed)]
+        labels = ["--data.label_party", active, "--data.label_column", label]
+        done = run(["fit", *recipes, *tables, *labels, "--seed_everything", str(seed)])
+        (ours,) = done.trainer.test(done.model, datamodule=done.datamodule, verbose=False)
+        train, test = (done.datamodule.records(part).ids.tolist() for part in ("train", "test"))
+        theirs = sklearn_scores(x, y, train, test)
+        ahead.append([ours[f"test/{metric}"] - theirs[metric] for metric in theirs])
+    means = np.mean(ahead, axis=0)
+    print(f"{name}, {records} records: {100 * means.round(4)} points of accuracy and AUROC ahead, {seeds} seeds")
+    assert (means > -0.01).all()
