@@ -4,8 +4,9 @@ The server learns which ids each party has (``clear``), or the digest of each li
 of its own records are in common, and in which split.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Condition
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,21 +65,21 @@ class RollCall:
                 return pack({"outcome": "go", "splits": list(order)}, [ids_to_tensor(ids) for ids in order.values()])
             return pack({"outcome": "go", "shapes": self._all_shapes(), **self._classes()})
 
-    def finish(self) -> None:
+    def finish(self, patience: float) -> None:
         """Wait for all parties, and align the server's own data.
 
+        Args:
+            patience: seconds to wait for the ids, and for the shapes.
+
         Raises:
-            ConfigurationError: if the records of the parties do not fit.
+            ConfigurationError: if the records of the parties do not fit, and naming parties that tell nothing.
         """
         with self._changed:
             try:
-                told = self._digests if self.kind == Alignment.GIVEN else self._ids
-                while len(told) < len(self.names):
-                    self._changed.wait(timeout=1.0)
+                self._await(self._digests if self.kind == Alignment.GIVEN else self._ids, "ids", patience)
                 self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
                 self._changed.notify_all()
-                while len(self._shapes) < len(self.names):
-                    self._changed.wait(timeout=1.0)
+                self._await(self._shapes, "shape", patience)
                 self.data.told_shapes(self._all_shapes(), **self._classes())
             except ConfigurationError as error:
                 self._failed = str(error)
@@ -105,6 +106,20 @@ class RollCall:
     def _classes(self) -> dict[str, Any]:
         names = None if self.data.num_classes is None else list(self.data.class_names)
         return {"num_classes": self.data.num_classes, "class_names": names}
+
+    def _await(self, told: Collection[int], what: str, patience: float) -> None:
+        """Wait until all parties have told something."""
+        end = monotonic() + patience
+        while len(told) < len(self.names):
+            if self._failed is not None:
+                raise ConfigurationError(self._failed)
+            if monotonic() > end:
+                away = [name for number, name in enumerate(self.names) if number not in told]
+                raise ConfigurationError(
+                    f"{', '.join(away)} have not told their {what} within {patience:g} s; start all processes again, or "
+                    "raise patience.join"
+                )
+            self._changed.wait(timeout=min(1.0, patience))
 
     def _wait(self, done: Any) -> None:
         while not done() and self._failed is None:

@@ -117,7 +117,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
             reception.came_back = kept.restored.__setitem__
         if roll_call is not None:
             run.use_fitted()
-            roll_call.finish()
+            roll_call.finish(charter.patience.join)
         run.model.place = AtServer(hub, run.injected, charter.patience.reconnect, kept)
         run.model.place.calls.joins = lambda: reception.joins
         run.train()

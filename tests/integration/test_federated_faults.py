@@ -1,5 +1,6 @@
 """Parties that are killed, frozen and started again: the federation goes on, and a replay of its record is equal."""
 
+import os
 import random
 import signal
 import time
@@ -36,8 +37,6 @@ def parts(tmp_path_factory):
     def role():
         prepare()
         run_or_exit(["cut", "--config", "data/digits", "--out", str(folder)])
-
-    import os
 
     _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
     assert status == 0, (folder / "cut.txt").read_text()
@@ -171,7 +170,8 @@ def test_twenty_kills_at_any_time(federation, tmp_path):
         at = one.rounds()[-1]["round"]
         one.kill(party)
         time.sleep(drawn.random())
-        one.party(party, *(("--ckpt_path", "last") if (tmp_path / str(seed)).rglob(f"{party}/**/*.ckpt") else ()))
+        saved = any((tmp_path / str(seed) / "runs" / party).rglob("*.ckpt"))
+        one.party(party, *(("--ckpt_path", "last") if saved else ()))
         statuses = one.wait(60)
         others = [status for who, status in statuses.items() if who != party]
         ended += others == [0] * 4
