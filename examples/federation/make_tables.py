@@ -2,7 +2,7 @@
 
 ``python make_tables.py FOLDER`` writes ``bank.csv``, ``telco.csv`` and ``shop.csv`` with the columns of each party, and
 ``labels.csv``, which tells who could not pay back a loan. Every file has other customers in another order; 1,500
-customers are in all four. The files ``new_*.csv`` have 200 further customers, of whom nobody knows the label.
+customers are in all four. The files ``new_*.csv`` have 200 further customers; ``new_labels.csv`` has their ids alone.
 """
 
 import sys
@@ -30,7 +30,7 @@ def customers(number: int, seed: int) -> dict[str, pd.DataFrame]:
 
 
 def write(folder: Path) -> None:
-    """Write the seven files."""
+    """Write the eight files."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     known, new = customers(2000, seed=1), customers(200, seed=2)
@@ -39,8 +39,9 @@ def write(folder: Path) -> None:
         if name == "labels":
             own = np.arange(1500)
         table.iloc[rng.permutation(own)].to_csv(folder / f"{name}.csv", index=False)
-    for name in ("bank", "telco", "shop"):
-        new[name].iloc[rng.permutation(200)].to_csv(folder / f"new_{name}.csv", index=False)
+    new["labels"] = new["labels"].drop(columns="default")
+    for name, table in new.items():
+        table.iloc[rng.permutation(200)].to_csv(folder / f"new_{name}.csv", index=False)
 
 
 if __name__ == "__main__":
