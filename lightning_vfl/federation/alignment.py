@@ -116,7 +116,7 @@ class RollCall:
             if monotonic() > end:
                 away = [name for number, name in enumerate(self.names) if number not in told]
                 raise ConfigurationError(
-                    f"{', '.join(away)} have not told their {what} within {patience:g} s; start all processes again, or "
+                    f"{', '.join(away)} have not told their {what} within {patience:g} s; start all again, or "
                     "raise patience.join"
                 )
             self._changed.wait(timeout=min(1.0, patience))
