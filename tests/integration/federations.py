@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,11 @@ BASE = ("--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"
 
 
 def prepare() -> None:
-    """In a process of its own, before anything runs: one thread, so that bits do not depend on the machine."""
+    """In a process of its own, before anything runs.
+
+    It has one thread, so that bits do not depend on the machine, and a warning ends it no more than it ends a user's.
+    """
+    warnings.resetwarnings()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
