@@ -2,6 +2,7 @@
 
 import os
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ class ServeCommand(Command):
         return parser
 
     def run(self, cli: VFLCLI) -> int:
+        _refuse_without_grpc(self.name)
         given = cli.given
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
@@ -51,6 +53,7 @@ class PartyCommand(Command):
         return parser
 
     def run(self, cli: VFLCLI) -> int:
+        _refuse_without_grpc(self.name)
         given = cli.given
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         number = charter.number(given.name)
@@ -80,6 +83,7 @@ class FederateCommand(Command):
             raise ConfigurationError(
                 "federate runs all processes on this machine; add --local, or use serve and party on hosts of their own"
             )
+        _refuse_without_grpc(self.name)
         torch.set_num_threads(1)  # the processes share the cores; threads do not survive a fork
         os.environ["OMP_NUM_THREADS"] = "1"
         parties = _count_parties(cli)
@@ -116,6 +120,16 @@ def _with_federation(parser: LightningArgumentParser) -> LightningArgumentParser
         "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
     )
     return parser
+
+
+def _refuse_without_grpc(command: str) -> None:
+    """Refuse a command whose processes cannot connect.
+
+    Raises:
+        ConfigurationError: if gRPC is not installed.
+    """
+    if find_spec("grpc") is None:  # importing it here would keep its threads from surviving a fork
+        raise ConfigurationError(f"{command} needs the package grpcio; pip install 'lightning-vfl[federation]'")
 
 
 def _serve(cli: VFLCLI, charter: Charter, identity: Identity, injected: bool, events: Path | None, local: bool) -> None:

@@ -143,10 +143,10 @@ class Federation:
             together |= torch.load(self.checkpoint(name), weights_only=True)["state_dict"]
         return together
 
-    def replay(self, *more: str) -> dict[str, torch.Tensor]:
+    def replay(self, *more: str, seconds: float = 90.0) -> dict[str, torch.Tensor]:
         """The weights of the simulation of the record."""
         self._start("replay", "replay", str(self.events), *more, own=False)
-        if self.wait()["replay"]:
+        if self.wait(seconds)["replay"]:
             raise RuntimeError(self.log("replay"))
         weights: dict[str, torch.Tensor] = torch.load(self.checkpoint("replay"), weights_only=True)["state_dict"]
         return weights
