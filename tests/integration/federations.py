@@ -30,6 +30,19 @@ def prepare() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
+def cut_digits(folder: Path) -> Path:
+    """Write the digits as a table for each of four parties, and one with the labels; returns the folder."""
+
+    def role() -> None:
+        prepare()
+        run_or_exit(["cut", "--config", "data/digits", "--out", str(folder)])
+
+    _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
+    if status:
+        raise RuntimeError((folder / "cut.txt").read_text())
+    return folder
+
+
 class Federation:
     """Processes of one federation, in a folder.
 
