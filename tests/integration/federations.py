@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +21,26 @@ BASE = ("--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"
 
 
 def prepare() -> None:
-    """In a process of its own, before anything runs: one thread, so that bits do not depend on the machine."""
+    """In a process of its own, before anything runs.
+
+    It has one thread, so that bits do not depend on the machine, and a warning ends it no more than it ends a user's.
+    """
+    warnings.resetwarnings()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def cut_digits(folder: Path) -> Path:
+    """Write the digits as a table for each of four parties, and one with the labels; returns the folder."""
+
+    def role() -> None:
+        prepare()
+        run_or_exit(["cut", "--config", "data/digits", "--out", str(folder)])
+
+    _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
+    if status:
+        raise RuntimeError((folder / "cut.txt").read_text())
+    return folder
 
 
 class Federation:

@@ -1,6 +1,5 @@
 """Parties that are killed, frozen and started again: the federation goes on, and a replay of its record is equal."""
 
-import os
 import random
 import signal
 import time
@@ -8,9 +7,7 @@ import time
 import pytest
 import torch
 
-from lightning_vfl.commands.program import run_or_exit
-from lightning_vfl.federation.local import start
-from tests.integration.federations import Federation, prepare
+from tests.integration.federations import Federation, cut_digits
 from tests.integration.test_federated import LATE, MASKED
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -32,15 +29,7 @@ GOES_ON = ("stale", "zeros", "exclude", "masked", "recovery", "lagrange_shared")
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """Digits as a table for each party, and one with the labels."""
-    folder = tmp_path_factory.mktemp("parts")
-
-    def role():
-        prepare()
-        run_or_exit(["cut", "--config", "data/digits", "--out", str(folder)])
-
-    _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
-    assert status == 0, (folder / "cut.txt").read_text()
-    return folder
+    return cut_digits(tmp_path_factory.mktemp("parts"))
 
 
 @pytest.fixture
