@@ -69,9 +69,9 @@ def options(command: str) -> list[str]:
     nodes = list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
     firsts = [node.args[0] for node in nodes if isinstance(node, ast.Call) and node.args]
     words = [str(first.value) for first in firsts if isinstance(first, ast.Constant)]
-    own = [word for word in words if re.fullmatch(r"--[\w.-]+", word)]
+    own = dict.fromkeys(word for word in words if re.fullmatch(r"--[\w.-]+", word))  # a file may have several commands
     called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    return [*own, *(_recipe_options() if called & {"trainer_parser", "recipe_parser"} else ())]
+    return list(dict.fromkeys([*own, *(_recipe_options() if called & {"trainer_parser", "recipe_parser"} else ())]))
 
 
 @cache

@@ -9,20 +9,21 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.hub import Hub
+from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
 
 SERVICE = "lightning_vfl.Federation"
+LARGEST = 2**30  # bytes of a frame
 OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 5000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 4000),
 )
-"""Settings of both ends: frames of any size, and pings that notice a frozen host within ten seconds."""
+"""Settings of both ends: frames of at most a gigabyte, and pings that notice a frozen host within ten seconds."""
 
 
 def server_credentials(identity: Identity, charter: Charter) -> Any:
@@ -90,6 +91,9 @@ class Port:
         party = self._caller(context)
         try:
             return self.hub.call(party, content, context.is_active)
+        except Interrupted as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
         except ValueError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from lightning_vfl.errors import MalformedFrame
 from lightning_vfl.federation.frames import Frame, pack, unpack
 
 T = TypeVar("T")
@@ -59,6 +60,10 @@ class Request:
     arrived: float
 
 
+class Interrupted(ValueError):
+    """A request has no answer because a connection has ended; the party may send it again."""
+
+
 @dataclass
 class _Desk:
     """One party's requests and answers."""
@@ -98,13 +103,11 @@ class Hub:
         """Answer a request; waits until there is an answer.
 
         Raises:
-            ValueError: for a frame that is none.
+            Interrupted: if the connection has ended.
+            ValueError: for a frame that is none, and one that is no request.
         """
-        frame = unpack(content, self.limit)
-        header = frame.header
-        at, call = At(*map(int, header["at"])), int(header["call"])
-        request = Request(party, call, Key(at, int(header["turn"])), str(header["say"]), frame, monotonic())
-        desk = self._desks[party]
+        request = _request(party, unpack(content, self.limit))
+        desk, call = self._desks[party], request.call
         met = None if self.greet is None else self.greet(request)
         if met is not None:
             if request.say == "hello":  # the process is a new one, and counts its calls from here
@@ -122,7 +125,11 @@ class Hub:
                 del desk.posted[key]
             self.changed.notify_all()
             while True:
-                if desk.waiting is not request and (desk.waiting is None or desk.waiting.call != call):
+                if call == desk.last[0]:  # the same call came twice, and the other one took the answer
+                    return desk.last[1]
+                if desk.waiting is None:  # a connection has ended; it may have been an earlier one
+                    raise Interrupted(f"party {party} has lost its connection; it may ask again")
+                if desk.waiting.call != call:
                     raise ValueError(f"party {party} has made another call before this one was answered")
                 answer = self._answer(desk, request)
                 if answer is not None:
@@ -131,7 +138,7 @@ class Hub:
                     return answer
                 self.changed.wait(timeout=5.0)
                 if not alive():
-                    raise ValueError(f"party {party} has hung up")
+                    raise Interrupted(f"party {party} has hung up")
 
     def joined(self, party: int) -> None:
         """A connection of this party is open."""
@@ -211,3 +218,14 @@ class Hub:
         if self._closed is not None and self._closing is not None and request.key.at < self._closed:
             return self._closing(request)
         return self._over
+
+
+def _request(party: int, frame: Frame) -> Request:
+    header = frame.header
+    try:
+        key = Key(At(*map(int, header["at"])), int(header["turn"]))
+        return Request(party, int(header["call"]), key, str(header["say"]), frame, monotonic())
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedFrame(
+            f"party {party} has sent a frame that is no request ({type(error).__name__}: {error})"
+        ) from None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,7 +63,9 @@ def read(letter: Letter, tensors: Iterator[Tensor], seed: int) -> Message:
     try:
         names = letter["round"]
         round = None if names is None else RoundNames(seed, Stage(names[0]), int(names[1]))
-        pieces = tuple(next(tensors) for _ in range(int(letter["pieces"])))
+        pieces = tuple(islice(tensors, int(letter["pieces"])))
+        if len(pieces) < int(letter["pieces"]):
+            raise ValueError(f"{letter['pieces']} pieces, but {len(pieces)} tensors")
         alongside = read(letter["alongside"], tensors, seed) if letter.get("alongside") is not None else None
         receivers = letter["receivers"]
         return Message(
@@ -75,7 +78,7 @@ def read(letter: Letter, tensors: Iterator[Tensor], seed: int) -> Message:
             round,
             bool(letter["relayed"]),
         )
-    except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         raise MalformedMessage(f"the header of a message cannot be read ({type(error).__name__}: {error})") from error
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Federation:
         self.folder, self.names, self.recipe = folder, names, recipe
         self.running: dict[str, int] = {}
         self.started: dict[str, int] = {}
+        self.before: dict[str, Callable[[], None]] = {}  # by name, what a process does before its command
         keys = folder / "keys"
         for name in ("scorer", *names):
             make_identity(name, keys)
@@ -152,6 +154,7 @@ class Federation:
 
         def role() -> None:
             prepare()
+            self.before.get(name, lambda: None)()
             run_or_exit(arguments)
 
         self.running[name] = start(role, self.folder / f"{name}.{number}.txt")

@@ -4,6 +4,34 @@ import pytest
 
 from tests.integration.injected import DIGITS, federated, simulated
 
+SHORT = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "10", "--trainer.limit_val_batches", "2")
+LATE = ("--model.waiting", "Deadline", "--model.waiting.seconds", "0.3")
+MASKED = ("--model.aggregator", "MaskedSum", "--model.aggregator.clip", "4.0", "--model.aggregator.rekey_every", "3")
+RECIPES = {
+    "mean": ("--config", "protocol/mean", "--config", "policy/stale"),
+    "concat": ("--config", "protocol/concat", "--config", "policy/zeros"),
+    "sum": ("--config", "protocol/sum", "--config", "policy/buffer"),
+    "max": ("--config", "protocol/max", *LATE),
+    "vfedsec": ("--config", "protocol/vfedsec", "--model.aggregator.rekey_every", "3"),
+    "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE),
+    "pbm": (
+        *("--config", "protocol/pbm", "--model.aggregator.draws", "seeded"),
+        *("--model.aggregator.inner.recovery", "auto", *LATE),
+    ),
+    "fedvs": ("--config", "protocol/fedvs", "--model.waiting.timeout", "1.0"),
+    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
+    "wait_dp": ("--config", "protocol/wait_dp", "--model.aggregator.draws", "seeded", *LATE),
+}
+FAULTS = (
+    "dvfl_connection_crashes",
+    "dvfl_guest_crashes",
+    "dvfl_host_crashes",
+    "fedvs_figure1",
+    "fedvs_stragglers",
+    "unreliable",
+    "vfedsec_dropout",
+)
+
 
 @pytest.mark.processes
 def test_a_federation_is_the_simulation_to_the_last_bit(tmp_path):
@@ -14,3 +42,44 @@ def test_a_federation_is_the_simulation_to_the_last_bit(tmp_path):
     assert one.differences(two) == []
     assert one.metrics["val/loss"]
     assert two.books["meter"]["up/embeddings"].tolist() == [5 * 32 * 64 * 4] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("faults", [None, *FAULTS])
+@pytest.mark.parametrize("name", RECIPES)
+def test_injected_faults_are_those_of_the_simulation(tmp_path, name, faults):
+    recipe = (*DIGITS, *RECIPES[name], *SHORT, *(() if faults is None else ("--config", f"faults/{faults}")))
+    one = simulated(tmp_path, *recipe)
+    assert one.books["rounds"]["fit"] == 10
+    assert one.differences(federated(tmp_path, *recipe)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "--optimizer SGD --optimizer.lr 0.05 --optimizer.momentum 0.9 --lr_scheduler StepLR --lr_scheduler.step_size 1",
+        "--lr_scheduler ReduceLROnPlateau --lr_scheduler.monitor val/loss --lr_scheduler.patience 0"
+        " --lr_scheduler.threshold 10.0 --lr_scheduler.threshold_mode abs",
+        "--trainer.gradient_clip_val 0.1",
+        "--trainer.val_check_interval 3",
+    ],
+    ids=["momentum and steps", "plateau", "clipped", "evaluations between rounds"],
+)
+@pytest.mark.parametrize("name", ["concat", "recovery"])
+def test_settings_of_training_mean_the_same(tmp_path, name, settings):
+    recipe = (*DIGITS, *RECIPES[name], *SHORT, "--trainer.max_epochs", "3", *settings.split())
+    one = simulated(tmp_path, *recipe)
+    assert one.differences(federated(tmp_path, *recipe)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("parties", [3, 8])
+@pytest.mark.parametrize("name", ["concat", "recovery", "lagrange_shared"])
+def test_any_number_of_parties(tmp_path, name, parties):
+    recipe = (*DIGITS, *RECIPES[name], *SHORT, "--data.partitioner.parties", str(parties))
+    one = simulated(tmp_path, *recipe)
+    assert one.differences(federated(tmp_path, *recipe, parties=parties)) == []

@@ -13,7 +13,7 @@ from lightning_vfl.aggregators.messages import refuse_lacking
 from lightning_vfl.aggregators.parts import Opening
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.messages import check_opening, file_once, unsealed
-from lightning_vfl.aggregators.secure.period_keys import KEYS, NONCES, Keys, content_of, to_everybody
+from lightning_vfl.aggregators.secure.period_keys import KEYS, NONCES, Keys, content_of, exchanging, to_everybody
 from lightning_vfl.aggregators.secure.recovery import LIMBS, ROUND_KEYS, SHARES, Vault
 from lightning_vfl.crypto import PairKeys, PairMasks, Sealed, key_period
 from lightning_vfl.crypto.keys import SIZE
@@ -117,7 +117,7 @@ class LayerOpening(Opening):
             contents, bound = vault.shares_of(party, needed, parties, seed), vault.publics[party]
             piece = np.zeros((parties, len(contents[0]) + OVERHEAD), np.uint8)
             for other in range(parties):
-                if other != party and other in memory.publics:
+                if other != party and (view.renew is None or other in memory.publics):
                     seal = self._seal(party, other, party, SHARES, memory, view)
                     piece[other] = np.frombuffer(seal.seal(contents[other], memory.period, bound), np.uint8)
             pieces.append(torch.from_numpy(piece))
@@ -137,7 +137,7 @@ class LayerOpening(Opening):
         """One end of a one-way channel between two parties; each rank has a channel of its own for its rows."""
         name = own, other, sender, purpose, view.names.stage, view.rows.start
         if name not in memory.seals:
-            refuse_lacking(memory.publics, (own, other), KEYS)
+            refuse_lacking(memory.publics, exchanging(view), KEYS)
             memory.seals[name] = Sealed(memory.masks[own].keys.key(other, *name[2:]))
         return memory.seals[name]
 

@@ -141,7 +141,7 @@ class KeyExchange:
                 if self.identities is None and self.signs:
                     memory.verify[sender] = content[SIZE:]
                 filed[sender] = content[:SIZE]
-        if message.kind == NONCES or len(filed) < len(_members(view)):
+        if message.kind == NONCES or len(filed) < len(exchanging(view)):
             return False
         memory.session = sha256(b"".join(filed[party] for party in sorted(filed))).digest()
         return True
@@ -159,7 +159,7 @@ class KeyExchange:
 
     def _refuse_few(self, memory: Keys, view: PartyView) -> None:
         """Nothing is signed before the nonces of all parties are there."""
-        away = sorted(set(_members(view)) - set(memory.nonces))
+        away = sorted(set(exchanging(view)) - set(memory.nonces))
         if away:
             raise ValueError(f"the session nonces of parties {away} have not arrived, so no public key can be signed")
 
@@ -170,7 +170,7 @@ class KeyExchange:
         return source(SIZE // 8).astype("<u8").tobytes()
 
 
-def _members(view: PartyView) -> Sequence[int]:
+def exchanging(view: PartyView) -> Sequence[int]:
     """The parties that exchange keys: all, or between processes those that are called."""
     everybody = range(view.roster.parties)
     return everybody if view.renew is None else [m for m in everybody if view.called[m]]

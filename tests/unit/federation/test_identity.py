@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_a_key_of_another_certificate_is_refused(tmp_path):
     make_identity("bank", tmp_path)
     make_identity("telco", tmp_path)
-    with pytest.raises(ConfigurationError, match=r"bank\.key does not belong to the certificate .*telco\.crt"):
+    with pytest.raises(ConfigurationError, match=r"bank\.key does not belong to the certificate .* of telco"):
         load(tmp_path / "bank.key", tmp_path / "telco.crt")
 
 

@@ -1,0 +1,181 @@
+"""Parties that are killed, frozen and started again: the federation goes on, and a replay of its record is equal."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from lightning_vfl.commands.program import run_or_exit
+from lightning_vfl.federation.local import start
+from tests.integration.federations import Federation, prepare
+from tests.integration.test_federated import LATE, MASKED
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+NAMES = ("party0", "party1", "party2", "party3")
+MEAN = ("--config", "protocol/mean", "--model.waiting", "Deadline", "--model.waiting.seconds", "0.5")
+RECIPES = {
+    "stale": (*MEAN, "--model.missing", "Stale"),
+    "zeros": (*MEAN, "--model.missing", "Zeros"),
+    "exclude": MEAN,
+    "masked": ("--config", "protocol/mean", *MASKED, *LATE),
+    "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE),
+    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
+    "skip": (*MEAN, "--model.missing", "Skip"),
+}
+GOES_ON = ("stale", "zeros", "exclude", "masked", "recovery", "lagrange_shared")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """Digits as a table for each party, and one with the labels."""
+    folder = tmp_path_factory.mktemp("parts")
+
+    def role():
+        prepare()
+        run_or_exit(["cut", "--config", "data/digits", "--out", str(folder)])
+
+    _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
+    assert status == 0, (folder / "cut.txt").read_text()
+    return folder
+
+
+@pytest.fixture
+def federation(parts, tmp_path):
+    """Makes federations of a recipe, and ends what is left of them."""
+    made = []
+
+    def make(recipe, epochs=4, folder=tmp_path, **patience):
+        folder.mkdir(exist_ok=True)
+        data = ("--config", str(parts / "csv_tables.yaml"), "--data.data_dir", str(parts))
+        made.append(Federation(folder, NAMES, (*data, *recipe, "--trainer.max_epochs", str(epochs)), **patience))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def differing(federation, without=()):
+    """The weights in which the replay of the record is not the federation."""
+    weights, replayed = federation.states(), federation.replay()
+    assert weights.keys() == replayed.keys()
+    left = [name for name in weights if not name.startswith(tuple(f"bottoms.parties.{m}." for m in without))]
+    return [name for name in left if not torch.equal(weights[name], replayed[name])]
+
+
+def included(federation, name):
+    """The rounds that a party is in."""
+    return [int(row["round"]) for row in federation.rounds() if row["name"] == name and row["included"] == "1"]
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_a_party_that_is_killed_is_left_out(federation, name):
+    one = federation(RECIPES[name])
+    one.everybody()
+    one.await_round(60)
+    one.kill("party2")
+    killed = time.monotonic()
+    last = int(one.rounds()[-1]["round"])
+    one.await_round(last + 3)
+    seconds = time.monotonic() - killed
+    statuses = one.wait()
+    assert statuses == dict.fromkeys(("scorer", "party0", "party1", "party3"), 0)
+    rounds = {int(row["round"]) for row in one.rounds()}
+    assert rounds == set(range(len(rounds)))
+    assert max(included(one, "party2")) <= last + 2
+    assert max(included(one, "party0")) == max(rounds)
+    print(f"{name}: three rounds {1000 * seconds:.0f} ms after the end of a party")
+    assert seconds < 5.0  # less than any time-out but the deadlines of the recipe
+    assert differing(one, without=(2,)) == []
+
+
+@pytest.mark.parametrize("name", [*GOES_ON, "skip"])
+def test_a_party_that_comes_back_learns_again(federation, name):
+    one = federation(RECIPES[name], epochs=20)
+    one.everybody()
+    one.await_round(60)
+    one.kill("party2")
+    time.sleep(0.3)
+    one.party("party2", "--ckpt_path", "last")
+    assert one.wait(120) == dict.fromkeys(("scorer", *NAMES), 0)
+    back = [(int(row["round"]), int(row["restored"])) for row in one.rounds() if row["restored"]]
+    assert len(back) == 1
+    assert back[0][1] < 60 < back[0][0]
+    last = int(one.rounds()[-1]["round"])
+    assert max(included(one, "party2")) == last
+    assert differing(one) == []
+
+
+@pytest.mark.parametrize("name", ["stale", "recovery"])
+def test_a_frozen_party_is_left_out_until_it_goes_on(federation, name):
+    one = federation(RECIPES[name], epochs=80)
+    one.everybody()
+    one.await_round(60)
+    one.kill("party2", signal.SIGSTOP)
+    time.sleep(20)
+    one.kill("party2", signal.SIGCONT)
+    assert one.wait(150) == dict.fromkeys(("scorer", *NAMES), 0)
+    assert max(included(one, "party2")) == int(one.rounds()[-1]["round"])
+    assert differing(one) == []
+
+
+def test_a_party_may_be_killed_while_keys_are_exchanged(federation):
+    recipe = (*RECIPES["recovery"], "--model.aggregator.rekey_every", "1")
+    one = federation(recipe, epochs=20)
+    one.everybody()
+    for number, name in ((40, "party1"), (300, "party3")):
+        one.await_round(number)
+        one.kill(name)
+        time.sleep(0.2)
+        one.party(name, "--ckpt_path", "last")
+    assert one.wait(120) == dict.fromkeys(("scorer", *NAMES), 0)
+    assert differing(one) == []
+
+
+@pytest.mark.parametrize("name", ["exclude", "recovery"])
+def test_all_that_resume_from_their_checkpoints_go_on_as_if_nothing_had_been(federation, tmp_path, name):
+    recipe = (*RECIPES[name], "--model.waiting.seconds", "30")  # nobody is late
+    whole = federation(recipe, folder=tmp_path / "whole")
+    whole.everybody()
+    assert set(whole.wait().values()) == {0}
+    cut = federation(recipe, folder=tmp_path / "cut", reconnect=2)
+    cut.everybody()
+    cut.await_round(60)
+    cut.kill("scorer")
+    assert set(cut.wait().values()) == {1}
+    assert "has not answered for 2 s" in cut.log("party0")
+    cut.serve("--ckpt_path", "last")
+    for party in NAMES:
+        cut.party(party, "--ckpt_path", "last")
+    assert set(cut.wait().values()) == {0}
+    one, two = whole.states(), cut.states()
+    assert [key for key in one if not torch.equal(one[key], two[key])] == []
+    assert differing(cut) == []
+
+
+def test_twenty_kills_at_any_time(federation, tmp_path):
+    ended, equal, said = 0, 0, []
+    for seed in range(20):
+        drawn = random.Random(seed)
+        name = drawn.choice(GOES_ON)
+        one = federation(RECIPES[name], epochs=8, folder=tmp_path / str(seed))
+        one.everybody()
+        party = drawn.choice(NAMES)
+        one.await_round(drawn.randrange(1, 200))
+        time.sleep(drawn.random() / 50)
+        at = one.rounds()[-1]["round"]
+        one.kill(party)
+        time.sleep(drawn.random())
+        saved = any((tmp_path / str(seed) / "runs" / party).rglob("*.ckpt"))
+        one.party(party, *(("--ckpt_path", "last") if saved else ()))
+        statuses = one.wait(60)
+        others = [status for who, status in statuses.items() if who != party]
+        ended += others == [0] * 4
+        found = differing(one, () if statuses[party] == 0 else (NAMES.index(party),))
+        equal += not found
+        said.append(f"{seed}: {name}, {party} killed at {at}, {statuses}, {len(found)} differ")
+    assert (ended, equal) == (20, 20), "\n".join(said)

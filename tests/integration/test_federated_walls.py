@@ -1,0 +1,260 @@
+"""What a federation refuses, with one line that names who is meant; the others go on."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.alignment import Alignment, RollCall, align
+from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.frames import pack, unpack
+from lightning_vfl.federation.hub import At, Hub, Key
+from lightning_vfl.federation.identity import Certificate, load, make_identity, paths
+from lightning_vfl.federation.joining import join
+from lightning_vfl.federation.link import Link, Transport
+from lightning_vfl.federation.local import start
+from lightning_vfl.federation.reception import Reception
+from tests.integration.federations import prepare
+from tests.unit.federation.certificates import issued
+
+NAMES = ("bank", "telco")
+
+
+def apart(role, log: Path, seconds: float = 30.0) -> None:
+    """Run a role in a process of its own, whose threads of gRPC end with it."""
+    process, end = start(role, log), time.monotonic() + seconds
+    while not (ended := os.waitpid(process, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            pytest.fail(f"it has not ended within {seconds:g} s: {log.read_text()}")
+        time.sleep(0.01)
+    assert ended[1] == 0, log.read_text()
+
+
+@pytest.fixture
+def charter(tmp_path):
+    for name in ("scorer", *NAMES):
+        make_identity(name, tmp_path)
+    said = {
+        "federation": "trial",
+        "server": {"name": "scorer", "address": "127.0.0.1:1", "certificate": "scorer.crt"},
+        "parties": [{"name": name, "certificate": f"{name}.crt"} for name in NAMES],
+    }
+    (tmp_path / "federation.yaml").write_text(yaml.safe_dump(said))
+    return Charter.read(tmp_path / "federation.yaml")
+
+
+# ---- who may call
+
+
+@pytest.mark.processes
+def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
+    key = load_pem_private_key(paths("bank", tmp_path)[0].read_bytes(), None)
+    (tmp_path / "false.crt").write_bytes(issued(key, "telco", issuer="bank"))  # signed with bank's own key
+    make_identity("stranger", tmp_path)
+
+    def role():
+        import grpc
+
+        from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+        from lightning_vfl.federation.grpc_server import OPTIONS, SERVICE, Port, server_credentials
+        from lightning_vfl.federation.session import _by_certificate
+
+        prepare()
+        hub, met = Hub(2), []
+
+        def greet(request):
+            met.append(request.party)
+            return pack({"outcome": "go", "party": request.party})
+
+        hub.greet = greet
+        own = load(*paths("scorer", tmp_path))
+        port = Port(hub, "127.0.0.1:0", _by_certificate(charter), server_credentials(own, charter))
+        address = f"127.0.0.1:{port.port}"
+
+        def asks(credentials, server="scorer"):
+            line = Dialled(address, credentials, reconnect=0.3, expected=server)
+            try:
+                return Link(line).ask(Key(At(-1, 0, 0), 0), "hello").header["party"]
+            finally:
+                line.close()
+
+        def of(name, certificate=None):
+            return load(paths(name, tmp_path)[0], tmp_path / (certificate or f"{name}.crt"))
+
+        for number, name in enumerate(NAMES):
+            assert asks(party_credentials(of(name), charter)) == number
+        met.clear()
+        false = replace(of("bank"), certificate=Certificate((tmp_path / "false.crt").read_bytes()))
+        for credentials in (party_credentials(of("stranger"), charter), party_credentials(false, charter), None):
+            with pytest.raises(ConfigurationError, match=r"no party of trial has this certificate|has not answered"):
+                asks(credentials)
+        elsewhere = replace(charter, server=replace(charter.server, certificate=of("stranger").certificate))
+        with pytest.raises(ConfigurationError, match="has not answered"):  # another server than that of the charter
+            asks(party_credentials(of("bank"), elsewhere))
+        assert met == []
+
+        options = [*OPTIONS, ("grpc.ssl_target_name_override", "scorer")]
+        with grpc.secure_channel(address, party_credentials(of("telco"), charter), options) as channel:
+            exchange = channel.unary_unary(f"/{SERVICE}/Exchange")
+            request = pack({"call": 1, "at": [0, 0, 0], "turn": 0, "say": "tell"})
+            frames = (b"", b"GET / HTTP/1.1", request[:-3], request + b"\0", b"LVFL\2\0" + request[6:], pack({}))
+            for frame in frames:
+                with pytest.raises(grpc.RpcError) as refused:
+                    exchange(frame, timeout=5)
+                assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT, refused.value.details()
+                assert "frame" in refused.value.details()
+        assert met == []
+        assert asks(party_credentials(of("bank"), charter)) == 0  # the others do not notice
+        port.close()
+
+    apart(role, tmp_path / "role.txt")
+
+
+# ---- who joins, and which records there are; without a network
+
+
+class Straight(Transport):
+    """Calls the server's desk without a network; ``changed`` replaces its answers."""
+
+    def __init__(self, hub, party, changed=lambda header: header):
+        self.hub, self.party, self.changed = hub, party, changed
+
+    def exchange(self, frame):
+        answer = unpack(self.hub.call(self.party, frame))
+        return pack(self.changed(dict(answer.header)), answer.tensors)
+
+    def close(self):
+        pass
+
+
+def joined(charter, tmp_path, changed=lambda header: header, differs=lambda party, hello: None):
+    """The places of two parties, or the errors that they end with; ``changed`` is what the server tells bank."""
+    from lightning_vfl.crypto import verified
+
+    hub = Hub(2)
+    hub.greet = Reception(NAMES, {}, differs).answer
+
+    def one(party):
+        identity = load(*paths(NAMES[party], tmp_path))
+
+        def check(other, public, signature):
+            if not verified(charter.parties[other].certificate.public, signature, "keys", other, public):
+                raise ConfigurationError(f"the key of {NAMES[other]} is not signed")
+
+        line = Straight(hub, party, changed if party == 0 else lambda header: header)
+        try:
+            sign = lambda public: identity.signer.sign("keys", party, public)  # noqa: E731  # one line
+            return join(line, party, charter.digest, {"rounds": 0}, False, sign, check)
+        except ConfigurationError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, range(2)))
+
+
+def test_all_that_are_welcome_learn_the_keys_of_each_other(charter, tmp_path):
+    bank, telco = joined(charter, tmp_path)
+    assert bank.seals.publics == {1: telco.seals.pair.public}
+    assert telco.seals.publics == {0: bank.seals.pair.public}
+
+
+@pytest.mark.parametrize(
+    ("party", "line"),
+    [(1, "the key of telco is not signed"), (0, "another key for sealed messages than this party's own")],
+)
+def test_a_server_that_replaces_a_key_is_caught(charter, tmp_path, party, line):
+    from lightning_vfl.crypto import KeyPair
+
+    own = load(*paths("bank", tmp_path)).signer
+
+    def replaced(header):
+        public, publics = KeyPair().public, dict(header["publics"])
+        signature = own.sign("keys", 0, public).hex() if party == 0 else publics["1"][1]
+        return {**header, "publics": {**publics, str(party): [public.hex(), signature]}}
+
+    bank, _ = joined(charter, tmp_path, replaced)
+    assert isinstance(bank, ConfigurationError)
+    assert line in str(bank)
+
+
+def test_what_is_wrong_with_one_party_is_told_to_all(charter, tmp_path):
+    line = "party telco has data.batch_size 64, the server 32; use the same recipe"
+    both = joined(charter, tmp_path, differs=lambda party, hello: line if party == 1 else None)
+    assert [str(one) for one in both] == [line, line]
+
+
+class Ids:
+    """The part of a datamodule that the roll call needs; the server's has the labels of some records."""
+
+    num_classes, class_names = 2, (0, 1)
+
+    def __init__(self, ids):
+        self.ids = torch.tensor(ids).numpy()
+
+    def own_ids(self):
+        return self.ids
+
+    def split_records(self, ids):
+        import numpy as np
+
+        common = self.ids
+        for one in ids.values():
+            common = np.intersect1d(common, one)
+        if not len(common):
+            raise ConfigurationError("the parties have no record in common")
+        return {"train": common}
+
+    def align(self, order):
+        self.order = order
+
+    def own_shape(self):
+        return (3,)
+
+    def told_shapes(self, shapes, num_classes, class_names):
+        self.told = shapes, num_classes, class_names
+
+
+@pytest.mark.parametrize("kind", Alignment)
+@pytest.mark.parametrize("ids", [[7, 8, 9], [1, 2, 3]])
+def test_the_roll_call_ends_for_all_with_the_common_records_or_with_one_line(kind, ids):
+    hub, roll = Hub(2), RollCall(Ids([1, 2, 3]), NAMES, kind)
+    hub.greet = roll.answer
+    data = [Ids([1, 2, 3]), Ids(ids)]
+
+    def seat(party):
+        try:
+            if party == 2:
+                return roll.finish(10.0)
+            return align(Link(Straight(hub, party)), data[party], kind)
+        except ConfigurationError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(3) as pool:
+        ended = list(pool.map(seat, range(3)))
+    if ids == [1, 2, 3]:
+        assert ended == [None] * 3
+        assert data[0].order["train"].tolist() == [1, 2, 3]
+    else:
+        assert len(set(ended)) == 1
+        assert ("telco" if kind == Alignment.GIVEN else "no record in common") in ended[0]
+
+
+def test_a_party_that_is_lost_in_the_roll_call_ends_it():
+    hub, roll = Hub(2), RollCall(Ids([1]), NAMES, Alignment.CLEAR)
+    hub.greet = roll.answer
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(align, Link(Straight(hub, 0)), Ids([1]), Alignment.CLEAR)
+        with pytest.raises(ConfigurationError, match=r"telco (has|have) not told"):
+            roll.finish(0.2)
+        with pytest.raises(ConfigurationError, match="telco"):
+            told.result(5)

@@ -1,0 +1,99 @@
+"""A record of rounds gives back the plans that were written."""
+
+import pytest
+import torch
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.record import Record, Replayed
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import Roll
+
+NAMES = ("bank", "telco", "shop")
+
+
+def mask(*flags):
+    return torch.tensor(flags, dtype=torch.bool)
+
+
+def planned(called, included, responders, filled, learners, seconds, skipped):
+    return RoundPlan(Roll(called, included, responders, filled), learners, (included,), learners, seconds, skipped)
+
+
+ALL, NONE = mask(1, 1, 1), mask(0, 0, 0)
+PLANS = {
+    0: planned(ALL, ALL, ALL, NONE, ALL, 0.1 + 0.2, False),
+    1: planned(ALL, mask(1, 0, 1), mask(1, 0, 0), mask(0, 1, 0), mask(1, 0, 1), 1e-17, False),
+    2: planned(mask(0, 1, 1), NONE, NONE, NONE, NONE, 5.0, True),
+}
+
+
+def written(path, plans, **more):
+    record = Record(path, NAMES)
+    for number, plan in plans.items():
+        record.add(number, plan, **more)
+    record.close()
+
+
+def assert_same(one, two):
+    for field in ("called", "included", "responders", "filled"):
+        assert torch.equal(getattr(one.roll, field), getattr(two.roll, field)), field
+    assert torch.equal(one.learners, two.learners)
+    assert (one.seconds, one.skipped) == (two.seconds, two.skipped)
+
+
+def test_what_was_written_is_read(tmp_path):
+    written(tmp_path / "runs" / "events.csv", PLANS)
+    read = Replayed(tmp_path / "runs" / "events.csv")
+    assert read.parties == 3
+    assert read.restored == {}
+    for number, plan in PLANS.items():
+        assert_same(read.plan(number, 1), plan)
+    assert len(read.plan(1, 3).sent) == 3
+
+
+def test_every_round_is_on_the_disk_before_the_next(tmp_path):
+    record = Record(tmp_path / "events.csv", NAMES)
+    for number, plan in PLANS.items():
+        record.add(number, plan)
+        assert max(Replayed(tmp_path / "events.csv").plans) == number
+    record.close()
+
+
+def test_parties_that_learnt_may_be_told(tmp_path):
+    written(tmp_path / "events.csv", {0: PLANS[0]}, learnt=mask(0, 1, 1))
+    assert Replayed(tmp_path / "events.csv").plan(0, 1).learners.tolist() == [False, True, True]
+
+
+def test_who_comes_back_is_written_in_the_first_round_that_calls_it(tmp_path):
+    record = Record(tmp_path / "events.csv", NAMES)
+    record.add(0, PLANS[0])
+    record.restored[0] = 0
+    record.add(1, PLANS[2])  # without party 0
+    record.add(2, PLANS[1])
+    record.add(3, PLANS[1])
+    record.close()
+    assert Replayed(tmp_path / "events.csv").restored == {2: {0: 0}}
+
+
+def test_a_resumed_server_writes_on_and_a_repeated_round_counts_once(tmp_path):
+    written(tmp_path / "events.csv", PLANS)
+    written(tmp_path / "events.csv", {2: PLANS[0], 3: PLANS[1]})
+    read = Replayed(tmp_path / "events.csv")
+    assert_same(read.plan(2, 1), PLANS[0])
+    assert_same(read.plan(3, 1), PLANS[1])
+    assert (tmp_path / "events.csv").read_text().count("round") == 1
+
+
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "round,party\n0,0\n", "\0\n"])
+def test_what_is_no_record_is_refused(tmp_path, content):
+    (tmp_path / "events.csv").write_text(content)
+    with pytest.raises(ConfigurationError, match=r"events\.csv (is no record of a federation|has no rounds)"):
+        Replayed(tmp_path / "events.csv")
+
+
+def test_rounds_that_are_not_there_are_refused(tmp_path):
+    written(tmp_path / "events.csv", PLANS)
+    with pytest.raises(ConfigurationError, match="has rounds 0 to 2, not round 3; use the recipe of the federation"):
+        Replayed(tmp_path / "events.csv").plan(3, 1)
+    with pytest.raises(ConfigurationError, match="is no record of a federation"):
+        Replayed(tmp_path / "other.csv")
