@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -35,10 +36,14 @@ def resident(process: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def _run(words: list[str]) -> None:
+    run_or_exit(words)
+
+
 def cut(folder: Path, parties: int) -> tuple[str, ...]:
     """Tables of the digits, and the recipe of every process; party names are those of the tables."""
     words = ["cut", "--config", "data/digits", "--data.partitioner.parties", str(parties), "--out", str(folder)]
-    _, status = os.waitpid(start(lambda: run_or_exit(words), folder.parent / "cut.txt"), 0)
+    _, status = os.waitpid(start(partial(_run, words), folder.parent / "cut.txt"), 0)
     if status:
         raise RuntimeError((folder.parent / "cut.txt").read_text())
     names = sorted(path.stem for path in folder.glob("*.parquet") if path.stem != "labels")
@@ -107,7 +112,14 @@ def main() -> int:
     prepare()
     root = Path(tempfile.mkdtemp(prefix="soak-"))
     names = cut(root / "parts", given.parties)
-    recipe = ("--config", str(root / "parts/csv_tables.yaml"), "--config", "protocol/mean", "--config", "policy/stale")
+    recipe: tuple[str, ...] = (
+        "--config",
+        str(root / "parts/csv_tables.yaml"),
+        "--config",
+        "protocol/mean",
+        "--config",
+        "policy/stale",
+    )
     recipe += ("--trainer.enable_model_summary", "false", "--trainer.logger", "false")
     an_epoch = calm(root / "calm", names, recipe)
     epochs = max(2, round(60 * given.minutes / an_epoch))

@@ -20,7 +20,7 @@ def customers(number: int, seed: int) -> dict[str, pd.DataFrame]:
     late, minutes = rng.poisson(1.2, number), rng.gamma(3.0, 60.0, number).round(1)
     orders, returned = rng.poisson(6.0, number), rng.beta(1.5, 6.0, number).round(2)
     risk = 1.4 * late - income / 12_000 + 6.0 * returned + rng.normal(0, 0.6, number)
-    columns = {
+    columns: dict[str, dict[str, object]] = {
         "bank": {"income": pd.Series(income).mask(rng.random(number) < 0.08), "age": age},
         "telco": {"late_bills": late, "minutes": minutes, "plan": rng.choice(("basic", "family"), number)},
         "shop": {"orders": orders, "returned": returned},

@@ -13,8 +13,8 @@ import yaml
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.alignment import Alignment, RollCall, align
-from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.alignment import RollCall, align
+from lightning_vfl.federation.charter import Alignment, Charter
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.identity import Certificate, load, make_identity, paths
