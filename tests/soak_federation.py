@@ -50,12 +50,14 @@ def calm(folder: Path, names: tuple[str, ...], recipe: tuple[str, ...]) -> float
     epochs = 8
     trial = Federation(folder, names, (*recipe, "--trainer.max_epochs", str(epochs)))
     trial.everybody()
-    trial.await_round(0)
+    trial.await_round(10)
     began = time.monotonic()
+    trial.await_round(210)
+    a_round = (time.monotonic() - began) / 200
     statuses = trial.wait(300.0)
     if any(statuses.values()):
         raise RuntimeError(f"a process has failed before anything was killed: {statuses}; see {folder}")
-    return (time.monotonic() - began) / epochs
+    return a_round * (int(trial.rounds()[-1]["round"]) + 1) / epochs
 
 
 def soak(federation: Federation, every: float, limit: float) -> tuple[dict[str, int], list[tuple[float, float]], float]:

@@ -4,7 +4,8 @@ The server learns which ids each party has (``clear``), or the digest of each li
 of its own records are in common, and in which split.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from threading import Condition
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,16 @@ class RollCall:
         data: the server's datamodule, which has the labels.
         names: of the parties.
         kind: whether ids are told, or compared.
+        active: the party that has the labels and draws the splits; None: the server does.
     """
 
-    def __init__(self, data: Any, names: tuple[str, ...], kind: Alignment) -> None:
+    def __init__(self, data: Any, names: tuple[str, ...], kind: Alignment, active: int | None = None) -> None:
         self.data = data
         self.names = names
         self.kind = kind
+        self.active = active
+        self._common: NDArray[np.generic] | None = None  # the ids that all have, if a party draws the splits
+        self._told: dict[str, Any] = {}  # the classes, of the party that has the labels
         self._ids: dict[int, NDArray[np.generic]] = {}
         self._digests: dict[int, IdDigest] = {}
         self._shapes: dict[int, list[int]] = {}
@@ -48,19 +53,25 @@ class RollCall:
 
     def answer(self, request: Request) -> bytes | None:
         """The frame that answers a request of the roll call; None for other requests. Runs in the caller's thread."""
-        if request.say not in ("ids", "shape"):
+        if request.say not in ("ids", "order", "shape"):
             return None
+        draws = request.party == self.active
         with self._changed:
             if request.say == "ids":
                 self._take_ids(request)
-                self._wait(lambda: self._order is not None)
-            else:
-                self._shapes[request.party] = [int(side) for side in request.frame.header["shape"]]
+                self._wait(lambda: (self._common if draws else self._order) is not None)
+            elif request.say == "order":
+                splits = [str(name) for name in request.frame.header["splits"]] if draws else []
+                self._order = dict(zip(splits, map(ids_from_tensor, request.frame.tensors), strict=True))
                 self._changed.notify_all()
+            else:
+                self._take_shape(request)
                 self._wait(lambda: len(self._shapes) == len(self.names))
             if self._failed is not None:
                 return pack({"outcome": "refused", "why": self._failed})
-            if request.say == "ids":
+            if request.say == "ids" and draws and self._common is not None:
+                return pack({"outcome": "go"}, [ids_to_tensor(self._common)])
+            if request.say in ("ids", "order"):
                 order = self._order or {}
                 return pack({"outcome": "go", "splits": list(order)}, [ids_to_tensor(ids) for ids in order.values()])
             return pack({"outcome": "go", "shapes": self._all_shapes(), **self._classes()})
@@ -77,8 +88,14 @@ class RollCall:
         with self._changed:
             try:
                 self._await(self._digests if self.kind == Alignment.GIVEN else self._ids, "ids", patience)
-                self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
+                if self.active is None:
+                    self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
+                else:
+                    self._common = reduce(np.intersect1d, self._ids.values())
                 self._changed.notify_all()
+                self._wait(lambda: self._order is not None)
+                if self.active is not None:
+                    self.data.align(self._order)
                 self._await(self._shapes, "shape", patience)
                 self.data.told_shapes(self._all_shapes(), **self._classes())
             except ConfigurationError as error:
@@ -86,6 +103,13 @@ class RollCall:
                 raise
             finally:
                 self._changed.notify_all()
+
+    def _take_shape(self, request: Request) -> None:
+        header = request.frame.header
+        self._shapes[request.party] = [int(side) for side in header["shape"]]
+        if request.party == self.active:
+            self._told = {name: header[name] for name in ("num_classes", "class_names")}
+        self._changed.notify_all()
 
     def _take_ids(self, request: Request) -> None:
         header = request.frame.header
@@ -104,8 +128,7 @@ class RollCall:
         return [self._shapes[m] for m in range(len(self.names))]
 
     def _classes(self) -> dict[str, Any]:
-        names = None if self.data.num_classes is None else list(self.data.class_names)
-        return {"num_classes": self.data.num_classes, "class_names": names}
+        return self._told or classes_of(self.data)
 
     def _await(self, told: Collection[int], what: str, patience: float) -> None:
         """Wait until all parties have told something."""
@@ -116,8 +139,8 @@ class RollCall:
             if monotonic() > end:
                 away = [name for number, name in enumerate(self.names) if number not in told]
                 raise ConfigurationError(
-                    f"{', '.join(away)} have not told their {what} within {patience:g} s; start all again, or "
-                    "raise patience.join"
+                    f"{', '.join(away)} have not told their {what} within {patience:g} s; start all processes again, "
+                    "or raise patience.join"
                 )
             self._changed.wait(timeout=min(1.0, patience))
 
@@ -126,8 +149,16 @@ class RollCall:
             self._changed.wait(timeout=1.0)
 
 
-def align(link: Link, data: SeatedData, kind: Alignment) -> None:
+def classes_of(data: Any) -> dict[str, Any]:
+    """The classes of the labels, for a header."""
+    names = None if data.num_classes is None else list(data.class_names)
+    return {"num_classes": data.num_classes, "class_names": names}
+
+
+def align(link: Link, data: SeatedData, kind: Alignment, others: Sequence[int] = ()) -> None:
     """A party's part: tell the ids or their digest, take the common order, and tell the shape of its features.
+
+    ``others``: the numbers of the other parties, if this party has the labels; it then draws the splits.
 
     Raises:
         ConfigurationError: if the server refuses.
@@ -142,9 +173,15 @@ def align(link: Link, data: SeatedData, kind: Alignment) -> None:
     frame = link.ask(DOOR, "ids", header, tensors)
     if frame is None:
         raise ConfigurationError("the server has closed the federation; start it again")
-    common = {name: ids_from_tensor(part) for name, part in zip(frame.header["splits"], frame.tensors, strict=True)}
-    data.align(common)
-    frame = link.ask(DOOR, "shape", {"shape": list(data.own_shape())})
+    more: dict[str, Any] = {}
+    if others:
+        order = data.split_records(dict.fromkeys(others, ids_from_tensor(frame.tensors[0])))
+        link.ask(DOOR, "order", {"splits": list(order)}, [ids_to_tensor(part) for part in order.values()])
+        more = classes_of(data)
+    else:
+        parts = zip(frame.header["splits"], frame.tensors, strict=True)
+        data.align({name: ids_from_tensor(part) for name, part in parts})
+    frame = link.ask(DOOR, "shape", {"shape": list(data.own_shape()), **more})
     if frame is None:
         raise ConfigurationError("the server has closed the federation; start it again")
     told = frame.header

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Alignment
 from lightning_vfl.protocols.split import SplitVFL
 
 if TYPE_CHECKING:
@@ -37,10 +38,14 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         raise ConfigurationError(
             f"{type(data).__name__} is one file that a simulation cuts; run lightning-vfl cut, or federate --local"
         )
-    if data.own_files and model.active is not None:
+    if data.own_files and model.active is not None and run.charter.alignment == Alignment.GIVEN:
         raise ConfigurationError(
-            f"active: {model.active} keeps the labels at a party, whose table has to be the label table; not between "
-            "processes with tables of their own yet; let the server have the labels (no active)"
+            "alignment: given compares the ids of the parties with those of the server, which has no table if a party "
+            f"has the labels (active: {model.active}); use alignment: clear"
+        )
+    if model.active is not None and getattr(data, "sample_weight", None):
+        raise ConfigurationError(
+            "sample weights with the labels at a party are not between processes yet; leave out sample_weight or active"
         )
     if trainer.world_size > 1:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")

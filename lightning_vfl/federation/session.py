@@ -98,7 +98,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, party, hello))
     run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
-    roll_call = RollCall(run.data, names, charter.alignment) if run.data.own_files else None
+    roll_call = RollCall(run.data, names, charter.alignment, run.model.active) if run.data.own_files else None
 
     def greet(request: Request) -> bytes | None:
         met = reception.answer(request)
@@ -172,7 +172,12 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         run.model.place = place
         if run.data.own_files:
             run.use_fitted()
-            align(place.link, run.data, charter.alignment)
+            align(
+                place.link,
+                run.data,
+                charter.alignment,
+                others=[m for m in range(len(names)) if m != party] if run.model.active == party else (),
+            )
         run.train()
     finally:
         transport.close()

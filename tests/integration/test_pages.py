@@ -39,7 +39,7 @@ REASONS = {
     "studies take minutes": 2,
     "the benchmarks take minutes": 5,
     "it is run by a slow test of its own": 3,
-    WHOLE: 7,
+    WHOLE: 17,
     "studies take minutes to hours and need files of data sets": 56,
 }
 

@@ -205,6 +205,9 @@ class MaskedParty(PartySide):
             begin += len(own)
             for values, segment in zip(own, sums.of[party], strict=True):
                 members = called if layer.layout == "sum" else sums.members[segment]
+                if view.renew is not None and not {*members} <= {*called}:  # a process is gone and has no keys
+                    values.fill(0)  # the segment is absent: nothing is sent for it
+                    continue
                 layer.refuse_alone(members, view.roster)
                 if layer.recovery is None:
                     layer.mask(values, party, members, "embeddings", segment, view)
