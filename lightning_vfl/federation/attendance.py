@@ -9,9 +9,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.hub import Hub, Key, Request
+from lightning_vfl.federation.letters import read
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rounds.plan import close_leg
 from lightning_vfl.types import Roll
@@ -191,8 +192,14 @@ def _misfit(request: Request, leg: Leg) -> str | None:
     if letter.get("kind") != leg.kind or letter.get("to") != leg.to or letter.get("senders") != [party]:
         told = (letter.get("kind"), letter.get("to"), letter.get("senders"))
         return f"'{told[0]}' to {told[1]} of parties {told[2]}, '{leg.kind}' to {leg.to} was planned"
-    if leg.to != "server":
-        return None  # sealed: the receivers check it
+    try:
+        read(letter, iter(request.frame.tensors), 0)
+    except MalformedMessage as error:
+        return str(error)
+    if leg.to != "server":  # sealed: the receivers check it
+        sealed, tensors = request.frame.header.get("sealed"), request.frame.tensors
+        listed = isinstance(sealed, list) and all(type(one) is int for one in sealed) and len(sealed) <= len(tensors)
+        return None if listed else f"'{leg.kind}' without the list of its receivers"
     if letter.get("pieces") != 1 or not request.frame.tensors:
         return f"{letter.get('pieces')} pieces, one was planned"
     shape = tuple(request.frame.tensors[0].shape)

@@ -4,6 +4,7 @@ import csv
 import os
 import signal
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -23,9 +24,11 @@ BASE = ("--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"
 def prepare() -> None:
     """In a process of its own, before anything runs.
 
-    It has one thread, so that bits do not depend on the machine, and a warning ends it no more than it ends a user's.
+    It has one thread, so that bits do not depend on the machine. A warning ends it no more than it ends a user's, and
+    what it prints is in its log.
     """
     warnings.resetwarnings()
+    sys.stdout, sys.stderr = (os.fdopen(os.dup(one), "w", buffering=1) for one in (1, 2))  # not those of pytest
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 

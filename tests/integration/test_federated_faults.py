@@ -18,7 +18,7 @@ RECIPES = {
     "stale": (*MEAN, "--model.missing", "Stale"),
     "zeros": (*MEAN, "--model.missing", "Zeros"),
     "exclude": MEAN,
-    "masked": ("--config", "protocol/mean", *MASKED, *LATE),
+    "masked": ("--config", "protocol/mean", *MASKED, "--model.waiting", "WaitForAll", "--model.waiting.timeout", "5"),
     "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE),
     "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
     "skip": (*MEAN, "--model.missing", "Skip"),
