@@ -9,7 +9,7 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.grpc_server import OPTIONS, SERVICE
+from lightning_vfl.federation.grpc_server import SERVICE, options
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
 
@@ -28,6 +28,7 @@ class Dialled(Transport):
         address: ``host:port`` of the server.
         credentials: of this party; None: without TLS.
         reconnect: seconds for which a broken connection is tried again.
+        silence: seconds without an answer after which the connection has ended.
         expected: the name in the server's certificate, if it is not the host of the address.
     """
 
@@ -36,17 +37,19 @@ class Dialled(Transport):
         address: str,
         credentials: Any = None,
         reconnect: float = 600.0,
+        silence: float = 15.0,
         expected: str | None = None,
     ) -> None:
         self.address = address
         self.reconnect = reconnect
-        options = [*OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2000)]
+        settings: list[tuple[str, Any]] = [*options(silence), ("grpc.initial_reconnect_backoff_ms", 100)]
+        settings.append(("grpc.max_reconnect_backoff_ms", 2000))
         if expected is not None:
-            options.append(("grpc.ssl_target_name_override", expected))  # type: ignore[arg-type]  # any value is allowed
+            settings.append(("grpc.ssl_target_name_override", expected))
         self._channel = (
-            grpc.insecure_channel(address, options)
+            grpc.insecure_channel(address, settings)
             if credentials is None
-            else grpc.secure_channel(address, credentials, options)
+            else grpc.secure_channel(address, credentials, settings)
         )
         self._exchange: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Exchange")
         self._alive: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Alive")

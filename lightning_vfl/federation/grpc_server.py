@@ -14,16 +14,25 @@ from lightning_vfl.federation.identity import Identity
 
 SERVICE = "lightning_vfl.Federation"
 LARGEST = 2**30  # bytes of a frame
-OPTIONS = (
-    ("grpc.max_receive_message_length", LARGEST),
-    ("grpc.max_send_message_length", LARGEST),
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 5000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 4000),
-)
-"""Settings of both ends: frames of at most a gigabyte, and pings that notice a frozen host within ten seconds."""
+
+
+def options(silence: float) -> list[tuple[str, int]]:
+    """Settings of both ends of a connection.
+
+    A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
+    host. A frame of an upload fits into the first window of HTTP/2.
+    """
+    half = max(500, round(500 * silence))  # milliseconds
+    return [
+        ("grpc.max_receive_message_length", LARGEST),
+        ("grpc.max_send_message_length", LARGEST),
+        ("grpc.http2.lookahead_bytes", 2**20),
+        ("grpc.keepalive_time_ms", half),
+        ("grpc.keepalive_timeout_ms", half),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", max(400, half - 1000)),
+    ]
 
 
 def server_credentials(identity: Identity, charter: Charter) -> Any:
@@ -43,6 +52,7 @@ class Port:
         address: ``host:port`` to listen at; port 0 takes a free one.
         who: from the certificate that a caller has shown (PEM; None without TLS) to the number of its party.
         credentials: of the server; None: without TLS.
+        silence: seconds without an answer after which a connection has ended.
 
     Raises:
         ConfigurationError: for an address that is taken.
@@ -54,11 +64,12 @@ class Port:
         address: str,
         who: Callable[[bytes | None], int],
         credentials: Any = None,
+        silence: float = 15.0,
     ) -> None:
         self.hub = hub
         self.who = who
         self._pool = ThreadPoolExecutor(max_workers=4 * hub.parties + 4, thread_name_prefix="federation")
-        self._server = grpc.server(self._pool, options=[*OPTIONS, ("grpc.so_reuseport", 0)])
+        self._server = grpc.server(self._pool, options=[*options(silence), ("grpc.so_reuseport", 0)])
         methods = {
             "Exchange": grpc.unary_unary_rpc_method_handler(self._exchange),
             "Alive": grpc.unary_unary_rpc_method_handler(self._alive),

@@ -107,7 +107,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     hub.greet = greet
     kept = None if record is None else Record(record, names)
     who = _by_certificate(charter)
-    port = Port(hub, charter.server.address, who, server_credentials(run.identity, charter))
+    port = Port(hub, charter.server.address, who, server_credentials(run.identity, charter), charter.patience.silence)
     try:
         told(f"{charter.federation}: waiting for {', '.join(names)} at {charter.server.address}")
         reception.await_all(charter.patience.join)
@@ -148,6 +148,7 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         charter.server.address,
         party_credentials(run.identity, charter),
         reconnect=charter.patience.reconnect,
+        silence=charter.patience.silence,
         expected=charter.server.name,
     )
     try:

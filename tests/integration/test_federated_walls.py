@@ -66,7 +66,7 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         import grpc
 
         from lightning_vfl.federation.grpc_client import Dialled, party_credentials
-        from lightning_vfl.federation.grpc_server import OPTIONS, SERVICE, Port, server_credentials
+        from lightning_vfl.federation.grpc_server import SERVICE, Port, options, server_credentials
         from lightning_vfl.federation.session import _by_certificate
 
         prepare()
@@ -103,8 +103,8 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
             asks(party_credentials(of("bank"), elsewhere))
         assert met == []
 
-        options = [*OPTIONS, ("grpc.ssl_target_name_override", "scorer")]
-        with grpc.secure_channel(address, party_credentials(of("telco"), charter), options) as channel:
+        settings = [*options(15.0), ("grpc.ssl_target_name_override", "scorer")]
+        with grpc.secure_channel(address, party_credentials(of("telco"), charter), settings) as channel:
             exchange = channel.unary_unary(f"/{SERVICE}/Exchange")
             request = pack({"call": 1, "at": [0, 0, 0], "turn": 0, "say": "tell"})
             frames = (b"", b"GET / HTTP/1.1", request[:-3], request + b"\0", b"LVFL\2\0" + request[6:], pack({}))
