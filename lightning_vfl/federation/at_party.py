@@ -60,7 +60,7 @@ class AtParty(Place):
             module.enter_plan(plan, batch, names, rows)
             if plan.skipped:
                 return Step(None)
-        elif not self._is_called(Key(at, 0)):
+        elif not self._is_called(module, Key(at, 0)):
             return Step(None)
         called = _mask(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
         if plan is None:  # a party charges its upload before it sends it, whatever becomes of the round
@@ -77,12 +77,13 @@ class AtParty(Place):
         loss: Tensor = _Answered.apply(grads, *contribution.leaves)  # type: ignore[no-untyped-call]  # torch's
         return Step(loss, (self.party,), {f"aggregator/{name}": value for name, value in view.notes.items()})
 
-    def _is_called(self, key: Key) -> bool:
+    def _is_called(self, module: "SplitVFL", key: Key) -> bool:
         """Whether this party takes part in the round; asks the server where that is not known."""
         standing = self.link.standing
         if key.at < standing.at:  # while the party was away, the others went on
             return False
-        if self.party in standing.called:
+        enough = len(standing.called) >= module.wire.needed(module.roster.parties)
+        if self.party in standing.called and enough:  # too few are told so, and wait until others are back
             return True
         return self.link.ask(Key(key.at, -1), "ready") is not None
 
@@ -298,7 +299,7 @@ class AtParty(Place):
             plan = RoundPlan(roll, roll.called, (roll.called,), roll.called, 0.0, False)
             if not bool(roll.called[self.party]) and module.aggregator.opening is None:
                 return nothing()
-        elif self._is_called(Key(at, 0)):
+        elif self._is_called(module, Key(at, 0)):
             called = _mask(self.link.standing.called, module.roster.parties)
             begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
             names = names._replace(round=begun)  # the server's number: this party may have missed some

@@ -153,7 +153,8 @@ class Seen(Attendance):
         filled = self.policy.plan(torch.ones_like(called), included)
         active = module.roster.active
         unlabelled = active is not None and not bool(included[active]) and not self.evaluation
-        if filled is None or unlabelled or not bool(included.any()):
+        few = int(included.sum()) < self.needed  # so few cannot answer, and may not be asked to
+        if filled is None or unlabelled or few or not bool(included.any()):
             self.roll = Roll(called, nobody, nobody, nobody if filled is None else filled)
             return False
         self.roll = Roll(called, included, included, filled)

@@ -28,6 +28,7 @@ def prepare() -> None:
     what it prints is in its log.
     """
     warnings.resetwarnings()
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     sys.stdout, sys.stderr = (os.fdopen(os.dup(one), "w", buffering=1) for one in (1, 2))  # not those of pytest
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
