@@ -175,7 +175,7 @@ class Seen(Attendance):
 
     def _fits(self, request: Request, leg: Leg) -> bool:
         """Whether a message has the form of its leg; tells a sender whose message has not."""
-        wrong = _misfit(request, leg)
+        wrong = _misfit(request, leg, self.module.wire.traits.visible)
         if wrong is None:
             return True
         self._refused.add(request.party)
@@ -185,8 +185,8 @@ class Seen(Attendance):
         return False
 
 
-def _misfit(request: Request, leg: Leg) -> str | None:
-    """What a message is instead of what its leg has planned; None: it fits."""
+def _misfit(request: Request, leg: Leg, visible: bool) -> str | None:
+    """What a message is instead of what its leg has planned; None: it fits. Visible uploads are real numbers."""
     letter, party = request.frame.header.get("message"), request.party
     if request.frame.header.get("part") != "upload" or not isinstance(letter, dict):
         return f"'{request.say}', '{leg.kind}' was planned"
@@ -203,7 +203,10 @@ def _misfit(request: Request, leg: Leg) -> str | None:
         return None if listed else f"'{leg.kind}' without the list of its receivers"
     if letter.get("pieces") != 1 or not request.frame.tensors:
         return f"{letter.get('pieces')} pieces, one was planned"
-    shape = tuple(request.frame.tensors[0].shape)
+    first = request.frame.tensors[0]
+    if visible and not first.is_floating_point():
+        return f"'{leg.kind}' of {first.dtype}, real numbers were planned"
+    shape = tuple(first.shape)
     if prod(shape) != int(leg.elements[party]):
         return f"'{leg.kind}' of shape {shape}, {int(leg.elements[party])} numbers were planned"
     return None

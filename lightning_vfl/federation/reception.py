@@ -82,10 +82,12 @@ class Reception:
                     raise ConfigurationError(self.refused)
                 if monotonic() > end:
                     away = [name for number, name in enumerate(self.names) if number not in self.hellos]
-                    raise ConfigurationError(
+                    self.refused = (
                         f"{', '.join(away)} have not joined within {patience:g} s; start lightning-vfl party there, or "
                         "raise patience.join"
                     )
+                    self._changed.notify_all()  # those that have joined are told too
+                    raise ConfigurationError(self.refused)
                 self._changed.wait(timeout=1.0)
 
     def remarks(self, versions: Mapping[str, Any]) -> list[str]:

@@ -82,11 +82,11 @@ class Federation:
 
     def serve(self, *more: str) -> None:
         """Start the server."""
-        self._start("scorer", "serve", str(self.charter), "--events", str(self.events), *more)
+        self._start("scorer", "serve", str(self.charter), "--events", str(self.events), then=more)
 
     def party(self, name: str, *more: str) -> None:
         """Start a party."""
-        self._start(name, "party", str(self.charter), "--name", name, *more)
+        self._start(name, "party", str(self.charter), "--name", name, then=more)
 
     def everybody(self) -> None:
         """Start the server and all parties."""
@@ -168,11 +168,11 @@ class Federation:
         weights: dict[str, torch.Tensor] = torch.load(self.checkpoint("replay"), weights_only=True)["state_dict"]
         return weights
 
-    def _start(self, name: str, command: str, *more: str, own: bool = True) -> None:
+    def _start(self, name: str, command: str, *more: str, own: bool = True, then: tuple[str, ...] = ()) -> None:
         number = self.started[name] = self.started.get(name, -1) + 1
         seat = ("--seat", str(self.folder / f"{name}.yaml")) if own else ()
         root = ("--trainer.default_root_dir", str(self.folder / "runs" / name))
-        arguments = [command, *more, *seat, *self.recipe, *BASE, *root]
+        arguments = [command, *more, *seat, *self.recipe, *BASE, *root, *then]
 
         def role() -> None:
             prepare()

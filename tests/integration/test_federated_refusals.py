@@ -54,7 +54,7 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
         ),
         (
             f"{FEDERATE} --config protocol/mean --config faults/unreliable",
-            "faults are injected in simulations and with",
+            "injects faults in simulations and with federate --inject; here faults happen",
         ),
         (f"{FEDERATE} --config protocol/mean --trainer.devices 2", "a process of a federation hosts one seat"),
         ("federate --config data/digits --config protocol/mean", "add --local, or use serve and party"),
