@@ -1,1 +1,6 @@
-"""Parties as processes on hosts of their own, with one recipe: frames, the charter of a federation, identities."""
+"""Parties as processes on hosts of their own, with the recipe of a simulation.
+
+A ``Place`` (``AtParty``, ``AtServer``) runs one end of each round of a ``SplitVFL``. A party asks over a ``Link``; the
+server's ``Hub`` holds requests and answers; ``frames`` and ``letters`` are what travels. ``session`` is the life of a
+process: it compares recipes (``reception``), aligns records (``alignment``), trains, and keeps a ``record``.
+"""
