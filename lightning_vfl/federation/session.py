@@ -214,7 +214,7 @@ def _wrong(run: Run, party: int, hello: Mapping[str, Any]) -> str | None:
             f"party {name} stands at round {rounds}, the server at {run.rounds}: start {name} from its checkpoint of "
             f"round {run.rounds} or before"
         )
-    return first_difference(run.recipe, {str(k): str(v) for k, v in theirs.items()}, name)
+    return first_difference(run.recipe, {str(k): str(v) for k, v in theirs.items()}, f"party {name}")
 
 
 def _for(seconds: float) -> Callable[[], float]:
