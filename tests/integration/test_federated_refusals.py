@@ -212,7 +212,7 @@ TAPPED = {
     "mean": MEAN,
     "concat": ("--config", "protocol/concat", *LATE),
     "masked": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE),
-    "pbm": ("--config", "protocol/pbm", *LATE, *SCALED),
+    "pbm": ("--config", "protocol/pbm", *SCALED),
     "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
     "fedvs": ("--config", "protocol/fedvs"),
     "wait_dp": ("--config", "protocol/wait_dp", *LATE, *SCALED),
