@@ -1,13 +1,12 @@
 """``lightning-vfl identity``: the key and the certificate of a server or a party."""
 
-from argparse import ArgumentError
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
+from lightning_vfl.commands.alone import parse_alone
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
 from lightning_vfl.federation.identity import make_identity, paths
 
 if TYPE_CHECKING:
@@ -42,14 +41,7 @@ def run_alone(arguments: Sequence[str]) -> int:
         UsageError: for arguments that cannot be read.
         ConfigurationError: for a name that is not allowed, and files that exist.
     """
-    parser = ArgumentParser(prog="lightning-vfl identity", exit_on_error=False)
-    _add_options(parser)
-    try:
-        given = parser.parse_args(list(arguments))
-    except ArgumentError as error:
-        message = str(error).replace("are required: ", "are required: identity.")
-        raise UsageError(one_line(ParserError(message, parser._option_string_actions))) from None
-    return _run(given)
+    return _run(parse_alone("identity", _add_options, arguments))
 
 
 def _add_options(parser: ArgumentParser) -> None:

@@ -1,7 +1,6 @@
 """``lightning-vfl score``: predictions of exported halves, without torch, Lightning and a recipe."""
 
 import logging
-from argparse import ArgumentError
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from jsonargparse import ArgumentParser, Namespace
 from lightning_utilities.core.rank_zero import rank_zero_only
 
+from lightning_vfl.commands.alone import parse_alone
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
+from lightning_vfl.commands.parse_errors import UsageError
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.export.score import score
@@ -46,13 +46,7 @@ def run_alone(arguments: Sequence[str]) -> int:
         UsageError: for arguments that cannot be read.
         ConfigurationError: if the work cannot be done as asked.
     """
-    parser = ArgumentParser(prog="lightning-vfl score", exit_on_error=False)
-    _add_options(parser)
-    try:
-        given = parser.parse_args(list(arguments))
-    except ArgumentError as error:
-        message = str(error).replace("are required: ", "are required: score.")  # as a sub-command of the program says
-        raise UsageError(one_line(ParserError(message, parser._option_string_actions))) from None
+    given = parse_alone("score", _add_options, arguments)
     # Lightning would set it: notes on records are printed by the process of rank 0
     rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
     notes = logging.getLogger("lightning_utilities.core.rank_zero")

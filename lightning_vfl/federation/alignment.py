@@ -4,7 +4,7 @@ The server learns which ids each party has (``clear``), or the digest of each li
 of its own records are in common, and in which split.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from threading import Condition
 from time import monotonic
@@ -87,16 +87,18 @@ class RollCall:
         """
         with self._changed:
             try:
-                self._await(self._digests if self.kind == Alignment.GIVEN else self._ids, "ids", patience)
+                ids: Collection[int] = self._digests if self.kind == Alignment.GIVEN else self._ids
+                self._await(lambda: self._away(ids), "ids", patience)
                 if self.active is None:
                     self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
                 else:
+                    drawing = self.names[self.active]
                     self._common = reduce(np.intersect1d, self._ids.values())
-                self._changed.notify_all()
-                self._wait(lambda: self._order is not None)
-                if self.active is not None:
+                    self._changed.notify_all()
+                    self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
                     self.data.align(self._order)
-                self._await(self._shapes, "shape", patience)
+                self._changed.notify_all()
+                self._await(lambda: self._away(self._shapes), "shape", patience)
                 self.data.told_shapes(self._all_shapes(), **self._classes())
             except ConfigurationError as error:
                 self._failed = str(error)
@@ -130,21 +132,24 @@ class RollCall:
     def _classes(self) -> dict[str, Any]:
         return self._told or classes_of(self.data)
 
-    def _await(self, told: Collection[int], what: str, patience: float) -> None:
-        """Wait until all parties have told something."""
+    def _away(self, told: Collection[int]) -> list[str]:
+        """The names of the parties that have not told something."""
+        return [name for number, name in enumerate(self.names) if number not in told]
+
+    def _await(self, lacking: Callable[[], list[str]], what: str, patience: float) -> None:
+        """Wait until no party lacks what it has to tell."""
         end = monotonic() + patience
-        while len(told) < len(self.names):
+        while away := lacking():
             if self._failed is not None:
                 raise ConfigurationError(self._failed)
             if monotonic() > end:
-                away = [name for number, name in enumerate(self.names) if number not in told]
                 raise ConfigurationError(
                     f"{', '.join(away)} have not told their {what} within {patience:g} s; start all processes again, "
                     "or raise patience.join"
                 )
             self._changed.wait(timeout=min(1.0, patience))
 
-    def _wait(self, done: Any) -> None:
+    def _wait(self, done: Callable[[], bool]) -> None:
         while not done() and self._failed is None:
             self._changed.wait(timeout=1.0)
 

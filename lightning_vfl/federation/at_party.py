@@ -10,6 +10,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.parts import Heard
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
 from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
@@ -101,7 +102,7 @@ class AtParty(Place):
 
     def _renews(self, stage: Stage, called: Tensor) -> bool:
         """Whether a party is called that has no keys of this stage."""
-        return not {*_parties(called)} <= {*self.link.standing.keyed.get(str(stage_of(stage)), ())}
+        return not {*numbers(called)} <= {*self.link.standing.keyed.get(str(stage_of(stage)), ())}
 
     def _round(
         self,
@@ -126,9 +127,7 @@ class AtParty(Place):
             return None
         memory, key = opened
         state = None if module.kept is None or names.stage != Stage.FIT else module.kept.begin()
-        receivers = (
-            None if plan is None else _parties(plan.roll.responders)[: module.wire.needed(module.roster.parties)]
-        )
+        receivers = None if plan is None else numbers(plan.roll.responders)[: module.wire.needed(module.roster.parties)]
         view = replace(view, memory=memory, receivers=receivers, state=state)
         contribution = self._contribution(module, batch, plan, clear)
         if contribution is None or (plan is not None and not bool(plan.roll.included[self.party])):
@@ -243,8 +242,6 @@ class AtParty(Place):
             if answered is None:
                 return None
             frame = answered[1]
-            if frame.header.get("final"):
-                return self._answer(module, frame)
             received = self._joined(message, answered[0])
         else:
             given = self._tell_server(module, message, view, key, labels)
@@ -256,7 +253,7 @@ class AtParty(Place):
         if frame.header.get("final"):
             return self._answer(module, frame)
         heard = frame.header["heard"]
-        included = torch.tensor([m in heard["included"] for m in range(module.roster.parties)])
+        included = _mask(heard["included"], module.roster.parties)
         hosted = (self.party,) if self.party in heard["answering"] else ()
         return Heard(included, hosted, received)
 
@@ -371,10 +368,6 @@ def _detached(contribution: Contribution) -> Contribution:
     if isinstance(contribution, LinearForms):
         return replace(contribution, leaves=leaves, basis=tuple(x.detach() for x in contribution.basis))
     return replace(contribution, leaves=leaves)
-
-
-def _parties(mask: Tensor) -> tuple[int, ...]:
-    return tuple(mask.nonzero().flatten().tolist())
 
 
 def _mask(parties: Iterable[int], m: int) -> Tensor:

@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.attendance import Attendance, Planned, Seen
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.collecting import Collector, Uploads
-from lightning_vfl.federation.hub import At, Hub, Key
+from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import written
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.missing import Exclude, MissingPolicy
@@ -202,7 +202,7 @@ class AtServer(Place):
         at, turn = at_of(module, names, -1), 0
         if not agreed:
             requests = self.collector.requests(Key(at, turn), everybody) or {}
-            agreed = dict(setup.settle([dict(requests[m].frame.header["proposal"]) for m in sorted(requests)]))
+            agreed = dict(setup.settle([_proposal(requests[m]) for m in sorted(requests)]))
             for party in requests:
                 self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "agreed": agreed})
             turn += 1
@@ -213,6 +213,18 @@ class AtServer(Place):
             turn += 1
             if over:
                 return agreed, None
+
+
+def _proposal(request: Request) -> dict[str, int]:
+    """The public settings that a party proposes.
+
+    Raises:
+        ConfigurationError: naming the party, for a request without them.
+    """
+    proposal = request.frame.header.get("proposal")
+    if not isinstance(proposal, dict) or not all(type(value) is int for value in proposal.values()):
+        raise ConfigurationError(f"party {request.party} has proposed no settings; all must run the same recipe")
+    return proposal
 
 
 class _Arrived(torch.autograd.Function):

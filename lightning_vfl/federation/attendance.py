@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from math import inf, isfinite, nan, prod
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -29,8 +29,12 @@ class Attendance(ABC):
         roll: the role of each party, as far as it is known.
         everybody: (M,) bool, the parties that exchange messages at the beginning of the round.
         uploading: (M,) bool, the parties whose first upload is awaited.
+
+    Class data:
+        tolerant: whether the training goes on if a party is gone.
     """
 
+    tolerant: ClassVar[bool]
     roll: Roll
     everybody: Tensor
     uploading: Tensor
@@ -51,10 +55,6 @@ class Attendance(ABC):
     def finish(self, responders: Tensor) -> bool:
         """Settle who has answered the last leg; False: the round is given up."""
 
-    @abstractmethod
-    def tolerates(self, party: int) -> bool:
-        """Whether the round goes on if a party is gone."""
-
 
 class Planned(Attendance):
     """Faults are played from the recipe: every process knows who is where.
@@ -64,6 +64,8 @@ class Planned(Attendance):
         roll: of the round.
         needed: how many parties answer the legs after the first.
     """
+
+    tolerant = False
 
     def __init__(self, hub: Hub, roll: Roll, needed: int) -> None:
         self.hub = hub
@@ -95,9 +97,6 @@ class Planned(Attendance):
     def finish(self, responders: Tensor) -> bool:
         return True
 
-    def tolerates(self, party: int) -> bool:
-        return False
-
 
 class Seen(Attendance):
     """What happens is met as it comes, by the waiting rule and the policy of the recipe.
@@ -112,6 +111,8 @@ class Seen(Attendance):
         policy: for missing uploads.
         evaluation: there is no waiting rule; who is alive is waited for.
     """
+
+    tolerant = True
 
     def __init__(self, module: "SplitVFL", hub: Hub, called: Tensor, policy: MissingPolicy, evaluation: bool) -> None:
         nobody = torch.zeros_like(called)
@@ -170,9 +171,6 @@ class Seen(Attendance):
         self.roll = Roll(roll.called, included, responders, roll.filled)
         return enough
 
-    def tolerates(self, party: int) -> bool:
-        return True
-
     def _fits(self, request: Request, leg: Leg) -> bool:
         """Whether a message has the form of its leg; tells a sender whose message has not."""
         wrong = _misfit(request, leg, self.module.wire.traits.visible)
@@ -198,8 +196,7 @@ def _misfit(request: Request, leg: Leg, visible: bool) -> str | None:
     except MalformedMessage as error:
         return str(error)
     if leg.to != "server":  # sealed: the receivers check it
-        sealed, tensors = request.frame.header.get("sealed"), request.frame.tensors
-        listed = isinstance(sealed, list) and all(type(one) is int for one in sealed) and len(sealed) <= len(tensors)
+        listed = "sealed" in request.frame.header and request.sealed is not None
         return None if listed else f"'{leg.kind}' without the list of its receivers"
     if letter.get("pieces") != 1 or not request.frame.tensors:
         return f"{letter.get('pieces')} pieces, one was planned"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lightning_vfl.errors import MalformedMessage
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.hub import At, Hub, Key, Request
@@ -104,27 +104,43 @@ class Collector:
             return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, last)
         return Uploads(messages, attendance.roll, tuple(sent), monotonic() - began, labels, first, last)
 
-    def requests(self, key: Key, parties: Tensor, attendance: Attendance | None = None) -> dict[int, Request] | None:
-        """The requests of all these parties; None if one of them is lost, and the round tolerates that."""
-        wanted = numbers(parties)
+    def requests(self, key: Key, parties: Tensor, tolerant: bool = False) -> dict[int, Request] | None:
+        """The requests of all these parties; None if one of them is lost, and the round is ``tolerant``.
+
+        A party whose request does not list what it has sealed is refused, and counts as lost.
+
+        Raises:
+            ConfigurationError: if a party is lost that the round cannot do without.
+        """
+        wanted, refused = numbers(parties), set[int]()
 
         def found() -> dict[int, Request] | bool | None:
-            have = {party: self.hub.request(party, key) for party in wanted}
-            there = {party: request for party, request in have.items() if request is not None}
+            there = {}
+            for party in wanted:
+                request = self.hub.request(party, key)
+                if request is None or party in refused:
+                    continue
+                if request.sealed is None:
+                    refused.add(party)
+                    why = f"refused: party {party} has not listed what it has sealed; all must run the same recipe"
+                    self.hub.post(party, key, {"outcome": "refused", "why": why})
+                else:
+                    there[party] = request
             if len(there) == len(wanted):
                 return there
-            gone = [party for party in wanted if party not in there and not self.hub.present(party)]
-            return False if attendance is not None and any(map(attendance.tolerates, gone)) else None
+            gone = [m for m in wanted if m not in there and (m in refused or not self.hub.present(m))]
+            if gone and not tolerant:
+                raise ConfigurationError(
+                    f"party {gone[0]} has gone, and every party is needed here; start all processes again"
+                )
+            return False if gone else None
 
         answer = self.hub.wait(found)
         return answer if isinstance(answer, dict) else None
 
     def relay(self, key: Key, requests: Mapping[int, Request], more: Mapping[str, Any]) -> None:
         """Give every party what the others have sealed for it."""
-        sealed = {
-            party: dict(zip(request.frame.header.get("sealed", ()), _sealed(request), strict=True))
-            for party, request in requests.items()
-        }
+        sealed = {party: request.sealed or {} for party, request in requests.items()}
         for receiver in requests:
             senders = [sender for sender in requests if receiver in sealed[sender]]
             header = {**self.calls.standing("go"), "relayed": senders, **more}
@@ -148,7 +164,7 @@ class Collector:
                 if renewed:
                     self.calls.keyed[str(stage_of(module.stage))] = numbers(attendance.everybody)
                 return turn
-            whole = self.requests(key, attendance.everybody, attendance)
+            whole = self.requests(key, attendance.everybody, attendance.tolerant)
             if whole is None:
                 return None
             renewed = renewed or any(request.frame.header.get("renew") for request in whole.values())
@@ -189,8 +205,3 @@ class Collector:
         letter, tensors, bits = written(merged(parts))
         for party in requests:
             self.hub.post(party, key, {**self.calls.standing("go"), "heard": heard, "message": letter}, tensors, bits)
-
-
-def _sealed(request: Request) -> tuple[Tensor, ...]:
-    count = len(request.frame.header.get("sealed", ()))
-    return request.frame.tensors[len(request.frame.tensors) - count :] if count else ()

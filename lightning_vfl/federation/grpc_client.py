@@ -1,5 +1,6 @@
 """A party's line over gRPC: it dials out, tries again when a connection breaks, and holds one call open."""
 
+import os
 from collections.abc import Callable
 from threading import Thread
 from time import monotonic, sleep
@@ -53,6 +54,7 @@ class Dialled(Transport):
         )
         self._exchange: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Exchange")
         self._alive: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Alive")
+        self.process = os.urandom(16)  # tells the server that a call is of this process
         self._open = True
         self._thread = Thread(target=self._stay, name="alive", daemon=True)
         self._thread.start()
@@ -82,7 +84,7 @@ class Dialled(Transport):
         """Hold a call open, so that the server notices when this process ends."""
         while self._open:
             try:
-                self._alive(b"", wait_for_ready=True)
+                self._alive(self.process, wait_for_ready=True)
                 return
             except (grpc.RpcError, ValueError):  # ValueError: the channel was closed
                 sleep(0.2)

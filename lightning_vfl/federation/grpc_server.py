@@ -112,9 +112,9 @@ class Port:
     def _alive(self, content: bytes, context: Any) -> bytes:
         """Held open: its end is how the death of a party is noticed."""
         party = self._caller(context)
-        self.hub.joined(party)
-        if not context.add_callback(lambda: self.hub.left(party)):  # it has ended already
-            self.hub.left(party)
+        self.hub.joined(party, content)
+        if not context.add_callback(lambda: self.hub.left(party, content)):  # it has ended already
+            self.hub.left(party, content)
         while context.is_active() and not self._over.wait(timeout=1.0):
             pass
         return b""

@@ -6,10 +6,12 @@ calls ``call`` in a thread for each request; the thread of the server's trainer 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Condition
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from lightning_vfl.errors import MalformedFrame
@@ -59,6 +61,18 @@ class Request:
     frame: Frame
     arrived: float
 
+    @cached_property
+    def sealed(self) -> Mapping[int, Tensor] | None:
+        """What the party has sealed, by receiver; None if the frame does not list it."""
+        listed, tensors = self.frame.header.get("sealed", []), self.frame.tensors
+        if not isinstance(listed, list) or not all(type(one) is int for one in listed):
+            return None
+        if len({*listed}) != len(listed) or len(listed) > len(tensors):
+            return None
+        pieces = tensors[len(tensors) - len(listed) :]
+        bytes_alone = all(piece.dtype == torch.uint8 and piece.ndim == 1 for piece in pieces)
+        return dict(zip(listed, pieces, strict=True)) if bytes_alone else None
+
 
 class Interrupted(ValueError):
     """A request has no answer because a connection has ended; the party may send it again."""
@@ -71,8 +85,7 @@ class _Desk:
     waiting: Request | None = None
     posted: dict[Key, bytes] = field(default_factory=dict)
     last: tuple[int, bytes] = (-1, b"")
-    lines: int = 0  # open connections
-    lost_at: float | None = None
+    lines: list[bytes] = field(default_factory=list)  # the process behind each open connection
 
 
 class Hub:
@@ -140,21 +153,20 @@ class Hub:
                 if not alive():
                     raise Interrupted(f"party {party} has hung up")
 
-    def joined(self, party: int) -> None:
-        """A connection of this party is open."""
+    def joined(self, party: int, process: bytes = b"") -> None:
+        """A connection of this party is open; ``process``: random bytes of the process behind it."""
         with self.changed:
             desk = self._desks[party]
-            desk.lines += 1
-            desk.lost_at = None
+            desk.lines.append(process)
             self.changed.notify_all()
 
-    def left(self, party: int) -> None:
+    def left(self, party: int, process: bytes = b"") -> None:
         """A connection of this party has ended."""
         with self.changed:
             desk = self._desks[party]
-            desk.lines -= 1
-            if desk.lines == 0:
-                desk.lost_at, desk.waiting = monotonic(), None
+            desk.lines.remove(process)
+            if not desk.lines:
+                desk.waiting = None
             self.changed.notify_all()
 
     # ---- called by the server
@@ -183,7 +195,12 @@ class Hub:
 
     def present(self, party: int) -> bool:
         """Whether a connection of this party is open."""
-        return self._desks[party].lines > 0
+        return bool(self._desks[party].lines)
+
+    def runs_twice(self, party: int, process: bytes) -> bool:
+        """Whether a connection of another process of this party is open."""
+        with self.changed:
+            return any(other != process for other in self._desks[party].lines)
 
     def post(
         self,

@@ -122,20 +122,27 @@ class Seals:
         self.pair = KeyPair()
         self.publics: dict[int, bytes] = {}
         self.fetch: Callable[[], Mapping[int, bytes]] | None = None  # asks for the others' public keys
+        self._taken: set[bytes] = set()  # all public keys that have ever been taken
         self._out: dict[int, tuple[Sealed, int]] = {}
         self._in: dict[int, tuple[Sealed, int]] = {}
 
     def learn(self, publics: Mapping[int, bytes]) -> None:
         """Take the public keys of the others; a party with a new key begins new channels.
 
+        A key that was replaced is never taken again: its channels would begin anew, with nonces that have been used.
+
         Raises:
-            ValueError: for keys that two parties share, and for points that give no secret.
+            ValueError: for a key that two parties share or that was replaced, and for points that give no secret.
         """
         for other, public in publics.items():
             if other == self.party or self.publics.get(other) == public:
                 continue
-            if public in (self.pair.public, *self.publics.values()):
-                raise ValueError(f"party {other} has the public key of another party; each needs its own")
+            if public == self.pair.public or public in self._taken:
+                raise ValueError(
+                    f"the public key of party {other} is one that it has replaced, or that of another party; every "
+                    "process has a key of its own, so check who relays the keys"
+                )
+            self._taken.add(public)
             keys = PairKeys(self.party, self.pair, {other: public}, self.session)
             self.publics[other] = public
             self._out[other] = Sealed(keys.key(other, "letters", self.party)), 0

@@ -54,8 +54,9 @@ class Reception:
         wrong = self.differs(request.party, header)
         with self._changed:
             if wrong is not None:
-                self.refused = wrong
-                self._changed.notify_all()
+                if request.party not in self.hellos:  # else the others go on with the process that has joined
+                    self.refused = wrong
+                    self._changed.notify_all()
                 return {"outcome": "refused", "why": wrong}
             self.publics[request.party] = [str(text) for text in header["public"]]
             if request.party in self.hellos and self.came_back is not None:

@@ -96,7 +96,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     refuse_unfederated(run)
     hub = Hub(len(charter.parties))
     names = tuple(party.name for party in charter.parties)
-    reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, party, hello))
+    reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, hub, party, hello))
     run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
     roll_call = RollCall(run.data, names, charter.alignment, run.model.active) if run.data.own_files else None
 
@@ -154,7 +154,7 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
     try:
         names = tuple(one.name for one in charter.parties)
         run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
-        hello = {**run.about(), "recipe": dict(run.recipe), "rounds": run.rounds}
+        hello = {**run.about(), "recipe": dict(run.recipe), "rounds": run.rounds, "process": transport.process.hex()}
 
         def sign(public: bytes) -> bytes:
             return run.identity.signer.sign(SIGNED, charter.digest, party, public)
@@ -193,12 +193,14 @@ def _by_certificate(charter: Charter) -> Callable[[bytes | None], int]:
     return holder
 
 
-def _wrong(run: Run, party: int, hello: Mapping[str, Any]) -> str | None:
+def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | None:
     """What is wrong with a hello; None: nothing."""
     name, own = run.charter.parties[party].name, run.about()
     theirs = hello.get("recipe")
     if hello.get("digest") != own["digest"]:
         return f"party {name} has another federation.yaml than the server; use the same file"
+    if hub.runs_twice(party, bytes.fromhex(str(hello.get("process", "")))):
+        return f"party {name} is started twice; stop the other process, or wait until its connection has ended"
     versions = hello.get("versions")
     if not isinstance(versions, Mapping) or not isinstance(theirs, Mapping):
         return f"party {name} has sent no recipe; use the same version of lightning-vfl"

@@ -8,7 +8,7 @@ import torch
 
 from lightning_vfl.errors import MalformedFrame
 from lightning_vfl.federation.frames import pack, unpack
-from lightning_vfl.federation.hub import At, Hub, Interrupted, Key
+from lightning_vfl.federation.hub import At, Hub, Interrupted, Key, Request
 
 ROUND = At(3, 2, 0)
 GO = {"outcome": "go"}
@@ -128,6 +128,34 @@ def test_a_party_is_there_while_a_connection_is_open(hub, calls):
         waiting.result(10)
     hub.post(0, Key(ROUND, 0), GO)  # it was an earlier connection, and the party asks again
     assert unpack(hub.call(0, asked(0))).header == GO
+
+
+def test_a_second_process_of_a_party_is_noticed(hub):
+    hub.joined(0, b"one")
+    assert not hub.runs_twice(0, b"one")
+    assert hub.runs_twice(0, b"two")
+    hub.joined(0, b"two")
+    assert hub.runs_twice(0, b"two")
+    hub.left(0, b"one")
+    assert not hub.runs_twice(0, b"two")
+    assert hub.present(0)
+
+
+@pytest.mark.parametrize(
+    ("listed", "tensors"),
+    [("12", 2), ([1, 1], 2), ([1, 2, 3], 2), ([True], 1), ([1.0], 1), ({"1": 0}, 1), ([2], 0)],
+)
+def test_a_list_of_sealed_pieces_that_is_none_is_told_apart(listed, tensors):
+    def request(header, pieces):
+        content = pack({"call": 0, "at": [0, 0, 0], "turn": 0, "say": "tell", **header}, pieces)
+        return Request(0, 0, Key(ROUND, 0), "tell", unpack(content), 0.0)
+
+    piece = torch.arange(5, dtype=torch.uint8)
+    assert request({"sealed": listed}, [piece] * tensors).sealed is None
+    assert request({"sealed": [1]}, [piece.float()]).sealed is None
+    assert request({}, [piece]).sealed == {}
+    found = request({"sealed": [2, 1]}, [piece.float(), piece, piece + 1]).sealed
+    assert {receiver: own.tolist() for receiver, own in found.items()} == {2: [0, 1, 2, 3, 4], 1: [1, 2, 3, 4, 5]}
 
 
 def test_who_says_hello_begins_to_count_again(hub):

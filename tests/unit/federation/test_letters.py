@@ -180,9 +180,9 @@ def test_another_session_opens_nothing(three):
 def test_two_parties_with_one_key_are_refused(three):
     seals = Seals(0, b"session")
     seals.learn({1: three[1].pair.public})
-    with pytest.raises(ValueError, match="party 2 has the public key of another party"):
+    with pytest.raises(ValueError, match="key of party 2 is one that it has replaced, or that of another"):
         seals.learn({2: three[1].pair.public})
-    with pytest.raises(ValueError, match="party 2 has the public key of another party"):
+    with pytest.raises(ValueError, match="key of party 2 is one that it has replaced, or that of another"):
         seals.learn({2: seals.pair.public})
 
 
@@ -195,6 +195,20 @@ def test_a_party_that_comes_back_with_a_new_key_begins_new_channels(three):
     with pytest.raises(MalformedMessage, match="cannot be opened"):
         back.open(0, sealed, SEED)
     same(back.open(0, three[0].seal(TO_ALL, 3, [1])[1], SEED), for_receiver(TO_ALL, 1, 3))
+
+
+def test_a_key_that_was_replaced_is_not_taken_again(three):
+    """A server that told the old key once more would get two messages under one key and nonce."""
+    old, seals = three[1].pair.public, three[0]
+    first = seals.seal(TO_ALL, 3, [1])[1]
+    seals.learn({1: Seals(1, b"session").pair.public})
+    with pytest.raises(ValueError, match="key of party 1 is one that it has replaced"):
+        seals.learn({1: old})
+    second = seals.seal(TO_ALL, 3, [1])[1]
+    assert torch.equal(first[:12], second[:12])  # one number under two keys
+    assert not torch.equal(first[12:], second[12:])
+    with pytest.raises(MalformedMessage):
+        three[1].open(0, second, SEED)
 
 
 def test_a_party_without_a_key_is_named():
