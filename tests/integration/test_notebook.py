@@ -14,6 +14,7 @@ def cells(tmp_path_factory):
     """The code cells of the notebook after its execution."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     folder = tmp_path_factory.mktemp("notebook")
+    os.environ.pop("PL_GLOBAL_SEED", None)  # of an earlier test; the kernel would inherit it
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
         os.environ[name] = str(folder / name)
     kernels = folder / "JUPYTER_DATA_DIR" / "kernels" / "python3"
