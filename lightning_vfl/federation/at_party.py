@@ -1,6 +1,6 @@
 """The process of one party: it runs the party's end of every round against the server's answers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
 from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
 from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
 from lightning_vfl.federation.turns import at_of, turns_of
 from lightning_vfl.protocols.accounts.charging import charge_round
 from lightning_vfl.protocols.checks import labels_of
@@ -63,12 +64,12 @@ class AtParty(Place):
                 return Step(None)
         elif not self._is_called(module, Key(at, 0)):
             return Step(None)
-        called = _mask(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
+        called = mask_of(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
         if plan is None:  # a party charges its upload before it sends it, whatever becomes of the round
-            charge_round(module, _called_plan(called), batch)
+            charge_round(module, called_plan(called), batch)
         found = self._round(module, batch, names, Key(at, 0), called, plan)
         if plan is None and self.link.told is not None:
-            told = _plan_of(self.link.told, module.roster.parties)
+            told = plan_of(self.link.told, module.roster.parties)
             fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
             module.enter_plan(told, batch, names, rows, charged=told.skipped or not fewer)
         if found is None or (plan is not None and not bool(plan.learners[self.party])):
@@ -134,7 +135,7 @@ class AtParty(Place):
             return None
         answer = self._upload(module, batch, contribution, view, key, clear)
         if state is not None:
-            state.settle(_mask([] if answer is None else [self.party], module.roster.parties))
+            state.settle(mask_of([] if answer is None else [self.party], module.roster.parties))
         return None if answer is None else (contribution, answer, view)
 
     def _contribution(
@@ -253,7 +254,7 @@ class AtParty(Place):
         if frame.header.get("final"):
             return self._answer(module, frame)
         heard = frame.header["heard"]
-        included = _mask(heard["included"], module.roster.parties)
+        included = mask_of(heard["included"], module.roster.parties)
         hosted = (self.party,) if self.party in heard["answering"] else ()
         return Heard(included, hosted, received)
 
@@ -287,31 +288,51 @@ class AtParty(Place):
     # ---- evaluation
 
     def output(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
-        """Take part in a round of evaluation."""
-        at = at_of(module, names, self.evaluated)
-        self.evaluated += 1
-        plan: RoundPlan | None = None
-        called = roll.called
+        """Take part in a round of evaluation, again if the server has lost it with another party."""
+        found = None
         if self.injected:
             plan = RoundPlan(roll, roll.called, (roll.called,), roll.called, 0.0, False)
-            if not bool(roll.called[self.party]) and module.aggregator.opening is None:
-                return nothing()
-        elif self._is_called(module, Key(at, 0)):
-            called = _mask(self.link.standing.called, module.roster.parties)
-            begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
-            names = names._replace(round=begun)  # the server's number: this party may have missed some
-            module.books.rounds[str(names.stage)] = begun + 1
+            if bool(roll.called[self.party]) or module.aggregator.opening is not None:
+                at = at_of(module, names, self.evaluated)
+                found = self._evaluate(module, batch, names, roll, Key(at, 0), roll.called, plan)
         else:
-            return nothing()
-        if module.protected_evaluation:
-            module.enter_evaluation(batch, names, roll)
-        found = self._round(module, batch, names, Key(at, 0), called, plan, evaluation=True)
+            lost = -1
+            while found is None and self._retries(module, names) > lost:
+                lost = self._retries(module, names)
+                at = at_of(module, names, self.evaluated + lost)
+                if self._is_called(module, Key(at, 0)):
+                    begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
+                    names = names._replace(round=begun)  # the server's number: this party may have missed some
+                    module.books.rounds[str(names.stage)] = begun + 1
+                    called = mask_of(self.link.standing.called, module.roster.parties)
+                    found = self._evaluate(module, batch, names, roll, Key(at, 0), called, None)
+        self.evaluated += 1
         told = found is not None and self.tells_predictions and names.stage == Stage.PREDICT
         return found[1].pieces[0] if found is not None and told else nothing()
 
+    def _evaluate(
+        self,
+        module: "SplitVFL",
+        batch: VerticalBatch,
+        names: RoundNames,
+        roll: Roll,
+        key: Key,
+        called: Tensor,
+        plan: RoundPlan | None,
+    ) -> tuple[Contribution, Message, PartyView] | None:
+        if module.protected_evaluation:
+            module.enter_evaluation(batch, names, roll)
+        return self._round(module, batch, names, key, called, plan, evaluation=True)
+
+    def _retries(self, module: "SplitVFL", names: RoundNames) -> int:
+        """How many batches of this evaluation the server has lost and evaluated again."""
+        here, last = at_of(module, names, 0), self.link.standing.at
+        return self.link.standing.retries if (here.round, here.stage) == (last.round, last.stage) else 0
+
     def share_metrics(self, module: "SplitVFL", split: str) -> None:
         """Log the metrics that the server has found."""
-        at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated)
+        names = RoundNames(module.seed, module.stage, 0)
+        at = at_of(module, names, self.evaluated + self._retries(module, names))
         self.evaluated = 0
         self.link.ask(Key(at, 0), "metrics")  # of an evaluation that this party has missed, the answer has the latest
         module.log_dict({name: torch.tensor(value) for name, value in self.link.metrics.items()})
@@ -368,21 +389,3 @@ def _detached(contribution: Contribution) -> Contribution:
     if isinstance(contribution, LinearForms):
         return replace(contribution, leaves=leaves, basis=tuple(x.detach() for x in contribution.basis))
     return replace(contribution, leaves=leaves)
-
-
-def _mask(parties: Iterable[int], m: int) -> Tensor:
-    there = set(parties)
-    return torch.tensor([party in there for party in range(m)])
-
-
-def _called_plan(called: Tensor) -> RoundPlan:
-    """The plan of a round in which all that are called are in."""
-    return RoundPlan(Roll.of(called), called, (called,), called, 0.0, False)
-
-
-def _plan_of(told: Mapping[str, Any], m: int) -> RoundPlan:
-    """The plan of a round that the server has told."""
-    roll = Roll(*(_mask(told[name], m) for name in ("called", "included", "responders", "filled")))
-    learners = torch.zeros_like(roll.included) if told["skipped"] else roll.included
-    sent = tuple(_mask(leg, m) for leg in told["sent"])
-    return RoundPlan(roll, learners, sent, learners, float(told["seconds"]), bool(told["skipped"]))

@@ -14,6 +14,7 @@ from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.collecting import Collector, Uploads
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import written
+from lightning_vfl.federation.told_plans import told_plan
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.protocols.place import Place, needed
@@ -129,7 +130,7 @@ class AtServer(Place):
 
     def _end(self, at: At, uploads: Uploads, plan: RoundPlan, answers: Mapping[int, Message]) -> None:
         """Answer everybody who waits for the end of the round, and call the next one."""
-        told = _told(plan)
+        told = told_plan(plan)
         in_step = uploads.roll.included if answers else uploads.roll.called
         self.calls.call_next(at, in_step)
         for party, message in answers.items():
@@ -142,18 +143,27 @@ class AtServer(Place):
     # ---- evaluation
 
     def output(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
-        """Run a round of evaluation.
+        """Run a round of evaluation; a batch that is lost with a party is evaluated again.
 
         Raises:
-            ConfigurationError: if no party is left.
+            ConfigurationError: if parties that are needed do not come back, and for messages that cannot be decoded.
         """
-        at = at_of(module, names, self.evaluated)
+        if self.evaluated == 0:
+            self.calls.retries = 0
+        while True:
+            at = at_of(module, names, self.evaluated + self.calls.retries)
+            if module.protected_evaluation:
+                module.enter_evaluation(batch, names, roll)
+            self.calls.begin(module, at)
+            attendance = self._attendance(module, roll if self.injected else None, Exclude(), evaluation=True)
+            uploads = self.collector.collect(module, batch, at, attendance, clear=not module.protected_evaluation)
+            if uploads.messages or self.injected:
+                break
+            self.calls.retries += 1  # a party was lost on the way: those that are there evaluate the batch again
+            self.calls.call_next(at, uploads.roll.called)
+            self.calls.end(at, set(), told_plan(_seen(uploads, True, 1)))
+            names = module.next_round()
         self.evaluated += 1
-        if module.protected_evaluation:
-            module.enter_evaluation(batch, names, roll)
-        self.calls.begin(module, at)
-        attendance = self._attendance(module, roll if self.injected else None, Exclude(), evaluation=True)
-        uploads = self.collector.collect(module, batch, at, attendance, clear=not module.protected_evaluation)
         output, self.labels = self._output(module, batch, names, uploads), uploads.labels
         included = uploads.roll.included
         self.calls.call_next(at, included)
@@ -163,14 +173,10 @@ class AtServer(Place):
             for turn in range(uploads.first, uploads.turn + 1):
                 self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "final": True}, told)
         done = RoundPlan(uploads.roll, included, uploads.sent, included, uploads.seconds, False)
-        self.calls.end(at, set(numbers(included)), _told(done))
+        self.calls.end(at, set(numbers(included)), told_plan(done))
         return output
 
     def _output(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
-        if not uploads.messages:
-            raise ConfigurationError(
-                f"the {names.stage} lost too many parties to go on; start all processes again from their checkpoints"
-            )
         if module.protected_evaluation:
             aggregate = self._decoded(module, batch, names, uploads, Exclude())
             if aggregate is None:
@@ -187,7 +193,7 @@ class AtServer(Place):
         """Tell the parties the metrics of an evaluation."""
         found = module.trainer.callback_metrics
         metrics = {name: float(value) for name, value in found.items() if name.startswith(f"{split}/")}
-        at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated)
+        at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated + self.calls.retries)
         self.evaluated = 0
         self.calls.tell_metrics(at, metrics)
 
@@ -247,17 +253,3 @@ def _seen(uploads: Uploads, skipped: bool, legs: int) -> RoundPlan:
     sent = tuple(uploads.sent[min(number, len(uploads.sent) - 1)] for number in range(legs))
     learners = nobody if skipped else roll.included
     return RoundPlan(roll, learners, sent, learners, uploads.seconds, skipped)
-
-
-def _told(plan: RoundPlan) -> dict[str, Any]:
-    """A plan for a header."""
-    roll = plan.roll
-    return {
-        "called": numbers(roll.called),
-        "included": numbers(roll.included),
-        "responders": numbers(roll.responders),
-        "filled": numbers(roll.filled),
-        "sent": [numbers(leg) for leg in plan.sent],
-        "seconds": plan.seconds,
-        "skipped": plan.skipped,
-    }

@@ -34,6 +34,7 @@ class Calls:
         self.reconnect = reconnect
         self.called = torch.ones(hub.parties, dtype=torch.bool)
         self.keyed: dict[str, tuple[int, ...]] = {}  # by stage: the parties that have the keys of its rounds
+        self.retries = 0  # batches of the evaluation that is going on that were lost and are evaluated again
         self.metrics: Mapping[str, float] = {}  # of the latest evaluation
         self.joins: Callable[[], int] = lambda: 0  # how often a party has joined, with a new key for sealed messages
         self._counts: dict[str, int] = {}
@@ -104,6 +105,7 @@ class Calls:
             "counts": self._counts,
             "keyed": self.keyed,
             "joins": self.joins(),
+            "retries": self.retries,
         }
         return {"outcome": outcome, "standing": told}
 

@@ -44,6 +44,7 @@ class Standing:
         counts: rounds of every stage that had begun when ``at`` began.
         keyed: by stage, the parties that have the keys of its rounds.
         joins: how often a party has joined, with a new key for sealed messages.
+        retries: batches of the evaluation of ``at`` that were lost and are evaluated again.
     """
 
     at: At = field(default=START)
@@ -51,6 +52,7 @@ class Standing:
     counts: Mapping[str, int] = field(default_factory=dict)
     keyed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     joins: int = 0
+    retries: int = 0
 
 
 class Link:
@@ -89,7 +91,8 @@ class Link:
         standing = frame.header.get("standing")
         if standing is not None:
             at, called = At(*standing["at"]), frozenset(standing["called"])
-            self.standing = Standing(at, called, standing["counts"], standing["keyed"], standing["joins"])
+            more = (standing[name] for name in ("counts", "keyed", "joins", "retries"))
+            self.standing = Standing(at, called, *more)
         self.told = frame.header.get("plan")
         self.metrics = frame.header.get("metrics", self.metrics)
         match frame.header["outcome"]:
