@@ -12,8 +12,10 @@ from tests.integration.test_federated import MASKED
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 NAMES = ("party0", "party1")
-SHORT = ("--trainer.max_epochs", "1", "--trainer.limit_val_batches", "1")
-SHORT += ("--trainer.num_sanity_val_steps", "0")
+SHORT = (
+    *("--trainer.max_epochs", "1", "--trainer.limit_val_batches", "1"),
+    *("--trainer.num_sanity_val_steps", "0"),
+)
 RECIPES = {
     "mean": ("--config", "protocol/mean"),
     "masked": ("--config", "protocol/mean", *MASKED),
