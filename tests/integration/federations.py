@@ -135,7 +135,7 @@ class Federation:
         if not self.events.exists():
             return []
         with self.events.open(newline="") as file:
-            return [row for row in csv.DictReader(file) if row["restored"] is not None]
+            return [row for row in csv.DictReader(file) if row.get("restored") is not None]
 
     def await_round(self, number: int, seconds: float = 60.0) -> None:
         """Wait until a training round is over."""
