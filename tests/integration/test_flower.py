@@ -64,17 +64,3 @@ def test_a_federation_inside_flower_is_the_simulation_to_the_last_bit(running, n
     assert [name for name in weights if not torch.equal(weights[name], replayed[name])] == []
     assert [row["round"] for row in one.rounds() if row["included"] == "1"] == sorted([*"0123"] * len(NAMES))
     print(f"{name}: {seconds:.1f} s a round")
-
-
-def test_a_party_that_is_killed_and_started_again_comes_back(running):
-    recipe = (*RECIPES["mean"], "--model.missing", "Stale")
-    one, flower = running((*recipe, "--data.batch_size", "16"), batches=12)
-    one.await_round(0, seconds=300.0)
-    one.kill("party1")
-    one.party("party1", "--relay", str(flower.sockets["party1"]))
-    assert one.wait(600) == dict.fromkeys(("scorer", *NAMES), 0)
-    weights, replayed = one.states(), one.replay()
-    assert [name for name in weights if not torch.equal(weights[name], replayed[name])] == []
-    included = [row["round"] for row in one.rounds() if row["name"] == "party1" and row["included"] == "1"]
-    assert len(included) < 12
-    assert included[-1] == "11"
