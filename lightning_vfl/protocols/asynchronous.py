@@ -8,6 +8,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import LatestEmbeddings
 from lightning_vfl.networks.mlp import MLP, Linear
@@ -20,6 +22,7 @@ from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch
+from lightning_vfl.wire import Message
 
 
 @dataclass
@@ -180,7 +183,23 @@ class AsyncVFL(VFLModule):
         h = [latest.to(fresh.dtype) for latest in self.latest.table.read(batch.record_ids)]
         h[party] = fresh
         self.latest.write(batch.record_ids, party, fresh)
-        return self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
+        joined = self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
+        if self.tap is not None:
+            self._tell(batch.record_ids, party, fresh, names)
+            self.tap.joined(joined.detach(), names, batch.record_ids)
+        return joined
+
+    def _tell(self, ids: Tensor, party: int, fresh: Tensor, names: RoundNames) -> None:
+        """The messages of an event, for an audit; the gradient comes with the backward pass."""
+        tell = self.listener(ids)
+        if tell is None:
+            return
+
+        def answered(gradient: Tensor) -> None:
+            tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=names))
+
+        tell(Message(EMBEDDINGS, "server", (party,), (fresh.detach(),), round=names))
+        fresh.register_hook(answered)
 
     def _reached(self, event: Event) -> tuple[bool, bool]:
         """Whether the party learns from this event, and whether the server learns from it."""

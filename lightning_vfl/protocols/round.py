@@ -202,10 +202,12 @@ class RoundVFL(VFLModule, ABC):
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
         state = None if self.kept is None or stage != Stage.FIT else self.kept.begin()
-        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties), state=state)
+        joiner = None if roster is self.roster else roster.active
+        hear = self.listener(rows.ids, joiner)
+        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties, hear), state=state)
         seen = batch.present if self.wire.traits.visible else None
-        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
-        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire)
+        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
         if state is not None:
             state.settle(roll.included)
