@@ -1,0 +1,87 @@
+"""Audit every aggregator on two data sets, and write docs/results/audits.md: ``python docs/results/make_audits.py``.
+
+Each run is one ``lightning-vfl audit``; its findings go to a Parquet file in --folder, and a file that exists is not
+made again. The data sets are read from $LIGHTNING_VFL_DATA.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from lightning_vfl.commands.program import run
+
+PAGE, TABLES = Path(__file__).parent / "audits.md", Path(__file__).parent / "tables"
+BEGIN, END = "<!-- audits: made by docs/results/make_audits.py -->", "<!-- audits end -->"
+WIDTH = ["--model.width=16"]
+MLPS = ["--model.bottom=MLP", "--model.bottom.hidden=[64]", "--model.top=MLP", "--model.top.hidden=[64]"]
+TANH = [*MLPS, "--model.bottom.output_activation=torch.nn.Tanh"]
+POLYNOMIAL = ["--model.bottom=PolynomialNetwork", "--model.top=MLP", "--model.top.hidden=[64]"]
+SPLIT = "--model=SplitVFL"
+
+
+def aggregator(name: str, **settings: object) -> list[str]:
+    """The options of an aggregator in SplitVFL."""
+    given = [f"--model.aggregator.{key}={value}" for key, value in settings.items()]
+    return [SPLIT, f"--model.aggregator={name}", *given, *WIDTH]
+
+
+PBM = "PoissonBinomial"
+AGGREGATORS = {
+    "Concat": [*aggregator("Concat"), *MLPS],
+    "Mean": [*aggregator("Mean"), *MLPS],
+    "MaskedSum": [*aggregator("MaskedSum"), *MLPS],
+    "LagrangeCoded": [*aggregator("LagrangeCoded", blocks=1, privacy=1), *POLYNOMIAL],
+    "PoissonBinomial (16, .1)": [*aggregator(PBM, levels=16, beta=0.1), *TANH, "--model.evaluate=plain"],
+    "PoissonBinomial (16, .25)": [*aggregator(PBM, levels=16, beta=0.25), *TANH, "--model.evaluate=plain"],
+    "PoissonBinomial (2, .05)": [*aggregator(PBM, levels=2, beta=0.05), *TANH, "--model.evaluate=plain"],
+    "LocalGaussian, ε = 5": [*aggregator("LocalGaussian"), *MLPS, "--model.evaluate=plain"],
+    "DVFL": ["--config=protocol/dvfl", "--model.guest_epochs=5", "--trainer.max_epochs=10"],
+}
+DATA = {
+    "CreditDefault": ["--config=data/credit_default", "--data.partitioner.parties=4"],
+    "MNIST": ["--config=data/mnist"],
+}
+PUBLIC = ["--data.normaliser=Standardise", "--data.normaliser.public=true"]
+
+
+def attacks(data: str, protocol: str) -> list[str]:
+    """The attacks as one JSON list, the same for every aggregator."""
+    two = data == "CreditDefault"
+    wanted = [("LabelsByNorm", {})] if two else []
+    wanted += [("LabelsByDirection", {"known": 1 if two else 4}), ("ModelCompletion", {})]
+    wanted += [(name, {}) for name in ("FeatureReconstruction", "SingleUpload", "KnownPlaintext", "MembershipByLoss")]
+    if "Poisson" in protocol or "Gaussian" in protocol:
+        wanted += [("EpsilonLowerBound", {"trials": 1_000_000, "uploads": uploads}) for uploads in (1, 5)]
+    return ["--attacks", json.dumps([{"class_path": name, "init_args": settings} for name, settings in wanted])]
+
+
+def main() -> None:
+    """Run what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=TABLES / "audits", help="where the findings are kept")
+    parser.add_argument("--only", nargs="*", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--epochs", type=int, default=10)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for data in given.only:
+        for name, model in AGGREGATORS.items():
+            path = given.folder / f"{data}_{name.replace(' ', '_').replace(',', '')}.parquet"
+            if path.exists():
+                continue
+            began = time.monotonic()
+            arguments = [
+                "audit", *DATA[data], *(PUBLIC if data == "CreditDefault" else []), "--data.batch_size=256",
+                f"--trainer.max_epochs={given.epochs}", *model, "--attacker", "party:1", "server",
+                *attacks(data, name), "--report", str(path), "--trainer.logger=false",
+                "--trainer.enable_checkpointing=false", "--trainer.enable_progress_bar=false",
+                "--trainer.enable_model_summary=false", "--trainer.limit_val_batches=1",
+                f"--trainer.default_root_dir={given.folder}/runs",
+            ]  # fmt: skip
+            print(data, name, flush=True)
+            run(arguments)
+            print(f"{data} {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
