@@ -9,6 +9,8 @@ import json
 import time
 from pathlib import Path
 
+import pandas as pd
+
 from lightning_vfl.commands.program import run
 
 PAGE, TABLES = Path(__file__).parent / "audits.md", Path(__file__).parent / "tables"
@@ -48,12 +50,79 @@ PUBLIC = ["--data.normaliser=Standardise", "--data.normaliser.public=true"]
 def attacks(data: str, protocol: str) -> list[str]:
     """The attacks as one JSON list, the same for every aggregator."""
     two = data == "CreditDefault"
-    wanted = [("LabelsByNorm", {})] if two else []
+    wanted: list[tuple[str, dict[str, int]]] = [("LabelsByNorm", {})] if two else []
     wanted += [("LabelsByDirection", {"known": 1 if two else 4}), ("ModelCompletion", {})]
     wanted += [(name, {}) for name in ("FeatureReconstruction", "SingleUpload", "KnownPlaintext", "MembershipByLoss")]
     if "Poisson" in protocol or "Gaussian" in protocol:
         wanted += [("EpsilonLowerBound", {"trials": 1_000_000, "uploads": uploads}) for uploads in (1, 5)]
     return ["--attacks", json.dumps([{"class_path": name, "init_args": settings} for name, settings in wanted])]
+
+
+COLUMNS = {
+    "labels by norm, AUC": ("party:1", "LabelsByNorm"),
+    "labels by direction": ("party:1", "LabelsByDirection"),
+    "model completion": ("party:1", "ModelCompletion"),
+    "features from aggregates, R²": ("server", "FeatureReconstruction"),
+    "features from one upload, R²": ("server", "SingleUpload"),
+    "known embeddings, R²": ("server", "KnownPlaintext"),
+    "membership, AUC": ("server", "MembershipByLoss"),
+}
+
+
+def table(findings: dict[str, pd.DataFrame]) -> str:
+    """One row for each aggregator, one column for each attack; without the protocol and chance behind them."""
+    used = {name: key for name, key in COLUMNS.items() if any(len(_of(own, *key)) for own in findings.values())}
+    lines = [["aggregator", *used], ["---"] * (len(used) + 1)]
+    for name, own in findings.items():
+        lines.append([name, *(_cell(own, *key) for key in used.values())])
+    first = next(iter(findings.values()))
+    for word, column in (("without the protocol", "without"), ("chance", "chance")):
+        cells = [_of(first, *key)[column] for key in used.values()]
+        lines.append([f"*{word}*", *("-" if cell.isna().all() else f"{cell.iloc[0]:.3f}" for cell in cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def epsilon_table(findings: dict[str, dict[str, pd.DataFrame]]) -> str:
+    """The lower bounds on ε and the accountant's."""
+    lines = [["aggregator", "uploads", "lower bound", "accountant", "bound / accountant"], ["---"] * 5]
+    for name, own in findings["CreditDefault"].items():
+        for _, row in own[own.attack.str.startswith("Epsilon") & own.claimed.notna()].iterrows():
+            uploads = "5" if "uploads=5" in row.attack else "1"
+            ratio = row.success / row.claimed
+            lines.append([name, uploads, f"{row.success:.3f}", f"{row.claimed:.3f}", f"{ratio:.2f}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _of(own: pd.DataFrame, attacker: str, attack: str) -> pd.DataFrame:
+    return own[(own.attacker == attacker) & own.attack.str.startswith(attack)]
+
+
+def _cell(own: pd.DataFrame, attacker: str, attack: str) -> str:
+    rows = _of(own, attacker, attack)
+    if not len(rows):
+        return "-"
+    row = rows.iloc[0]
+    if row.verdict.startswith("nothing"):
+        return str(row.verdict).removeprefix("nothing to attack: ")
+    return f"{row.success:.3f} ({row.low:.3f} to {row.high:.3f})"
+
+
+def write_page(folder: Path) -> None:
+    """Replace the tables between the two marks of the page."""
+    findings: dict[str, dict[str, pd.DataFrame]] = {}
+    for data in DATA:
+        paths = {name: folder / file_of(data, name) for name in AGGREGATORS}
+        findings[data] = {name: pd.read_parquet(path) for name, path in paths.items() if path.exists()}
+    parts = [f"### {data}\n\n{table(own)}" for data, own in findings.items() if own]
+    parts.append(f"### Lower bounds on ε\n\n{epsilon_table(findings)}")
+    text, tables = PAGE.read_text(encoding="utf-8"), "\n\n".join(parts)
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+
+
+def file_of(data: str, name: str) -> str:
+    """The file of the findings of one run."""
+    return f"{data}_{name.replace(' ', '_').replace(',', '')}.parquet"
 
 
 def main() -> None:
@@ -66,7 +135,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     for data in given.only:
         for name, model in AGGREGATORS.items():
-            path = given.folder / f"{data}_{name.replace(' ', '_').replace(',', '')}.parquet"
+            path = given.folder / file_of(data, name)
             if path.exists():
                 continue
             began = time.monotonic()
@@ -81,6 +150,7 @@ def main() -> None:
             print(data, name, flush=True)
             run(arguments)
             print(f"{data} {name}: {time.monotonic() - began:.0f} s", flush=True)
+    write_page(given.folder)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def members_and_others(module: "VFLModule", truth: "Truth") -> tuple[dict[str, T
     """What the attacker sees, and (n,) bool, which of the records have been trained on.
 
     The attacker sees ``predictions`` (n, C) or (n,), and knows the ``labels`` (n,), of as many training records as
-    validation records.
+    validation records; nothing if they have no labels.
     """
     data = truth.data
     sources = data.records("train"), data.records("val")
@@ -31,6 +31,8 @@ def members_and_others(module: "VFLModule", truth: "Truth") -> tuple[dict[str, T
         order = np.random.Generator(stream(module.seed, "audit", "members", name)).permutation(len(source))
         ids = torch.from_numpy(order[:count].copy()).sort().values
         predictions.append(_predict(module, source, ids))
+        if source.labels is None:
+            return {}, torch.empty(0, dtype=torch.bool)
         labels.append(source.labels[ids])
     member = torch.arange(2 * count) < count
     return {"predictions": torch.cat(predictions).double(), "labels": torch.cat(labels)}, member
@@ -40,7 +42,7 @@ def members_and_others(module: "VFLModule", truth: "Truth") -> tuple[dict[str, T
 def _predict(module: "VFLModule", source: RecordSource, ids: Tensor) -> Tensor:
     like, parts = next(module.bottoms.parameters()), []
     with evaluating(module):
-        for number, own in enumerate(ids.split(AT_ONCE)):
+        for number, own in enumerate(torch.split(ids, AT_ONCE)):
             present = None if source.present is None else source.present[own]
             batch = VerticalBatch(tuple(x.to(like) for x in source.rows(own)), None, own, present)
             names = RoundNames(module.seed, Stage.PREDICT, number)

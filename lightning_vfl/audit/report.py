@@ -23,7 +23,7 @@ _IMAGES, _POINTS = 8, 400
 
 def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
     """One row of texts for each finding, in the order of ``COLUMNS``."""
-    rows = []
+    rows = list[tuple[str, ...]]()
     for found in findings:
         claimed = "" if found.claimed is None else f" (claimed {found.claimed:.3g})"
         rows.append(

@@ -83,7 +83,7 @@ def clopper_pearson(right: int, of: int, risk: float) -> tuple[float, float]:
 
 def r_squared(guesses: "Numbers", truth: "Numbers") -> Score:
     """1 - Σ (guess - truth)² / Σ (truth - mean)², over all columns that vary; a bootstrap over the rows."""
-    varying = truth.var(0) > 1e-9
+    varying = truth.var(0) > 1e-9 if len(truth) else np.zeros(1, bool)
     if not varying.any():
         return Score("R²", float("nan"), float("nan"), float("nan"), 0.0)
     wrong = ((guesses - truth) ** 2)[:, varying].sum(1)

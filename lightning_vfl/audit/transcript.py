@@ -194,7 +194,7 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
     if not ids:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0, dtype=torch.float64)
     every, rows = torch.cat(ids), torch.cat(values).double()
-    if len(every.unique()) == len(every):
+    if len(torch.unique(every)) == len(every):
         return every, rows
     last = {record: place for place, record in enumerate(every.tolist())}
     places = torch.tensor(sorted(last.values()))

@@ -1,7 +1,7 @@
 """The records of a training: what the harness scores by."""
 
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class Truth:
     def raw(self, party: int) -> Tensor:
         """(N, *S), as the party's bottom is given them."""
         ids = torch.arange(self.records)
-        return torch.cat([self._records.features_of(party, own) for own in ids.split(AT_ONCE)])
+        return torch.cat([self._records.features_of(party, own) for own in torch.split(ids, AT_ONCE)])
 
     def group_features(self, party: int) -> Tensor:
         """(N, W) float64, of each record at the party of the group that holds it."""
@@ -99,11 +99,12 @@ class Truth:
 
     def shared_numbers(self, module: "VFLModule", party: int, ids: Tensor) -> Tensor:
         """(n, W) float64, the integers that a party shares under ``LagrangeCoded``."""
-        aggregator, network = module.aggregator, module.bottoms.parties[party]
+        aggregator = module.aggregator
+        network: Any = module.bottoms.parties[party]
         if not isinstance(aggregator, LagrangeCoded):
             raise TypeError("only LagrangeCoded shares records")
         with torch.no_grad():
-            basis = network.expand(self.raw(party)[ids].to(network.weight.dtype))  # type: ignore[operator, union-attr]
+            basis = network.expand(self.raw(party)[ids].to(network.weight.dtype))
         return FixedPoint(aggregator.field, aggregator.l_x, 0).quantise_data(basis).double()
 
     def embeddings(self, module: "VFLModule", party: int) -> Tensor:
@@ -112,6 +113,7 @@ class Truth:
         like = next(module.bottoms.parameters())
         with torch.no_grad():
             parts = [
-                bottom(self._records.features_of(party, own).to(like)).cpu().double() for own in ids.split(AT_ONCE)
+                bottom(self._records.features_of(party, own).to(like)).cpu().double()
+                for own in torch.split(ids, AT_ONCE)
             ]
         return torch.cat(parts)

@@ -18,7 +18,7 @@ def from_own_features(own: Tensor, known: Known, classes: int) -> Tensor:
     x = ((own - own.mean(0)) / own.std(0).clamp(min=1e-9)).double()
     if known.labels is None or not len(known.ids):
         return torch.zeros(len(own), dtype=torch.float64)
-    if len(known.labels.unique()) < classes:
+    if len(torch.unique(known.labels)) < classes:
         return cosines(x, x[known.ids]).mean(1)
     model = LogisticRegression(max_iter=300).fit(x[known.ids].numpy(), known.labels.numpy())
     return torch.from_numpy(model.predict_proba(x.numpy()))

@@ -199,7 +199,7 @@ class AsyncVFL(VFLModule):
             tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=names))
 
         tell(Message(EMBEDDINGS, "server", (party,), (fresh.detach(),), round=names))
-        fresh.register_hook(answered)
+        fresh.register_hook(answered)  # type: ignore[no-untyped-call]  # torch's
 
     def _reached(self, event: Event) -> tuple[bool, bool]:
         """Whether the party learns from this event, and whether the server learns from it."""

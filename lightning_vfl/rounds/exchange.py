@@ -231,7 +231,7 @@ class Exchange:
         self._tell(Message(EMBEDDINGS, "server", members, pieces, round=names))
         for m in members:
             if leaves[m].requires_grad:
-                leaves[m].register_hook(partial(self._tell_of_a_gradient, m))
+                leaves[m].register_hook(partial(self._tell_of_a_gradient, m))  # type: ignore[no-untyped-call]  # torch's
 
     def _tell_of_a_gradient(self, party: int, gradient: Tensor) -> None:
         self._tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=self.server.names))

@@ -54,7 +54,7 @@ def runnable(*languages):
 @cache
 def once(command, *options):
     """Run a command, shortened; the checkpoint of a fit. A command that several pages show is run for one of them."""
-    if command in ("fit", "test", "validate", "predict"):
+    if command in ("audit", "fit", "test", "validate", "predict"):
         options = (*options, *SHORT, *(PHASES if "protocol/dvfl" in options else []))
     done = run([command, *options])
     if command != "fit":

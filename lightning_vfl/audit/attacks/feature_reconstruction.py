@@ -40,6 +40,8 @@ class FeatureReconstruction(Attack):
         place = torch.full((seen.records,), -1)
         place[ids] = torch.arange(len(ids))
         mine = place[known.ids] >= 0
+        if int(mine.sum()) < 10:
+            raise NothingSeen("the aggregates of fewer than ten known records are seen")
         guesses = ridge_guesses(inputs, known.features[mine], place[known.ids[mine]])
         return Guesses(ids, guesses, f"aggregates of {epochs} epochs, {int(mine.sum()):,} known records")
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import torch
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, Seen, Target, needed
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, needed
 from lightning_vfl.audit.attacks.regression import ridge_guesses
 from lightning_vfl.audit.transcript import AGGREGATES, by_record
 
@@ -39,5 +39,7 @@ class KnownPlaintext(Attack):
         place = torch.full((seen.records,), -1)
         place[ids] = torch.arange(len(ids))
         mine = place[known.ids] >= 0
+        if int(mine.sum()) < 10:
+            raise NothingSeen("the aggregates of fewer than ten known records are seen")
         guesses = ridge_guesses(rows, known.features[mine], place[known.ids[mine]])
         return Guesses(ids, guesses, f"aggregates of epoch {last}, {int(mine.sum()):,} known embeddings")

@@ -53,9 +53,9 @@ class ModelCompletion(Attack):
             for party, features in seen.features.items():
                 bottom = seen.bottoms[party]
                 like = next(bottom.parameters())
-                parts.append(torch.cat([bottom(x.to(like)).double().cpu() for x in features.split(8192)]))
-        h = torch.cat(parts, 1)
-        h = ((h - h.mean(0)) / h.std(0).clamp(min=1e-9)).numpy()
+                parts.append(torch.cat([bottom(x.to(like)).double().cpu() for x in torch.split(features, 8192)]))
+        embeddings = torch.cat(parts, 1)
+        h = ((embeddings - embeddings.mean(0)) / embeddings.std(0).clamp(min=1e-9)).numpy()
         ids, labels = known.ids.numpy(), known.labels.numpy()
         model = LogisticRegression(max_iter=300).fit(h[ids], labels)
         for share in CONFIDENT:
