@@ -27,7 +27,7 @@ class Audit(Callback):
 
     The callback listens to all messages (``module.tap``), keeps copies of those that the attacker's members receive or
     send, and runs the attacks when the fit is over. It prints a table, logs every success as
-    ``audit/ATTACK``, and writes the report.
+    ``audit/ATTACKER/ATTACK``, and writes the report.
 
     Guarantee: the training has the same bits with and without the callback, unless an attack changes the training
         itself (``ModelCompletion`` with ``active``, ``CanariesInTraining``). The bytes of the messages that it has

@@ -61,11 +61,15 @@ def markdown_of(findings: Sequence[Finding]) -> str:
 
 
 def metrics_of(findings: Sequence[Finding]) -> dict[str, float]:
-    """The successes by log name; of two findings of one name, the larger."""
+    """The successes by log name, ``audit/party1/LabelsByNorm``; of two findings of one name, the larger.
+
+    Settings of an attack are not in the name, because some loggers accept letters, digits and few signs alone.
+    """
     metrics: dict[str, float] = {}
     for found in findings:
         if not isnan(found.success):
-            name = f"audit/{found.attack}"
+            who = found.attacker.replace(":", "").replace("+", "-")
+            name = f"audit/{who}/{found.attack.partition('(')[0]}"
             metrics[name] = max(found.success, metrics.get(name, found.success))
     return metrics
 
