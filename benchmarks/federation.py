@@ -122,8 +122,8 @@ def simulate(parties: int, rounds: int, file: Path) -> None:
 
 def serve(charter: Charter, ports: list[int], rounds: int, file: Path) -> None:
     """The server's role; with one port for each party, nothing is encrypted and the port says who calls."""
-    from lightning_vfl.federation.at_server import AtServer  # grpc, after the processes have parted
     from lightning_vfl.federation.grpc_server import Port, server_credentials
+    from lightning_vfl.federation.rounds_at_server import RoundsAtServer  # grpc, after the processes have parted
 
     parties, folder = len(charter.parties), file.parent
     hub, data = Hub(parties), data_of(parties)
@@ -137,7 +137,7 @@ def serve(charter: Charter, ports: list[int], rounds: int, file: Path) -> None:
     reception.await_all(60.0)
     data.take_seat(Seat(None))
     module = module_of(data)
-    module.place = AtServer(hub, injected=False)
+    module.place = RoundsAtServer(hub, injected=False)
     before = hub.bytes_in, hub.bytes_out
     milliseconds = fit(module, data, rounds).milliseconds
     meter = module.books.meter
@@ -166,12 +166,13 @@ def take_part(charter: Charter, party: int, port: int | None, secure: bool, roun
     """
     from lightning_vfl.federation.grpc_client import Dialled, party_credentials
     from lightning_vfl.federation.joining import join
+    from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 
     name = charter.parties[party].name
     secret = party_credentials(load(*paths(name, folder / "keys")), charter) if secure else None
     address = charter.server.address if port is None else f"127.0.0.1:{port}"
     transport = Dialled(address, secret, expected="server" if secure else None)
-    place = join(transport, party, charter.digest, {"rounds": 0}, False, lambda _: b"", lambda *_: None)
+    place = join(RoundsAtParty, transport, party, charter.digest, {"rounds": 0}, False, lambda _: b"", lambda *_: None)
     data = data_of(len(charter.parties))
     data.take_seat(Seat(party))
     module = module_of(data)

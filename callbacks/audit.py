@@ -69,6 +69,11 @@ class Audit(Callback):
             return
         if not isinstance(pl_module, VFLModule):
             raise ConfigurationError(f"Audit listens to protocols of this toolkit; got {type(pl_module).__name__}")
+        if pl_module.place is not None:
+            raise ConfigurationError(
+                "Audit listens to all parties of a simulation, but this process plays one end of a federation; audit "
+                "the same recipe with lightning-vfl audit"
+            )
         if trainer.world_size > 1:
             raise ConfigurationError(
                 f"Audit listens in one process, but {trainer.world_size} train together; use devices: 1"

@@ -6,6 +6,7 @@ made again. The data sets are read from $LIGHTNING_VFL_DATA.
 
 import argparse
 import json
+import re
 import time
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def write_page(folder: Path) -> None:
 
 def file_of(data: str, name: str) -> str:
     """The file of the findings of one run."""
-    return f"{data}_{name.replace(' ', '_').replace(',', '')}.parquet"
+    return f"{data}_{re.sub('[^A-Za-z0-9.]+', '_', name).strip('_')}.parquet"
 
 
 def main() -> None:

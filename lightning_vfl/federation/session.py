@@ -13,8 +13,11 @@ from lightning_vfl import __version__
 from lightning_vfl.crypto import verified
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
+from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
+from lightning_vfl.federation.events_at_party import EventsAtParty
+from lightning_vfl.federation.events_at_server import EventsAtServer
 from lightning_vfl.federation.frames import VERSION
 from lightning_vfl.federation.grpc_client import Dialled, party_credentials
 from lightning_vfl.federation.grpc_server import Port, server_credentials
@@ -25,6 +28,9 @@ from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.recipe import first_difference
 from lightning_vfl.federation.record import Record
 from lightning_vfl.federation.refusals import refuse_unfederated
+from lightning_vfl.federation.rounds_at_party import RoundsAtParty
+from lightning_vfl.federation.rounds_at_server import RoundsAtServer
+from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.loading import rounds_in
 from lightning_vfl.types import Seat
 
@@ -118,8 +124,9 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         if roll_call is not None:
             run.use_fitted()
             roll_call.finish(charter.patience.join)
-        run.model.place = AtServer(hub, run.injected, charter.patience.reconnect, kept)
-        run.model.place.calls.joins = lambda: reception.joins
+        place = _places(run.model)[0](hub, run.injected, charter.patience.reconnect, kept)
+        place.calls.joins = lambda: reception.joins
+        place.take(run.model)
         run.train()
         hub.end({"outcome": "over", "why": f"{charter.federation} is over"})
         hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, _for(5.0))
@@ -168,9 +175,9 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
                     "certificate, so somebody has replaced it on the way; check who runs the server"
                 )
 
-        place = join(transport, party, charter.digest, hello, run.injected, sign, check)
+        place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check)
         place.least_members = seat.least_members
-        run.model.place = place
+        place.take(run.model)
         if run.data.own_files:
             run.use_fitted()
             align(
@@ -182,6 +189,11 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         run.train()
     finally:
         transport.close()
+
+
+def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
+    """The places of a protocol: the server's, and a party's."""
+    return (EventsAtServer, EventsAtParty) if isinstance(model, AsyncVFL) else (RoundsAtServer, RoundsAtParty)
 
 
 def _by_certificate(charter: Charter) -> Callable[[bytes | None], int]:

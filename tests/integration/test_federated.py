@@ -57,6 +57,18 @@ def test_injected_faults_are_those_of_the_simulation(tmp_path, name, faults):
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.parametrize("faults", [None, *FAULTS])
+def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
+    draws = ("--model.bottom.activation", "torch.nn.Dropout", "--model.top.activation", "torch.nn.Dropout")
+    recipe = (*DIGITS, "--config", "protocol/vafl", "--model.noise", "0.1", *draws, *SHORT)
+    recipe = (*recipe, "--trainer.max_epochs", "2", *(() if faults is None else ("--config", f"faults/{faults}")))
+    one = simulated(tmp_path, *recipe)
+    assert one.books["rounds"]["fit"] == 20
+    assert one.differences(federated(tmp_path, *recipe)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "settings",
     [
