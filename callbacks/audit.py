@@ -13,7 +13,7 @@ from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.usual import usual_attacks
 from lightning_vfl.audit.count import missing_bytes
-from lightning_vfl.audit.harness import Case, run_attacks
+from lightning_vfl.audit.harness import Case, refuse_unsuitable, run_attacks
 from lightning_vfl.audit.members import members_and_others
 from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES, Several
@@ -96,8 +96,7 @@ class Audit(Callback):
         self._case = Case(module, truth, self.transcript)
         if self.attacks is None:
             self.attacks = usual_attacks(self._case)
-        for attack in self.attacks:
-            attack.check(self._case.seen())
+        refuse_unsuitable(self._case, self.attacks)
         module.tap = self.transcript if module.tap is None else Several(module.tap, self.transcript)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

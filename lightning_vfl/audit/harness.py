@@ -114,19 +114,26 @@ def run_attacks(case: Case, attacks: Sequence[Attack]) -> list[Finding]:
     return [run_attack(case, attack) for attack in attacks]
 
 
-def run_attack(case: Case, attack: Attack) -> Finding:
-    """One attack: choose its side knowledge, run it, score its guesses and the guesses without the protocol.
+def refuse_unsuitable(case: Case, attacks: Sequence[Attack]) -> None:
+    """Refuse attacks that cannot be tried on a training, before it starts.
 
     Raises:
-        ConfigurationError: for a training that the attack cannot be tried on, or too many known records.
+        ConfigurationError: for the first such attack, and for too many known records.
     """
+    for attack in attacks:
+        if attack.target in _OF_PARTY:
+            Attacker(False, (attack.party,)).refuse_strangers(case.truth.parties)
+        attack.check(case.seen())
+        if not isinstance(attack, CanariesInTraining):
+            choose_known(case, attack.needs, attack.party, Target.FEATURES)
+
+
+def run_attack(case: Case, attack: Attack) -> Finding:
+    """One attack: choose its side knowledge, run it, score its guesses and the guesses without the protocol."""
     began, attacker = time.perf_counter(), str(case.transcript.attacker)
     if isinstance(attack, EpsilonLowerBound) and case.transcript.attacker.server:
         return _of_mechanism(case, attack, began)
     seen = case.seen()
-    if attack.target in _OF_PARTY:
-        Attacker(False, (attack.party,)).refuse_strangers(case.truth.parties)
-    attack.check(seen)
     known = _known_coins(case, attack) if isinstance(attack, CanariesInTraining) else _known(case, attack)
     without = _without(case, attack, known)
     try:

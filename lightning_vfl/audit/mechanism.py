@@ -51,8 +51,8 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
     clip = getattr(aggregator, "clip", None)
     if accounting is None or not isinstance(clip, float | int):
         raise ConfigurationError(
-            f"EpsilonLowerBound needs an aggregator that accounts for privacy; {type(aggregator).__name__} does not; "
-            "use PoissonBinomial or LocalGaussian"
+            f"{type(aggregator).__name__} has no clip or accounts for no privacy, so there are no two embeddings to "
+            "tell apart; use PoissonBinomial or LocalGaussian"
         )
     widths = aggregator.widths(attack.width, roster)
     everybody = tuple(range(m))

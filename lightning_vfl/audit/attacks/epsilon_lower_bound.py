@@ -43,6 +43,13 @@ class EpsilonLowerBound(Attack):
         self.delta = delta
         self.party = party
 
+    def check(self, seen: Seen) -> None:
+        if seen.aggregator.accounting is None:
+            raise ConfigurationError(
+                "EpsilonLowerBound needs an aggregator that accounts for privacy; "
+                f"{type(seen.aggregator).__name__} does not; use PoissonBinomial or LocalGaussian"
+            )
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         if "second" not in seen.inputs:
             raise NothingSeen("aggregates are the server's")
