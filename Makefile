@@ -28,7 +28,7 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
-	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py
+	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py docs/results/make_audits.py
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/codespell
 	$(BIN)/python docs/results/make_page.py --check
@@ -78,6 +78,7 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.dvfl_step
 	$(BIN)/python -m benchmarks.cvfl_step
 	$(BIN)/python -m benchmarks.data
+	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.federation
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
@@ -87,7 +88,7 @@ docs: $(INSTALLED) .lint/lightning_vfl  ## the site of pages and docstrings, in 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 results: $(INSTALLED)  ## docs/results/README.md from page.yaml and tables/
-	$(BIN)/python docs/results/make_page.py
+	$(BIN)/python docs/results/make_page.py docs/results/make_audits.py
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

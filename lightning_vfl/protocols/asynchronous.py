@@ -9,6 +9,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.memory import LatestEmbeddings
@@ -24,6 +26,7 @@ from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.streams import seed_of, seed_torch
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch
+from lightning_vfl.wire import Message
 
 
 @dataclass
@@ -189,6 +192,9 @@ class AsyncVFL(VFLModule):
         h[event.party] = fresh
         self.latest.write(batch.record_ids, event.party, fresh)
         value = self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
+        if self.tap is not None:
+            self._tell(batch.record_ids, event.party, fresh, names)
+            self.tap.joined(value.detach(), names, batch.record_ids)
         if self._top_may_draw:
             seed_torch(value.device, self.seed, "networks", names.stage, names.round, "server")
         return self.rank_loss(self.top(value), batch)
@@ -211,6 +217,18 @@ class AsyncVFL(VFLModule):
         events = self.books.rounds.get(Stage.FIT, 0)
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
         return max(2 * (self.counts.most_events + 1), 2 * events if down else 0)
+
+    def _tell(self, ids: Tensor, party: int, fresh: Tensor, names: RoundNames) -> None:
+        """The messages of an event, for an audit; the gradient comes with the backward pass."""
+        tell = self.listener(ids)
+        if tell is None:
+            return
+
+        def answered(gradient: Tensor) -> None:
+            tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=names))
+
+        tell(Message(EMBEDDINGS, "server", (party,), (fresh.detach(),), round=names))
+        fresh.register_hook(answered)  # type: ignore[no-untyped-call]  # torch's
 
     def reached(self, event: Event) -> tuple[bool, bool]:
         """Whether the party learns from this event, and whether the server learns from it."""

@@ -206,12 +206,13 @@ class RoundVFL(VFLModule, ABC):
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
         state = None if self.kept is None or stage != Stage.FIT else self.kept.begin()
-        memory = prepared.opened(aggregator, stage, parties)
+        joiner = None if roster is self.roster else roster.active
+        memory = prepared.opened(aggregator, stage, parties, self.listener(rows.ids, joiner))
         if memory is not None or state is not None:
             parties = replace(parties, memory=memory, state=state)
         seen = batch.present if self.wire.traits.visible else None
-        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
-        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire)
+        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
         if state is not None:
             state.settle(roll.included)

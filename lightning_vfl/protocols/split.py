@@ -26,7 +26,8 @@ from lightning_vfl.protocols.costs import labels_leg
 from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
 from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.groups.sums import UpdateSums
-from lightning_vfl.protocols.groups.updates import Group, send_updates
+from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
+from lightning_vfl.protocols.labels import tell_of_labels
 from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
@@ -202,6 +203,8 @@ class SplitVFL(RoundVFL):
         self.enter_plan(plan, batch, names, rows)
         if plan.skipped:
             return Step(None)
+        if self.tap is not None:
+            tell_of_labels(self, batch, names)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing)
         loss = self.rank_loss(output, self.with_targets(batch))
         learning = [group for group in self.roster.shared if plan.learners[list(group)].any()]
@@ -211,6 +214,7 @@ class SplitVFL(RoundVFL):
             plan.learning,
             aggregator_notes(exchange),
             before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
+            after_optimizer=tell_of_bottoms(self, learning, exchange) if learning and self.tap is not None else None,
         )
 
     def with_targets(self, batch: VerticalBatch) -> VerticalBatch:

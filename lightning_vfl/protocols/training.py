@@ -75,8 +75,8 @@ class TrainedModule(EvaluatedModule, ABC):
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the rest of a step: a copy or a saved module has no messages and no graph of a round."""
-        return {**super().__getstate__(), "_pending": None}
+        """Without the rest of a step, its graph and its listener: a copy has no messages of a round."""
+        return {**super().__getstate__(), "_pending": None, "tap": None}
 
     @abstractmethod
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -272,7 +272,10 @@ class TrainedModule(EvaluatedModule, ABC):
         names = RoundNames(self.seed, stage, 0)
         by = None if self.place is None else partial(self.place.set_up, self, source, names)
         basis, roster, device = self.costs.basis_widths(), self.roster, self.device
-        for leg in self.preparation.run(aggregator, self.bottoms, basis, source, roster, names, device, fitting, by):
+        hear = self.listener(torch.empty(0, dtype=torch.int64))
+        for leg in self.preparation.run(
+            aggregator, self.bottoms, basis, source, roster, names, device, fitting, by, hear
+        ):
             self.books.meter.add(leg)
             if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
