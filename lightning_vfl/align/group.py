@@ -185,6 +185,12 @@ def raised(points: "Points", key: bytes, tell: "Progress | None" = None) -> "Poi
     return _array(_spread(chunk, iter(range(0, len(content), _CHUNK * SIZE)), tell)).reshape(points.shape)
 
 
+def inverse(key: bytes) -> bytes:
+    """The key that takes this one away again."""
+    other: bytes = _library().crypto_core_ristretto255_scalar_invert(key)
+    return other
+
+
 def check_points(points: "Points") -> None:
     """Accept points of the group that are not its identity.
 

@@ -56,8 +56,13 @@ def matched(lists: Sequence[PointList], check: bool = True) -> dict[str, Rows]:
     ordered = [by_owner[party] for party in session.parties]
     for one in ordered:
         if check:
-            _refuse_other_points(one)
-    found = _all_common(ordered) if session.reveal is not Reveal.LABEL_PARTY else _with_label_party(session, by_owner)
+            refuse_bad_points(one.points, one.owner)
+    if session.reveal is Reveal.LABEL_PARTY:
+        found = _with_label_party(session, by_owner)
+    else:
+        places = common_places([one.points for one in ordered])
+        rows = np.arange(len(places[0]))
+        found = {one.owner: (own, rows) for one, own in zip(ordered, places, strict=True)}
     told = {}
     for party, (places, rows) in found.items():
         size, hidden = len(places), session.reveal is Reveal.SIZE
@@ -112,17 +117,24 @@ def _one_session(lists: Sequence[PointList]) -> tuple[Session, tuple[Used, ...]]
     return session, tuple(Used(party, marks[party]) for party in session.parties)
 
 
-def _refuse_other_points(one: PointList) -> None:
+def refuse_bad_points(points: "Points", owner: str) -> None:
+    """Accept the points of a list.
+
+    Args:
+        points: (n, K, 32).
+        owner: whose list, for the error.
+
+    Raises:
+        ConfigurationError: for bytes that are no point, the identity, and a point that is there several times.
+    """
     try:
-        check_points(one.points)
+        check_points(points)
     except NoPoint as error:
-        raise ConfigurationError(f"the list of {one.owner}: {error}; ask for the list again") from None
-    for key in range(one.points.shape[1]):
-        (numbers,) = _numbered([one.points[:, key]])
+        raise ConfigurationError(f"the list of {owner}: {error}; ask for the list again") from None
+    for key in range(points.shape[1]):
+        (numbers,) = _numbered([points[:, key]])
         if twice := int((np.bincount(numbers) > 1).sum()):
-            raise ConfigurationError(
-                f"duplicate points in the list of {one.owner}: {twice}; keep one record of each id"
-            )
+            raise ConfigurationError(f"duplicate points in the list of {owner}: {twice}; keep one record of each id")
 
 
 def _words(points: "Points") -> "NDArray[np.uint64]":
@@ -146,24 +158,26 @@ def _numbered(points: "Sequence[Points]") -> "list[NDArray[np.int64]]":
 _Found = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
 
 
-def _all_common(lists: Sequence[PointList]) -> "dict[str, _Found]":
-    """Party -> places and rows of the records that all have; each key is tried with the records that are left."""
-    free = [np.arange(len(one.points)) for one in lists]
+def common_places(lists: "Sequence[Points]") -> "list[NDArray[np.int64]]":
+    """For each list the places of the records that are in all lists, in the order of their points.
+
+    Args:
+        lists: (n, K, 32) each; the first of K keys is compared first, then the second of the records that are left.
+    """
+    free = [np.arange(len(points)) for points in lists]
     found: list[list[NDArray[np.int64]]] = [[] for _ in lists]
-    for key in range(lists[0].points.shape[1]):
-        numbers = _numbered([one.points[places, key] for one, places in zip(lists, free, strict=True)])
+    for key in range(lists[0].shape[1]):
+        numbers = _numbered([points[places, key] for points, places in zip(lists, free, strict=True)])
         common = numbers[0]
         for one in numbers[1:]:
             common = np.intersect1d(common, one, assume_unique=True)
         common = np.sort(common)
         for m, one in enumerate(numbers):
             by_number = np.argsort(one, kind="stable")
-            at = by_number[np.searchsorted(one[by_number], common)]
+            at = by_number[np.searchsorted(one, common, sorter=by_number)]
             found[m].append(free[m][at])
             free[m] = np.delete(free[m], at)
-    places = [np.concatenate(parts) for parts in found]
-    rows = np.arange(len(places[0]))
-    return {one.owner: (own, rows) for one, own in zip(lists, places, strict=True)}
+    return [np.concatenate(parts) for parts in found]
 
 
 def _with_label_party(session: Session, lists: Mapping[str, PointList]) -> "dict[str, _Found]":
@@ -176,8 +190,8 @@ def _with_label_party(session: Session, lists: Mapping[str, PointList]) -> "dict
     for party, one in lists.items():
         if party == label.owner:
             continue
-        pair = _all_common([label, one])
-        rows = row_at[pair[label.owner][0]]
+        at_label, at_party = common_places([label.points, one.points])
+        rows = row_at[at_label]
         ascending = np.argsort(rows, kind="stable")
-        told[party] = pair[party][0][ascending], rows[ascending]
+        told[party] = at_party[ascending], rows[ascending]
     return {party: told[party] for party in session.parties}

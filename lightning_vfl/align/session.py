@@ -15,7 +15,7 @@ from lightning_vfl.errors import ConfigurationError
 COMPARER = "comparer"
 PROTOCOL = "lightning-vfl-align-v1"
 _SUITE = "ristretto255_XMD:SHA-512_R255MAP_RO_"
-_NAMES = "1 to 63 letters, digits, - and _, a letter or a digit first"
+_NAMES = "1 to 63 letters, digits, dots, - and _, a letter or a digit first"
 
 
 class Reveal(StrEnum):
@@ -132,8 +132,9 @@ def check_party(name: str) -> None:
     Raises:
         ConfigurationError: for other names, and for ``comparer``.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name) or name.casefold() == COMPARER:
-        raise ConfigurationError(f"'{name}' is no name of a party; use {_NAMES}, and not {COMPARER}")
+    allowed = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) and ".for-" not in name
+    if not allowed or name.casefold() == COMPARER:
+        raise ConfigurationError(f"'{name}' is no name of a party; use {_NAMES}, not .for- and not {COMPARER}")
 
 
 def _shown(value: object) -> str:
