@@ -60,9 +60,9 @@ def matched(lists: Sequence[PointList], check: bool = True) -> dict[str, Rows]:
     if session.reveal is Reveal.LABEL_PARTY:
         found = _with_label_party(session, by_owner)
     else:
-        places = common_places([one.points for one in ordered])
-        rows = np.arange(len(places[0]))
-        found = {one.owner: (own, rows) for one, own in zip(ordered, places, strict=True)}
+        common = common_places([one.points for one in ordered])
+        numbers = np.arange(len(common[0]))
+        found = {one.owner: (own, numbers) for one, own in zip(ordered, common, strict=True)}
     told = {}
     for party, (places, rows) in found.items():
         size, hidden = len(places), session.reveal is Reveal.SIZE

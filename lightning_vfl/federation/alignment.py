@@ -135,7 +135,8 @@ class RollCall:
     def _divide(self, ids: "NDArray[np.generic]", patience: float) -> None:
         """Draw or await the splits of records whose numbers alone are told; ``ids``: the server's, by number."""
         if self.active is None:
-            self._order = rows_of(self.data.split_records(dict.fromkeys(range(len(self.names)), ids)), ids)
+            numbers = rows_of(self.data.split_records(dict.fromkeys(range(len(self.names)), ids)), ids)
+            self._order = dict(numbers)
         else:
             drawing = self.names[self.active]
             self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
@@ -147,7 +148,7 @@ class RollCall:
         if self._ring is None:
             self._order = dict(zip(splits, map(ids_from_tensor, request.frame.tensors), strict=True))
         else:
-            self._order = told_splits(dict(zip(splits, header["sizes"], strict=True)))
+            self._order = dict(told_splits(dict(zip(splits, header["sizes"], strict=True))))
         self._changed.notify_all()
 
     def _take_shape(self, request: Request) -> None:
