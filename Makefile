@@ -28,7 +28,7 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
-	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py
+	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py docs/results/make_audits.py
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/codespell
 	$(BIN)/python docs/results/make_page.py --check
@@ -53,7 +53,12 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 test: $(INSTALLED)  ## the test suite, about 2 and a half minutes on two quiet cores
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist worksteal
 
-test-slow: $(INSTALLED)  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz
+.flower: constraints-flower.txt  # Flower wants other versions than constraints.txt has: protobuf < 7, rich < 15, packaging < 26
+	@$(PYTHON) -m venv $@
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt flwr
+	@touch $@
+
+test-slow: $(INSTALLED) .flower  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) fuzz
 	$(BIN)/python -m tests.planted_bugs
@@ -73,6 +78,7 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.dvfl_step
 	$(BIN)/python -m benchmarks.cvfl_step
 	$(BIN)/python -m benchmarks.data
+	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.federation
 	$(BIN)/python -m benchmarks.align
@@ -83,7 +89,7 @@ docs: $(INSTALLED) .lint/lightning_vfl  ## the site of pages and docstrings, in 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 results: $(INSTALLED)  ## docs/results/README.md from page.yaml and tables/
-	$(BIN)/python docs/results/make_page.py
+	$(BIN)/python docs/results/make_page.py docs/results/make_audits.py
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

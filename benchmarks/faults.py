@@ -79,8 +79,8 @@ def queued(models: Sequence[FaultModel], data: RandomFloats) -> Iterator[None]:
     for epoch in count():
         for _, event in schedule.epoch(epoch):
             if event is not None:
-                module._reached(event)
-                module._enter(event)
+                module.reached(event)
+                module.enter_event(event)
             yield
         schedule.advance(CHUNK)
 

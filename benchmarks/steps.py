@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -63,8 +63,10 @@ class Steps(Callback):
         return median(gaps[WARM:])
 
 
-def take_steps(module: LightningModule, data: VerticalDataModule, accelerator: str = "cpu") -> Steps:
-    """A fit of some steps."""
+def take_steps(
+    module: LightningModule, data: VerticalDataModule, accelerator: str = "cpu", callbacks: Sequence[Callback] = ()
+) -> Steps:
+    """A fit of some steps; ``callbacks`` are further ones."""
     steps = Steps()
     with tempfile.TemporaryDirectory() as folder:
         Trainer(
@@ -74,7 +76,7 @@ def take_steps(module: LightningModule, data: VerticalDataModule, accelerator: s
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
-            callbacks=[steps],
+            callbacks=[*callbacks, steps],
             enable_model_summary=False,
             default_root_dir=folder,
         ).fit(module, datamodule=data)

@@ -1,5 +1,6 @@
 """Callbacks: faults, traces, predictions, reports, plots, and limits of virtual time and privacy."""
 
+from .audit import Audit
 from .during_phase import DuringPhase
 from .experiment_record import ExperimentRecord
 from .history import RunHistory
@@ -15,6 +16,7 @@ from .trace import TraceRecorder
 from .train_metrics import TrainMetrics
 
 __all__ = [
+    "Audit",
     "Crashes",
     "DuringPhase",
     "ExperimentRecord",

@@ -1,7 +1,6 @@
 """The loader of a stage: a schedule's batches, with this process's rows, counted so that a run can be resumed."""
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,7 @@ class ScheduledLoader:
 
     def _requests(self) -> Iterator[Request]:
         """The rest of the epoch: this process's rows of every joint batch."""
-        for positions, event in islice(self.schedule.epoch(self.epoch), self.offset, None):
+        for positions, event in self.schedule.rest(self.epoch, self.offset):
             total = len(positions)
             start, end = total * self.rank // self.world_size, total * (self.rank + 1) // self.world_size
             ids = torch.from_numpy(np.ascontiguousarray(positions))

@@ -40,6 +40,7 @@ COMMANDS = {
     "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
     "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),
     "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training."),
+    "audit": Entry("audit.AuditCommand", "Train a recipe while an attacker listens; say what its attacks get."),
     "keys": Entry("keys.KeysCommand", "Generate identity keys for the parties."),
     "federate": Entry("federation.FederateCommand", "Run a recipe with a process for each party, on this machine."),
     "serve": Entry("federation.ServeCommand", "Run the server of a federation of hosts."),

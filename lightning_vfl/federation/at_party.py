@@ -1,39 +1,28 @@
-"""The process of one party: it runs the party's end of every round against the server's answers."""
+"""The process of one party: what is the same for all protocols, and its part of evaluations."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.clear import EMBEDDINGS
-from lightning_vfl.aggregators.parts import Heard
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
-from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
+from lightning_vfl.federation.letters import Seals, read, written
 from lightning_vfl.federation.link import Link
-from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
-from lightning_vfl.federation.turns import at_of, turns_of
-from lightning_vfl.protocols.accounts.charging import charge_round
+from lightning_vfl.federation.told_plans import mask_of
+from lightning_vfl.federation.turns import at_of
 from lightning_vfl.protocols.checks import labels_of
-from lightning_vfl.protocols.place import Place, needed, nothing
-from lightning_vfl.protocols.preparation import stage_of
-from lightning_vfl.protocols.step import Step
-from lightning_vfl.rounds.ends import opening_end, party_end
-from lightning_vfl.rounds.exchange import ExpandedRecords
+from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Seat, Stage, VerticalBatch, joint_rows
-from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.split import SplitVFL
+from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch
+from lightning_vfl.wire import Message
 
 
 class AtParty(Place):
-    """One party's part of rounds.
+    """One party's part of a protocol.
 
     Args:
         link: the line to the server.
@@ -49,37 +38,8 @@ class AtParty(Place):
         self.seals = seals
         self.injected = injected
         self.least_members = 1
-        self._joins = 0
 
-    # ---- training
-
-    def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
-        """Take part in a round, and learn from its answer."""
-        rows, at = (joint_rows(batch).total, module.coded_rows(batch)), at_of(module, names, 0)
-        plan: RoundPlan | None = None
-        if self.injected:
-            plan = module.plan_round(batch, names.round, rows)
-            module.enter_plan(plan, batch, names, rows)
-            if plan.skipped:
-                return Step(None)
-        elif not self._is_called(module, Key(at, 0)):
-            return Step(None)
-        called = mask_of(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
-        if plan is None:  # a party charges its upload before it sends it, whatever becomes of the round
-            charge_round(module, called_plan(called), batch)
-        found = self._round(module, batch, names, Key(at, 0), called, plan)
-        if plan is None and self.link.told is not None:
-            told = plan_of(self.link.told, module.roster.parties)
-            fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
-            module.enter_plan(told, batch, names, rows, charged=told.skipped or not fewer)
-        if found is None or (plan is not None and not bool(plan.learners[self.party])):
-            return Step(None)
-        contribution, answer, view = found
-        grads = module.sides.party.carry(answer, _detached(contribution), view)
-        loss: Tensor = _Answered.apply(grads, *contribution.leaves)  # type: ignore[no-untyped-call]  # torch's
-        return Step(loss, (self.party,), {f"aggregator/{name}": value for name, value in view.notes.items()})
-
-    def _is_called(self, module: "SplitVFL", key: Key) -> bool:
+    def is_called(self, module: Any, key: Key) -> bool:
         """Whether this party takes part in the round; asks the server where that is not known."""
         standing = self.link.standing
         if key.at < standing.at:  # while the party was away, the others went on
@@ -89,7 +49,7 @@ class AtParty(Place):
             return True
         return self.link.ask(Key(key.at, -1), "ready") is not None
 
-    def _refuse_few(self, called: Tensor) -> None:
+    def refuse_few(self, called: Tensor) -> None:
         """Refuse a round in which this party would be summed with fewer parties than it allows.
 
         Raises:
@@ -101,173 +61,17 @@ class AtParty(Place):
                 f"{self.least_members}; wait until more parties are there, or lower least_members"
             )
 
-    def _renews(self, stage: Stage, called: Tensor) -> bool:
-        """Whether a party is called that has no keys of this stage."""
-        return not {*numbers(called)} <= {*self.link.standing.keyed.get(str(stage_of(stage)), ())}
-
-    def _round(
-        self,
-        module: "SplitVFL",
-        batch: VerticalBatch,
-        names: RoundNames,
-        key: Key,
-        called: Tensor,
-        plan: RoundPlan | None,
-        evaluation: bool = False,
-    ) -> tuple[Contribution, Message, PartyView] | None:
-        """Play this party's end; the server's answer at last, None if the round went on without this party."""
-        view = module.party_view(batch, names, called, (self.party,))
-        view = replace(view, present=None, renew=None if self.injected else self._renews(names.stage, called))
-        clear = evaluation and not module.protected_evaluation
-        self._refuse_few(called)
-        if self.link.standing.joins != self._joins and self.seals.fetch is not None:
-            self._joins = self.link.standing.joins
-            self.seals.learn(self.seals.fetch())
-        opened = (None, key) if clear else self._open(module, names, view, key)
-        if opened is None:
-            return None
-        memory, key = opened
-        state = None if module.kept is None or names.stage != Stage.FIT else module.kept.begin()
-        receivers = None if plan is None else numbers(plan.roll.responders)[: module.wire.needed(module.roster.parties)]
-        view = replace(view, memory=memory, receivers=receivers, state=state)
-        contribution = self._contribution(module, batch, plan, clear)
-        if contribution is None or (plan is not None and not bool(plan.roll.included[self.party])):
-            return None
-        answer = self._upload(module, batch, contribution, view, key, clear)
-        if state is not None:
-            state.settle(mask_of([] if answer is None else [self.party], module.roster.parties))
-        return None if answer is None else (contribution, answer, view)
-
-    def _contribution(
-        self, module: "SplitVFL", batch: VerticalBatch, plan: RoundPlan | None, clear: bool
-    ) -> Contribution | None:
-        """What the party contributes; in the clear, only included parties compute, as in a simulation."""
-        if module.aggregator.wire is None and plan is not None and not bool(plan.roll.included[self.party]):
-            return None
-        network: Any = module.bottoms.parties[self.party]
-        x = batch.features[self.party]
-        if module.aggregator.form is LinearForms and not clear:
-            return LinearForms((network.weight,), (network.expand(x),))
-        return Embeddings((module.bottoms.some(batch.features, (self.party,))[self.party],))
-
-    def _open(self, module: "SplitVFL", names: RoundNames, view: PartyView, key: Key) -> tuple[Any, Key] | None:
-        """The beginning of a round: this party's memory, and the turn of its upload; None: the round is closed."""
-        opening, stage = module.aggregator.opening, stage_of(names.stage)
-        prepared = module.preparation
-        if opening is None:
-            return prepared.memory.get(stage), key
-        if stage not in prepared.memory:
-            prepared.memory[stage] = opening.empty_memory(view)
-        end = opening_end(opening, prepared.memory[stage], view)
-        try:
-            message = next(end)
-            while True:
-                heard = self._tell_peers(module, message, view, key, {"part": "open", "renew": bool(view.renew)})
-                if heard is None:
-                    return None
-                key = Key(key.at, key.turn + 1)
-                message = end.send(self._joined(message, heard[0]))
-        except StopIteration as over:
-            prepared.memory[stage] = over.value
-        return prepared.memory[stage], key
-
-    def _tell_peers(
-        self,
-        module: "SplitVFL",
-        message: Message,
-        view: PartyView,
-        key: Key,
-        header: Mapping[str, Any],
-        labels: Tensor | None = None,
-    ) -> tuple[list[Message], Frame] | None:
-        """Send a message to peers; everybody's messages for this party, its own included."""
-        m, bits = module.roster.parties, self._bits(module, view)
-        receivers = range(m) if message.receivers is None else message.receivers
-        called = [party for party in receivers if view.called[party] or self.injected]
-        sealed = self.seals.seal(message, m, called, bits) if message.senders else {}
-        letter = written(replace(message, pieces=(), alongside=None)).letter
-        tensors = [*sealed.values()] if labels is None else [labels, *sealed.values()]
-        about = {**header, "sealed": list(sealed), "message": letter, "labels": labels is not None}
-        frame = self.link.ask(key, "tell", about, tensors)
-        if frame is None:
-            return None
-        if frame.header.get("final"):
-            return [], frame
-        senders = frame.header.get("relayed", ())
-        heard = [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=True)]
-        included = frame.header.get("heard", {}).get("included")
-        if message.senders and self.party in receivers and (included is None or self.party in included):
-            heard.append(for_receiver(message, self.party, m))
-        return sorted(heard, key=lambda one: one.senders), frame
-
-    @staticmethod
-    def _joined(message: Message, heard: list[Message]) -> Message:
-        """One message of all senders; of none, if nobody has sent anything for this party."""
-        return merged(heard) if heard else replace(message, senders=(), pieces=(), alongside=None)
-
-    def _upload(
-        self,
-        module: "SplitVFL",
-        batch: VerticalBatch,
-        contribution: Contribution,
-        view: PartyView,
-        key: Key,
-        clear: bool,
-    ) -> Message | None:
-        """Send the legs one after the other; the server's answer to the last."""
-        legs, labels = turns_of(module, batch), self._labels(module, batch)
-        with torch.no_grad():
-            if clear:
-                message = Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)
-                return self._answer(module, self._tell_server(module, message, view, key, labels))
-            end = party_end(module.sides.party, _detached(contribution), view)
-            message = next(end)
-            for turn in range(key.turn, key.turn + len(legs) - 1):
-                heard = self._hear(module, message, view, Key(key.at, turn), labels)
-                if heard is None or isinstance(heard, Message):  # closed, or over: others have answered before
-                    return heard
-                if self.party not in heard.parties:  # others answer for all: what is left is the server's answer
-                    last = Key(key.at, key.turn + len(legs) - 1)
-                    return self._answer(module, self.link.ask(last, "listen", {"part": "upload"}))
-                message, labels = end.send(heard), None
-            last = Key(key.at, key.turn + len(legs) - 1)
-            return self._answer(module, self._tell_server(module, message, view, last, labels))
-
-    def _hear(
-        self, module: "SplitVFL", message: Message, view: PartyView, key: Key, labels: Tensor | None
-    ) -> Heard | Message | None:
-        """Send a leg that is not the last; what the party hears after it, or the last answer of the round."""
-        received: Message | None
-        if message.to == "peers":
-            answered = self._tell_peers(module, message, view, key, {"part": "upload"}, labels)
-            if answered is None:
-                return None
-            frame = answered[1]
-            received = self._joined(message, answered[0])
-        else:
-            given = self._tell_server(module, message, view, key, labels)
-            if given is None:
-                return None
-            frame, received = given, None
-            if "message" in frame.header:
-                received = read(dict(frame.header["message"]), iter(frame.tensors), module.seed)
-        if frame.header.get("final"):
-            return self._answer(module, frame)
-        heard = frame.header["heard"]
-        included = mask_of(heard["included"], module.roster.parties)
-        hosted = (self.party,) if self.party in heard["answering"] else ()
-        return Heard(included, hosted, received)
-
-    def _tell_server(
-        self, module: "SplitVFL", message: Message, view: PartyView, key: Key, labels: Tensor | None
+    def tell_server(
+        self, module: Any, message: Message, rows: int, key: Key, labels: Tensor | None = None, **more: Any
     ) -> Frame | None:
-        letter, tensors, bits = written(message, self._bits(module, view))
-        header: dict[str, Any] = {"part": "upload", "message": letter}
+        """Send a message to the server; ``more``: further lines of its header. None: the round is closed."""
+        letter, tensors, bits = written(message, self.bits(module, rows))
+        header: dict[str, Any] = {"part": "upload", "message": letter, **more}
         if labels is not None:
             header["labels"], tensors, bits = True, [*tensors, labels], [*bits, None]
         return self.link.ask(key, "tell", header, tensors, bits)
 
-    def _answer(self, module: "SplitVFL", frame: Frame | None) -> Message | None:
+    def answer(self, module: Any, frame: Frame | None) -> Message | None:
         """The server's last message of a round, without pieces if it has none; None: the round is closed."""
         if frame is None:
             return None
@@ -275,117 +79,66 @@ class AtParty(Place):
             return Message("nothing", "parties", (), frame.tensors)
         return read(dict(frame.header["message"]), iter(frame.tensors), module.seed)
 
-    def _labels(self, module: "SplitVFL", batch: VerticalBatch) -> Tensor | None:
+    def own_labels(self, module: Any, batch: VerticalBatch) -> Tensor | None:
         """The labels of the batch, if this party holds them and the round needs them."""
         if module.roster.active != self.party or module.stage == Stage.PREDICT:
             return None
         return labels_of(batch)
 
-    def _bits(self, module: "SplitVFL", view: PartyView) -> Mapping[str, int]:
-        """By kind, the size of an integer on the wire."""
-        return {leg.kind: leg.bits for leg in module.costs.legs(view.rows.total)}
+    def bits(self, module: Any, rows: int) -> Mapping[str, int]:
+        """By kind, the size of an integer on the wire, in a round with so many rows."""
+        return {leg.kind: leg.bits for leg in module.costs.legs(rows)}
 
     # ---- evaluation
 
-    def output(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
-        """Take part in a round of evaluation, again if the server has lost it with another party."""
-        found = None
-        if self.injected:
-            plan = RoundPlan(roll, roll.called, (roll.called,), roll.called, 0.0, False)
-            if bool(roll.called[self.party]) or module.aggregator.opening is not None:
-                at = at_of(module, names, self.evaluated)
-                found = self._evaluate(module, batch, names, roll, Key(at, 0), roll.called, plan)
-        else:
-            lost = -1
-            while found is None and self._retries(module, names) > lost:
-                lost = self._retries(module, names)
-                at = at_of(module, names, self.evaluated + lost)
-                if self._is_called(module, Key(at, 0)):
-                    begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
-                    names = names._replace(round=begun)  # the server's number: this party may have missed some
-                    module.books.rounds[str(names.stage)] = begun + 1
-                    called = mask_of(self.link.standing.called, module.roster.parties)
-                    found = self._evaluate(module, batch, names, roll, Key(at, 0), called, None)
-        self.evaluated += 1
-        told = found is not None and self.tells_predictions and names.stage == Stage.PREDICT
-        return found[1].pieces[0] if found is not None and told else nothing()
-
-    def _evaluate(
+    @abstractmethod
+    def evaluate(
         self,
-        module: "SplitVFL",
+        module: Any,
         batch: VerticalBatch,
         names: RoundNames,
         roll: Roll,
         key: Key,
         called: Tensor,
         plan: RoundPlan | None,
-    ) -> tuple[Contribution, Message, PartyView] | None:
-        if module.protected_evaluation:
-            module.enter_evaluation(batch, names, roll)
-        return self._round(module, batch, names, key, called, plan, evaluation=True)
+    ) -> Message | None:
+        """Take part in a round of evaluation at its first turn ``key``.
 
-    def _retries(self, module: "SplitVFL", names: RoundNames) -> int:
+        ``plan``: if faults are played from the recipe. Returns the server's answer; None: the round is closed.
+        """
+
+    def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
+        """Take part in a round of evaluation, again if the server has lost it with another party."""
+        found = None
+        if self.injected:
+            plan = RoundPlan(roll, roll.called, (roll.called,), roll.called, 0.0, False)
+            if bool(roll.called[self.party]) or module.aggregator.opening is not None:
+                at = at_of(module, names, self.evaluated)
+                found = self.evaluate(module, batch, names, roll, Key(at, 0), roll.called, plan)
+        else:
+            lost = -1
+            while found is None and self._retries(module, names) > lost:
+                lost = self._retries(module, names)
+                at = at_of(module, names, self.evaluated + lost)
+                if self.is_called(module, Key(at, 0)):
+                    begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
+                    names = names._replace(round=begun)  # the server's number: this party may have missed some
+                    module.books.rounds[str(names.stage)] = begun + 1
+                    called = mask_of(self.link.standing.called, module.roster.parties)
+                    found = self.evaluate(module, batch, names, roll, Key(at, 0), called, None)
+        self.evaluated += 1
+        told = found is not None and self.tells_predictions and names.stage == Stage.PREDICT
+        return found.pieces[0] if found is not None and told else nothing()
+
+    def _retries(self, module: Any, names: RoundNames) -> int:
         """How many batches of this evaluation the server has lost and evaluated again."""
         here, last = at_of(module, names, 0), self.link.standing.at
         return self.link.standing.retries if (here.round, here.stage) == (last.round, last.stage) else 0
 
-    def share_metrics(self, module: "SplitVFL", split: str) -> None:
+    def share_metrics(self, module: Any, split: str) -> None:
         """Log the metrics that the server has found."""
         names = RoundNames(module.seed, module.stage, 0)
         at = at_of(module, names, self.evaluated + self._retries(module, names))
         self.evaluated = 0
         self.link.ask(Key(at, 0), "metrics")  # of an evaluation that this party has missed, the answer has the latest
         module.log_dict({name: torch.tensor(value) for name, value in self.link.metrics.items()})
-
-    # ---- set-up
-
-    def set_up(
-        self, module: "SplitVFL", source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], Any]:
-        """Propose settings, share this party's records with the others, and take their shares."""
-        setup, roster = needed(module.aggregator.setup), module.roster
-        at, turn = at_of(module, names, -1), 0
-        records = ExpandedRecords(source, module.bottoms, module.device)
-        network: Any = module.bottoms.parties[self.party]
-        if not agreed:
-            proposal = dict(setup.propose(records, self.party, network.weight.detach(), roster))
-            frame = self.link.ask(Key(at, turn), "propose", {"proposal": proposal})
-            if frame is None:
-                raise ConfigurationError("the set-up before the first round is over; start all processes again")
-            agreed, turn = dict(frame.header["agreed"]), turn + 1
-        everybody = torch.ones(roster.parties, dtype=torch.bool)
-        rows = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
-        view = PartyView(names, roster, (self.party,), everybody, rows, agreed=agreed)
-        memory = setup.empty_memory(len(source), module.costs.basis_widths(), view)
-        offers = setup.offer(records, memory, view)
-        message: Message | None = next(offers, None)
-        while True:
-            mine = message or Message("nothing", "peers", (), (), round=names)
-            heard = self._tell_peers(module, mine, view, Key(at, turn), {"part": "setup"})
-            if heard is None:
-                raise ConfigurationError("the set-up before the first round is over; start all processes again")
-            for one in heard[0]:
-                memory = setup.accept(memory, one, view)
-            if heard[1].header["over"]:
-                return agreed, memory
-            message, turn = next(offers, None), turn + 1
-
-
-class _Answered(torch.autograd.Function):
-    """A loss of zero whose gradients at the contribution are those that the server has sent."""
-
-    @staticmethod
-    def forward(ctx: Any, grads: tuple[Tensor, ...], *leaves: Tensor) -> Tensor:
-        ctx.grads = grads
-        return torch.zeros((), device=leaves[0].device)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.grads
-
-
-def _detached(contribution: Contribution) -> Contribution:
-    leaves = tuple(leaf.detach() for leaf in contribution.leaves)
-    if isinstance(contribution, LinearForms):
-        return replace(contribution, leaves=leaves, basis=tuple(x.detach() for x in contribution.basis))
-    return replace(contribution, leaves=leaves)

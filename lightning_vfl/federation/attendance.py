@@ -173,7 +173,7 @@ class Seen(Attendance):
 
     def _fits(self, request: Request, leg: Leg) -> bool:
         """Whether a message has the form of its leg; tells a sender whose message has not."""
-        wrong = _misfit(request, leg, self.module.wire.traits.visible)
+        wrong = misfit(request, leg, self.module.wire.traits.visible)
         if wrong is None:
             return True
         self._refused.add(request.party)
@@ -183,7 +183,7 @@ class Seen(Attendance):
         return False
 
 
-def _misfit(request: Request, leg: Leg, visible: bool) -> str | None:
+def misfit(request: Request, leg: Leg, visible: bool) -> str | None:
     """What a message is instead of what its leg has planned; None: it fits. Visible uploads are real numbers."""
     letter, party = request.frame.header.get("message"), request.party
     if request.frame.header.get("part") != "upload" or not isinstance(letter, dict):

@@ -11,9 +11,10 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
+from lightning_vfl.missing import MissingPolicy
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.split import SplitVFL
+    from lightning_vfl.protocols.base import VFLModule
 
 
 class Calls:
@@ -38,31 +39,44 @@ class Calls:
         self.metrics: Mapping[str, float] = {}  # of the latest evaluation
         self.joins: Callable[[], int] = lambda: 0  # how often a party has joined, with a new key for sealed messages
         self._counts: dict[str, int] = {}
-        self._last = At(0, 0, -1)
+        self.last = At(0, 0, -1)
 
     # ---- a round
 
-    def begin(self, module: "SplitVFL", at: At) -> None:
+    def begin(self, module: "VFLModule", at: At, policy: MissingPolicy) -> None:
         """Begin a round: requests of earlier rounds are closed from now on.
+
+        Args:
+            module: the protocol.
+            at: the round.
+            policy: says whether the parties that are there are enough.
 
         Raises:
             ConfigurationError: if parties that the round needs do not come back.
         """
-        self._counts = {str(stage): number for stage, number in module.books.rounds.items()}
-        self._last = at
-        self.hub.close(at, self._closed)
+        self.close(module, at)
         if self.injected:
             return
         began = monotonic()
-        if self.hub.wait(lambda: self._possible(module, at), lambda: began) is None:
+        if self.hub.wait(lambda: self._possible(module, at, policy), lambda: began) is None:
             rank_zero_warn(f"round {at.round} waits for parties that are away; present are parties {self._present()}")
-            if self.hub.wait(lambda: self._possible(module, at), lambda: began + self.reconnect) is None:
+            if self.hub.wait(lambda: self._possible(module, at, policy), lambda: began + self.reconnect) is None:
                 raise ConfigurationError(
                     f"round {at.round} has waited {self.reconnect:g} s for parties that are away (present: "
                     f"{self._present()}); start them again with --ckpt_path last, or use a policy that goes on"
                 )
         for party in numbers(self.called):  # for parties that do not know yet that they are called
             self.hub.post(party, Key(at, -1), self.standing("go"))
+
+    def stand(self, module: "VFLModule", at: At) -> None:
+        """From now on, parties are told that the server stands at this round."""
+        self._counts = {str(stage): number for stage, number in module.books.rounds.items()}
+        self.last = at
+
+    def close(self, module: "VFLModule", at: At) -> None:
+        """Answer all requests of rounds before this one: they are closed."""
+        self.stand(module, at)
+        self.hub.close(at, self._closed)
 
     def end(self, at: At, answered: set[int], plan: Mapping[str, Any]) -> None:
         """End a round for everybody who has no answer yet: parties that were late, or that wait to come in.
@@ -100,7 +114,7 @@ class Calls:
     def standing(self, outcome: str) -> dict[str, Any]:
         """The header of an answer: ``go`` or ``closed``, and where the server stands."""
         told = {
-            "at": list(self._last),
+            "at": list(self.last),
             "called": numbers(self.called),
             "counts": self._counts,
             "keyed": self.keyed,
@@ -111,7 +125,7 @@ class Calls:
 
     def tell_metrics(self, at: At, metrics: Mapping[str, float]) -> None:
         """Answer the parties' requests for the metrics of an evaluation."""
-        self._last, self.metrics = at, metrics
+        self.last, self.metrics = at, metrics
         for party in range(self.hub.parties):
             self.hub.post(party, Key(at, 0), {**self.standing("go"), "metrics": metrics})
 
@@ -121,7 +135,7 @@ class Calls:
 
     # ---- who is there
 
-    def _possible(self, module: "SplitVFL", at: At) -> bool | None:
+    def _possible(self, module: "VFLModule", at: At, policy: MissingPolicy) -> bool | None:
         """True if the parties that are there can make a round; lets in those that wait for it."""
         for party in range(self.hub.parties):
             waiting = self.hub.waiting(party)
@@ -134,7 +148,7 @@ class Calls:
             return None
         if module.roster.active is not None and not there[module.roster.active]:  # nobody else has the labels
             return None
-        return None if module.missing.plan(torch.ones_like(there), there) is None else True
+        return None if policy.plan(torch.ones_like(there), there) is None else True
 
     def _admit(self, party: int) -> None:
         """Call a party that was away; it has no keys of any stage, so that all keys are renewed."""

@@ -200,6 +200,11 @@ class Hub:
         """Whether a connection of this party is open."""
         return bool(self._desks[party].lines)
 
+    def process(self, party: int) -> bytes:
+        """The process behind the newest open connection of this party; empty: there is none."""
+        lines = self._desks[party].lines
+        return lines[-1] if lines else b""
+
     def runs_twice(self, party: int, process: bytes) -> bool:
         """Whether a connection of another process of this party is open."""
         with self.changed:

@@ -11,6 +11,7 @@ from lightning_vfl.federation.link import Link, Transport
 
 
 def join(
+    kind: type[AtParty],
     transport: Transport,
     party: int,
     session: bytes,
@@ -22,6 +23,7 @@ def join(
     """The place of a party, after the server has welcomed it.
 
     Args:
+        kind: of the place, which follows from the protocol.
         transport: to the server.
         party: the number of the party.
         session: bytes that belong to this federation.
@@ -54,4 +56,4 @@ def join(
         raise ConfigurationError("the server has closed the federation; start it again")
     seals.learn(publics(frame.header))
     seals.fetch = fetch
-    return AtParty(link, party, seals, injected)
+    return kind(link, party, seals, injected)

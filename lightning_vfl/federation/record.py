@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll
+from lightning_vfl.types import Event, Roll
 
 COLUMNS = (
     "round",
@@ -25,7 +25,23 @@ COLUMNS = (
     "skipped",
     "seconds",
     "restored",
+    "request",
 )
+
+
+@dataclass(frozen=True)
+class Served:
+    """An asynchronous event of a record.
+
+    Args:
+        party: who was served.
+        request: the number of the party's own event, which names its batch.
+        seconds: that the server has waited for it.
+    """
+
+    party: int
+    request: int
+    seconds: float
 
 
 class Record:
@@ -59,7 +75,15 @@ class Record:
         for party, name in enumerate(self.names):
             flags = [int(column[party]) for column in columns]
             back = self.restored.pop(party, "") if flags[0] else ""
-            self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back])
+            self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back, ""])
+        self._file.flush()
+
+    def add_event(self, event: Event, seconds: float) -> None:
+        """Write an asynchronous event: who was served, with which of its batches."""
+        for party, name in enumerate(self.names):
+            flags = [int(party == event.party)] * 3 + [0, int(party == event.party)]
+            back, request = self.restored.pop(party, ""), event.request if party == event.party else ""
+            self._lines.writerow([event.number, party, name, *flags, 0, repr(seconds), back, request])
         self._file.flush()
 
     def close(self) -> None:
@@ -80,6 +104,7 @@ class Replayed:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.plans: dict[int, RoundPlan] = {}
+        self.events: dict[int, Served] = {}
         self.restored: dict[int, dict[int, int]] = {}  # round -> party -> round of the state that is put back
         try:
             with self.path.open(newline="", encoding="utf-8") as file:
@@ -108,6 +133,16 @@ class Replayed:
         plan = self.plans[number]
         return replace(plan, sent=plan.sent * legs)
 
+    def event(self, number: int) -> Served:
+        """An asynchronous event.
+
+        Raises:
+            ConfigurationError: for an event that is not in the record.
+        """
+        if number not in self.events:
+            raise ConfigurationError(f"{self.path} has no event {number} of AsyncVFL; use the recipe of the federation")
+        return self.events[number]
+
     def _keep(self, round: int, lines: list[dict[str, Any]]) -> None:
         lines = sorted(lines, key=lambda row: int(row["party"]))
 
@@ -118,6 +153,9 @@ class Replayed:
         skipped, seconds = lines[0]["skipped"] == "1", float(lines[0]["seconds"])
         learners = flags("learnt")
         self.plans[round] = RoundPlan(roll, learners, (roll.included,), learners, seconds, skipped)
+        for row in lines:
+            if row.get("request"):
+                self.events[round] = Served(int(row["party"]), int(row["request"]), seconds)
         back = {int(row["party"]): int(row["restored"]) for row in lines if row["restored"]}
         if back:
             self.restored[round] = back

@@ -1,10 +1,11 @@
 """Settings that do not work between processes, refused before a connection is made."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.align.group import check_installed
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment
+from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.split import SplitVFL
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
     """
     model, trainer, data = run.model, run.trainer, run.data
     name = type(model).__name__
-    if not isinstance(model, SplitVFL):
-        raise ConfigurationError(f"{name} runs simulated only; federated protocols: SplitVFL")
+    if not isinstance(model, SplitVFL | AsyncVFL):
+        raise ConfigurationError(f"{name} runs simulated only; federated protocols: SplitVFL, AsyncVFL")
+    if isinstance(model, AsyncVFL):
+        _refuse_events(model, data)
     aggregator, kind = model.aggregator, type(model.aggregator).__name__
     if getattr(aggregator, "execution", None) == "equivalent" or getattr(aggregator, "_equivalent", False):
         raise ConfigurationError(
@@ -52,3 +55,17 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         )
     if trainer.world_size > 1:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
+
+
+def _refuse_events(model: AsyncVFL, data: Any) -> None:
+    """Refuse settings that asynchronous events between processes do not have."""
+    if model.active is not None:
+        raise ConfigurationError(
+            f"AsyncVFL needs the labels at the server between processes, because party {model.active} would have to "
+            "send them for the batches of all others; leave out active, or use SplitVFL"
+        )
+    if data.num_workers:
+        raise ConfigurationError(
+            f"AsyncVFL loads a batch between processes when its upload has come; use num_workers: 0, not "
+            f"{data.num_workers}"
+        )

@@ -7,13 +7,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.arrivals import Recorded
 from lightning_vfl.federation.record import Replayed
+from lightning_vfl.protocols.asynchronous import AsyncVFL
 
 
 class Replay(Callback):
     """Puts a party back to the state from which it has come back in the federation.
 
-    The rounds themselves are repeated by ``SplitVFL.replayed``.
+    ``SplitVFL.replayed`` repeats the rounds themselves, and ``AsyncVFL.ordered`` the events.
 
     Args:
         record: of the federation.
@@ -38,7 +40,10 @@ class Replay(Callback):
             raise ConfigurationError(
                 f"{self.record.path} is of {self.record.parties} parties, the recipe has {module.roster.parties}"
             )
-        module.replayed = self.record
+        if isinstance(module, AsyncVFL):
+            module.ordered = lambda planned: Recorded(planned, module, self.record)
+        else:
+            module.replayed = self.record
         module.bottoms.groups = ()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -8,18 +8,19 @@ from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Gate, Leg
 
 if TYPE_CHECKING:
+    from lightning_vfl.protocols.base import VFLModule
     from lightning_vfl.protocols.split import SplitVFL
 
 _ORDER = (Stage.SANITY_CHECK, Stage.VALIDATION, Stage.FIT, Stage.TEST, Stage.PREDICT)
 
 
-def at_of(module: "SplitVFL", names: RoundNames, batch: int) -> At:
+def at_of(module: "VFLModule", names: RoundNames, batch: int) -> At:
     """Where a round is in the training: ``batch`` is its number in an evaluation, 0 in training."""
     begun = names.round if names.stage == Stage.FIT else module.books.rounds.get(str(Stage.FIT), 0)
     return At(begun, _ORDER.index(names.stage), batch)
 
 
-def clear_leg(module: "SplitVFL", batch: VerticalBatch) -> Leg:
+def clear_leg(module: "VFLModule", batch: VerticalBatch) -> Leg:
     """The one leg of an evaluation of embeddings in the clear."""
     wire = InTheClear(module.aggregator)
     return wire.legs(joint_rows(batch).total, module.embedding_widths, (), module.roster)[0]

@@ -79,9 +79,14 @@ class PartyBank(nn.Module):
                 h.update(zip(run, together.unbind(0), strict=True))
         for m in parties:
             if m not in h:
-                if self.stream is not None and m in self._drawing:
-                    seed_torch(features[m].device, self.stream[0], *self.stream[1], "party", m)
-                h[m] = self.parties[m](features[m])
+                h[m] = self.one(m, features[m])
+        return h
+
+    def one(self, party: int, x: Tensor) -> Tensor:
+        """The embedding (B, D_m) of one party, alone."""
+        if self.stream is not None and party in self._drawing:
+            seed_torch(x.device, self.stream[0], *self.stream[1], "party", party)
+        h: Tensor = self.parties[party](x)
         return h
 
     def together(self, parties: tuple[int, ...], x: Tensor) -> Tensor:

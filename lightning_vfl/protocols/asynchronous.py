@@ -1,5 +1,6 @@
 """AsyncVFL: parties train without waiting, each with the latest embeddings of the other parties (VAFL)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,18 +9,24 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.memory import LatestEmbeddings
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_event, refuse_several_processes
+from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
-from lightning_vfl.streams import seed_of
+from lightning_vfl.schedules.batches import Schedule
+from lightning_vfl.streams import seed_of, seed_torch
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch
+from lightning_vfl.wire import Message
 
 
 @dataclass
@@ -49,14 +56,17 @@ class AsyncVFL(VFLModule):
     Not guaranteed: several processes (refused); a bound on staleness, which depends on the delays. A second fit
         continues with the clock, the table and the events; each party starts after the last event of the fastest party.
 
+    In a federation of processes, the events come in the order in which uploads really arrive. The record of the
+    federation keeps this order, so that a simulation repeats it.
+
     Args:
         aggregator: any aggregator that shows the server single embeddings.
         bottom: as in ``VFLModule``.
         top: as in ``VFLModule``.
         width: as in ``VFLModule``.
         noise: standard deviation of the Gaussian noise that a party adds to each number of its embeddings before the
-            upload (VAFL's perturbation). The noise comes from a named stream: it simulates privacy, and the generator
-            is not cryptographically secure.
+            upload (VAFL's perturbation). The noise comes from a stream of the party and its event: it simulates
+            privacy, and the generator is not cryptographically secure.
         table_dtype: ``float16`` halves the memory of the latest embeddings.
         limit_bytes: the largest allowed table of latest embeddings, which has N × Σ D_m numbers.
         settings: settings of ``VFLModule``.
@@ -69,6 +79,8 @@ class AsyncVFL(VFLModule):
         https://arxiv.org/abs/2007.06081, Algorithm 1.
     """
 
+    ordered: Callable[[FirstComeFirstServed], Schedule] | None = None
+    """Makes the order of events from the planned one, where events are not simulated; None: they come as planned."""
     _event_costs: RoundCosts
 
     def __init__(
@@ -107,19 +119,22 @@ class AsyncVFL(VFLModule):
     # ---- before training
 
     def configure_model(self) -> None:
+        if hasattr(self, "bottoms"):
+            return
         super().configure_model()
         if self.roster.shared:
             raise ConfigurationError(
                 "AsyncVFL serves one party at a time and does not support shared bottoms, but parties "
                 f"{list(self.roster.shared[0])} share one; use SplitVFL"
             )
+        self._top_may_draw = not has_rule(self.top)
+        if self.place is not None:
+            keep_own(self, self.place.seat)
 
-    def schedule(
-        self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False
-    ) -> FirstComeFirstServed:
-        """The events in order of arrival; only whole batches, with and without ``drop_last``."""
+    def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
+        """The events in the order of arrival; only whole batches, with and without ``drop_last``."""
         self._event_costs = self.costs.of_round(batch_size)
-        return FirstComeFirstServed(
+        planned = FirstComeFirstServed(
             records,
             batch_size,
             self.roster,
@@ -130,33 +145,68 @@ class AsyncVFL(VFLModule):
             first=self.counts.most_events,
             number=self.books.rounds.get(Stage.FIT, 0),
         )
+        return planned if self.ordered is None else self.ordered(planned)
 
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the table of latest embeddings."""
         refuse_several_processes(self.joint, "AsyncVFL serves one party at a time in one process; use devices: 1")
         super().on_fit_start()
-        rank_zero_info(
-            f"the latest embeddings of {self._remembered:,} records take {self.latest.table.rows.nbytes / 1e6:,.1f} MB"
-        )
+        if self.memory is not None:
+            rank_zero_info(
+                f"the latest embeddings of {self._remembered:,} records take "
+                f"{self.latest.table.rows.nbytes / 1e6:,.1f} MB"
+            )
 
     @property
-    def memory(self) -> LatestEmbeddings:
-        return self.latest
+    def memory(self) -> LatestEmbeddings | None:
+        return self.latest if self.scores_here else None
 
     # ---- training
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one event."""
         event = needed_event(batch, self)
-        party_learns, server_learns = self._reached(event)
-        self._enter(event)
+        if self.place is not None:
+            return self.place.step(self, batch, names)
+        party_learns, server_learns = self.reached(event)
+        self.enter_event(event)
         if not server_learns:
             return Step(None)
-        self.books.mini_batches += 1
-        loss = self.rank_loss(self.top(self._join(batch, event, names)), batch)
+        loss = self.event_loss(batch, event, self.contribute(batch, event), names)
         return Step(loss, None if party_learns else set(range(self.roster.parties)) - {event.party})
 
+    def contribute(self, batch: VerticalBatch, event: Event) -> Tensor:
+        """The new embedding (B, D_m) of the event's party. What it draws depends on the party and its own event."""
+        party, names = event.party, (Stage.FIT, "party", event.party, event.request)
+        self.bottoms.stream = self.seed, ("networks", *names)
+        fresh = self.bottoms.one(party, batch.features[party])
+        if self.noise:
+            generator = torch.Generator(fresh.device).manual_seed(seed_of(self.seed, "noise", *names))
+            fresh = fresh + self.noise * torch.randn(fresh.shape, generator=generator, device=fresh.device)
+        return fresh
+
+    def event_loss(self, batch: VerticalBatch, event: Event, fresh: Tensor, names: RoundNames) -> Tensor:
+        """The server's loss for a new embedding and the latest embeddings of the other parties; stores the new one."""
+        self.books.mini_batches += 1
+        h = [latest.to(fresh.dtype) for latest in self.latest.table.read(batch.record_ids)]
+        h[event.party] = fresh
+        self.latest.write(batch.record_ids, event.party, fresh)
+        value = self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
+        if self.tap is not None:
+            self._tell(batch.record_ids, event.party, fresh, names)
+            self.tap.joined(value.detach(), names, batch.record_ids)
+        if self._top_may_draw:
+            seed_torch(value.device, self.seed, "networks", names.stage, names.round, "server")
+        return self.rank_loss(self.top(value), batch)
+
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        if self.place is not None:
+            self.place.end_epoch(self)
+
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        if self.place is not None:
+            return self.place.output(self, batch, names, Roll.everyone(self.roster.parties))
         return self.output_in_the_clear(batch)
 
     def requests_made(self) -> int:
@@ -168,28 +218,26 @@ class AsyncVFL(VFLModule):
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
         return max(2 * (self.counts.most_events + 1), 2 * events if down else 0)
 
-    def _join(self, batch: VerticalBatch, event: Event, names: RoundNames) -> Tensor:
-        """The aggregate of one new embedding and the latest embeddings of the other parties."""
-        party = event.party
-        fresh = self.bottoms.parties[party](batch.features[party])
-        if self.noise:
-            generator = torch.Generator(fresh.device).manual_seed(
-                seed_of(self.seed, "noise", names.stage, names.round, party)
-            )
-            fresh = fresh + self.noise * torch.randn(fresh.shape, generator=generator, device=fresh.device)
-        h = [latest.to(fresh.dtype) for latest in self.latest.table.read(batch.record_ids)]
-        h[party] = fresh
-        self.latest.write(batch.record_ids, party, fresh)
-        return self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
+    def _tell(self, ids: Tensor, party: int, fresh: Tensor, names: RoundNames) -> None:
+        """The messages of an event, for an audit; the gradient comes with the backward pass."""
+        tell = self.listener(ids)
+        if tell is None:
+            return
 
-    def _reached(self, event: Event) -> tuple[bool, bool]:
+        def answered(gradient: Tensor) -> None:
+            tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=names))
+
+        tell(Message(EMBEDDINGS, "server", (party,), (fresh.detach(),), round=names))
+        fresh.register_hook(answered)  # type: ignore[no-untyped-call]  # torch's
+
+    def reached(self, event: Event) -> tuple[bool, bool]:
         """Whether the party learns from this event, and whether the server learns from it."""
         if not event.refresh:
             return False, False
         back = self.faults.at(2 * event.request + 1, self.roster)
         return bool(back.receives[event.party] and back.links[event.party, 0]), True
 
-    def _enter(self, event: Event) -> None:
+    def enter_event(self, event: Event) -> None:
         """Count the traffic of the event, and advance the clock to its end."""
         self.counts.most_events = max(self.counts.most_events, event.request + 1)
         self.clock.advance_to(event.end)

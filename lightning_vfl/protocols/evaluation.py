@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
@@ -17,8 +18,10 @@ from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refu
 from lightning_vfl.protocols.logs import log_standing
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.rounds.ends import Hear
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
+from lightning_vfl.wire import Tap
 
 SPLITS: Mapping[Stage, str] = {Stage.VALIDATION: "val", Stage.TEST: "test", Stage.PREDICT: "predict"}
 
@@ -80,6 +83,7 @@ class EvaluatedModule(LightningModule, ABC):
     val: Scores
     test: Scores
     place: Place | None = None  # None: everybody is hosted in this process
+    tap: Tap | None = None  # listens to all messages, for an audit
 
     @abstractmethod
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
@@ -97,11 +101,22 @@ class EvaluatedModule(LightningModule, ABC):
     def standing(self) -> dict[str, float]:
         """The progress of the training, by log name."""
 
+    def listener(self, ids: Tensor, at: int | None = None) -> Hear | None:
+        """The function to call with each message about records ``ids`` (B,); None: nobody listens.
+
+        ``at``: the party that plays the server; None: the server itself.
+        """
+        return None if self.tap is None else partial(self.tap.sent, ids=ids, at=at)
+
     @property
     def stage(self) -> Stage:
         """The stage of the trainer; without a trainer, prediction."""
         trainer = self._trainer
-        if trainer is None or trainer.predicting:
+        if trainer is None:
+            return Stage.PREDICT
+        if trainer.training:  # first, because Lightning takes 3 µs for each of these questions
+            return Stage.FIT
+        if trainer.predicting:
             return Stage.PREDICT
         if trainer.sanity_checking:
             return Stage.SANITY_CHECK

@@ -12,7 +12,7 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.split import SplitVFL
+    from lightning_vfl.protocols.base import VFLModule
 
 
 class Elsewhere(nn.Module):
@@ -39,7 +39,7 @@ class Elsewhere(nn.Module):
 
 
 class Place(ABC):
-    """The process of a federation in which a ``SplitVFL`` (``module``) runs: that of one party, or the server's.
+    """The process of a federation in which a protocol (``module``) runs: that of one party, or the server's.
 
     Attributes:
         seat: who is hosted here.
@@ -53,9 +53,17 @@ class Place(ABC):
     tells_predictions: bool = False
     labels: Tensor | None = None
 
+    def take(self, module: Any) -> None:
+        """Let a module run here."""
+        module.place = self
+
     @abstractmethod
     def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
         """This process's part of a training round."""
+
+    def end_epoch(self, module: Any) -> None:
+        """After the last training round of an epoch and its evaluation; default: nothing."""
+        return
 
     @abstractmethod
     def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
@@ -65,11 +73,11 @@ class Place(ABC):
             The top's output at the server; at a party nothing, or the predicted values that the server has told.
         """
 
-    @abstractmethod
     def set_up(
         self, module: Any, source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Any]:
         """This process's part of the set-up of a stage: the settled values, and the memory of the hosted party."""
+        raise RuntimeError(f"{type(self).__name__} has no set-up")
 
     @abstractmethod
     def share_metrics(self, module: Any, split: str) -> None:
@@ -83,7 +91,7 @@ def needed(setup: Setup | None) -> Setup:
     return setup
 
 
-def keep_own(module: "SplitVFL", seat: Seat) -> None:
+def keep_own(module: "VFLModule", seat: Seat) -> None:
     """Replace the networks of other processes, after the costs of rounds are known from all of them.
 
     All networks are built here first, in order of their owners, because initial weights follow from the seed of the
@@ -96,7 +104,8 @@ def keep_own(module: "SplitVFL", seat: Seat) -> None:
     module.bottoms.groups = ()
     if seat.party is not None:
         module.top = Elsewhere("the server")
-        module.norm = None
+        if hasattr(module, "norm"):
+            module.norm = None
 
 
 def nothing() -> Tensor:

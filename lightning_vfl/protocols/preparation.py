@@ -13,7 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds.ends import open_round
+from lightning_vfl.rounds.ends import Hear, open_round
 from lightning_vfl.rounds.exchange import ExpandedRecords, set_up
 from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Leg, LinearForms, PartyView
@@ -55,11 +55,12 @@ class Preparation:
         device: torch.device,
         fitting: bool,
         by: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Any]] | None = None,
+        hear: Hear | None = None,
     ) -> tuple[Leg, ...]:
         """Let the parties set up a stage; returns the legs that have not been metered yet.
 
         ``by``: does this process's part of the set-up, from the settings that are agreed already; None: all parties are
-        hosted here.
+        hosted here. ``hear``: is called with every message, if all parties are hosted here.
         """
         setup, stage = aggregator.setup, names.stage
         if setup is None:
@@ -71,7 +72,7 @@ class Preparation:
         self.sources[stage] = source
         self.memory.pop(stage, None)  # free the memory of an earlier run first, so that there are never two
         if by is None:
-            by = partial(_set_up_here, aggregator, ExpandedRecords(source, bottoms, device), basis, roster, names)
+            by = partial(_set_up_here, aggregator, ExpandedRecords(source, bottoms, device), basis, roster, names, hear)
         agreed, self.memory[stage] = by(self.agreed)
         self.agreed = dict(agreed)
         legs = setup.legs(len(source), basis, roster)
@@ -81,14 +82,14 @@ class Preparation:
             self.booked.add(stage)
         return legs if stage == Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
 
-    def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView) -> Any:
-        """The parties' memory after the opening of a round."""
+    def opened(self, aggregator: Aggregator, stage: Stage, view: PartyView, hear: Hear | None = None) -> Any:
+        """The parties' memory after the opening of a round; ``hear`` is called with every message."""
         opening = aggregator.opening
         if opening is None:
             return self.memory.get(stage)
         if stage not in self.memory:
             self.memory[stage] = opening.empty_memory(view)
-        self.memory[stage] = open_round(opening, self.memory[stage], view)
+        self.memory[stage] = open_round(opening, self.memory[stage], view, hear)
         return self.memory[stage]
 
     def blocks(self, aggregator: Aggregator, parties: int, seed: int, stage: Stage) -> Blocks | None:
@@ -123,6 +124,7 @@ def _set_up_here(
     basis: tuple[int, ...],
     roster: Roster,
     names: RoundNames,
+    hear: Hear | None,
     agreed: Mapping[str, Any],
 ) -> tuple[Mapping[str, Any], Any]:
     """Set up all parties in this process."""
@@ -135,7 +137,7 @@ def _set_up_here(
     nobody = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
     everybody = tuple(range(roster.parties))
     view = PartyView(names, roster, everybody, Roll.everyone(roster.parties).called, nobody, agreed=agreed)
-    return agreed, set_up(setup, records, basis, view, partial(_announce, type(aggregator).__name__))
+    return agreed, set_up(setup, records, basis, view, partial(_announce, type(aggregator).__name__), hear)
 
 
 def stage_of(stage: Stage) -> Stage:

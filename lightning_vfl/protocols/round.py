@@ -178,7 +178,11 @@ class RoundVFL(VFLModule, ABC):
         value, exchange = self.exchange(batch, contribution, names, roll, policy)
         if self.trains_jointly and not roll.complete:  # DDP needs a gradient of every parameter in every process
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
-        return self.head(value, exchange.aggregate.columns), exchange
+        return self.head(self.guard(value, batch, names), exchange.aggregate.columns), exchange
+
+    def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The aggregate for the head; a protocol may change the gradient that goes back through it."""
+        return value
 
     def exchange(
         self,
@@ -202,10 +206,13 @@ class RoundVFL(VFLModule, ABC):
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
         state = None if self.kept is None or stage != Stage.FIT else self.kept.begin()
-        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties), state=state)
+        joiner = None if roster is self.roster else roster.active
+        memory = prepared.opened(aggregator, stage, parties, self.listener(rows.ids, joiner))
+        if memory is not None or state is not None:
+            parties = replace(parties, memory=memory, state=state)
         seen = batch.present if self.wire.traits.visible else None
-        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
-        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire)
+        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
         if state is not None:
             state.settle(roll.included)
@@ -233,6 +240,8 @@ class RoundVFL(VFLModule, ABC):
 
     def coded_rows(self, batch: VerticalBatch) -> int:
         """The number of coded rows of the joint batch; without coded rows, its number of records."""
+        if self.aggregator.setup is None:
+            return joint_rows(batch).total
         blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
         return joint_rows(batch).total if blocks is None else len(blocks.coded_rows(joint_ids(batch))[0])
 

@@ -55,6 +55,7 @@ class TrainedModule(EvaluatedModule, ABC):
     faults: Faults
     privacy: PrivacyBooks
     privacy_ledger: str
+    label_privacy: PrivacyBooks  # of labels, if a downlink is charged
     seed: int
     lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
@@ -74,8 +75,8 @@ class TrainedModule(EvaluatedModule, ABC):
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the rest of a step: a copy or a saved module has no messages and no graph of a round."""
-        return {**super().__getstate__(), "_pending": None}
+        """Without the rest of a step, its graph and its listener: a copy has no messages of a round."""
+        return {**super().__getstate__(), "_pending": None, "tap": None}
 
     @abstractmethod
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -126,7 +127,7 @@ class TrainedModule(EvaluatedModule, ABC):
             self.books.given_up += 1
             self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)
         else:
-            self._pending = replace(step, loss=None, logged=None)
+            self._pending = step.rest()
         log_step(self, step.loss if step.logged is None else step.logged, step.notes, batch, batch_idx)
         return self._nothing() if step.loss is None else step.loss
 
@@ -271,7 +272,10 @@ class TrainedModule(EvaluatedModule, ABC):
         names = RoundNames(self.seed, stage, 0)
         by = None if self.place is None else partial(self.place.set_up, self, source, names)
         basis, roster, device = self.costs.basis_widths(), self.roster, self.device
-        for leg in self.preparation.run(aggregator, self.bottoms, basis, source, roster, names, device, fitting, by):
+        hear = self.listener(torch.empty(0, dtype=torch.int64))
+        for leg in self.preparation.run(
+            aggregator, self.bottoms, basis, source, roster, names, device, fitting, by, hear
+        ):
             self.books.meter.add(leg)
             if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))

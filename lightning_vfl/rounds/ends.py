@@ -4,7 +4,7 @@ Each end is a generator: it gives a message and is sent what has arrived. A simu
 other (``together``). A process of a federation plays one end, and a transport carries the messages.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from lightning_vfl.aggregators.parts import Heard, Opening, PartySide, ServerSid
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.wire import Aggregate, Contribution, Message, PartyView, ServerView
 
+Hear = Callable[[Message], None]  # is called with every message that is sent
 OpeningEnd = Generator[Message, Message, Any]  # gives the hosted parties' message, is sent everybody's
 PartyEnd = Generator[Message, Heard, None]  # gives a leg of the hosted parties, is sent what they hear after it
 # is sent a leg that has arrived, gives what parties hear
@@ -68,16 +69,18 @@ def finish(end: ServerEnd) -> Aggregate:
     raise RuntimeError("the server's end gives no aggregate after the last leg")
 
 
-def together(parties: PartyEnd, server: ServerEnd, included: Tensor) -> Aggregate:
+def together(parties: PartyEnd, server: ServerEnd, included: Tensor, hear: Hear | None = None) -> Aggregate:
     """Both ends in one process: the parties' messages go straight to the server's end.
 
-    ``included`` (M,) bool are the parties whose first messages arrive in time.
+    ``included`` (M,) bool are the parties whose first messages arrive in time. ``hear``: an audit listens.
     """
     next(server)
     message = next(parties, None)
     if message is not None and not bool(included.all()):
         message = from_senders(message, included)
     while message is not None:
+        if hear is not None:
+            hear(message)
         heard = server.send(message)
         if heard is None:
             raise RuntimeError("the server's end gives nothing to hear after a leg")
@@ -96,12 +99,14 @@ def from_senders(message: Message, senders: Tensor) -> Message:
     return replace(message, senders=senders_heard, pieces=pieces, alongside=alongside)
 
 
-def open_round(opening: Opening, memory: Any, view: PartyView) -> Any:
-    """Run the opening of a round whose parties are all hosted here: what they send is what they hear."""
+def open_round(opening: Opening, memory: Any, view: PartyView, hear: Hear | None = None) -> Any:
+    """Run the opening of a round whose parties are all hosted here: they hear what they send, and so does ``hear``."""
     end = opening_end(opening, memory, view)
     try:
         message = next(end)
         while True:
+            if hear is not None:
+                hear(message)
             message = end.send(message)
     except StopIteration as over:
         return over.value

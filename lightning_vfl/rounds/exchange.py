@@ -8,6 +8,7 @@ exactly the values that it has received.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,12 +16,13 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS, wire_of
+from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.aggregators.parts import PartySide, ServerSide, Setup, Wire
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds.ends import from_senders, party_end, server_end, together
+from lightning_vfl.rounds.ends import Hear, from_senders, party_end, server_end, together
 from lightning_vfl.types import PartyRecords, RecordSource
-from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView
+from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView, Tap
 
 
 def contribute(
@@ -86,15 +88,19 @@ def set_up(
     basis: tuple[int, ...],
     view: PartyView,
     announce: Callable[[int, int], None] | None = None,
+    hear: Hear | None = None,
 ) -> Any:
     """Run the set-up; returns the memory of the hosted parties. Every message is accepted before the next is made.
 
-    ``announce`` is called with the number of records and of bytes before anything large is computed.
+    ``announce`` is called with the number of records and of bytes before anything large is computed. ``hear``:
+    an audit listens.
     """
     memory = setup.empty_memory(len(records), basis, view)
     if announce is not None and (size := getattr(memory, "nbytes", 0)):
         announce(len(records), size)
     for message in setup.offer(records, memory, view):
+        if hear is not None:
+            hear(message)
         memory = setup.accept(memory, message, view)
     return memory
 
@@ -122,6 +128,7 @@ class Exchange:
         policy: the policy for missing uploads; None: missing uploads are not replaced.
         sides: the two sides of the aggregator's wire; None: new sides.
         wire: the aggregator's wire, where it is known; None: it is asked for.
+        tap: listens to the messages, for an audit; None: nobody listens.
 
     After ``run``, ``aggregate`` is the server's result.
     """
@@ -137,14 +144,19 @@ class Exchange:
         policy: MissingPolicy | None = None,
         sides: Sides | None = None,
         wire: Wire | None = None,
+        tap: Tap | None = None,
     ) -> None:
         self.aggregator = aggregator
         self.contribution = contribution
         self.parties = parties
-        self.server = server
+        # whoever is included answers also where fewer answers are enough: these are messages that an audit hears
+        self.server = (
+            server if tap is None else replace(server, roll=replace(server.roll, responders=server.roll.included))
+        )
         self.policy = policy or Exclude()
         self.wire = wire or wire_of(aggregator)
         self.sides = sides or Sides.of(self.wire)
+        self.tap = tap
 
     def run(self) -> Tensor:
         """The value of the aggregate, (B, D_out), connected to the leaves of the contribution."""
@@ -154,8 +166,13 @@ class Exchange:
             roll, server = self.server.roll, self.server
             clear = self.aggregator.plain(self._completed(), roll, server.present)
             self.aggregate = Aggregate(clear.detach(), self.aggregator.columns(server.widths, roll))
+            if self.tap is not None:
+                self._tell_of_the_clear()
+                self._tell_of_the_aggregate(self.tap)
             return clear
         value: Tensor = _Round.apply(self, *self.contribution.leaves)  # type: ignore[no-untyped-call]  # torch's
+        if self.tap is not None:
+            self._tell_of_the_aggregate(self.tap)
         return value
 
     def send(self) -> Aggregate:
@@ -164,10 +181,11 @@ class Exchange:
         if self.wire.traits.equivalent:
             return self.wire.clear(self.contribution, self.parties, roll)
         answering = tuple(m for m in self.parties.parties if roll.responders[m])
-        answering = answering[: self.wire.needed(self.server.roster.parties)]  # more answers do not change the result
+        if self.tap is None:  # more answers do not change the result
+            answering = answering[: self.wire.needed(self.server.roster.parties)]
         parties = party_end(self.sides.party, self.contribution, replace(self.parties, receivers=answering))
         server = server_end(self.sides.server, self.policy, self.server, answering)
-        return together(parties, server, roll.included)
+        return together(parties, server, roll.included, None if self.tap is None else self._tell)
 
     def send_back(self, grad: Tensor) -> tuple[Tensor, ...]:
         """dL/d leaf for every leaf, from grad (B, D_out) = dL/dz; zeros in the rows that a party does not hold.
@@ -177,11 +195,46 @@ class Exchange:
         hold.
         """
         answer = self.sides.server.answer(grad, self.aggregate, self.server)
+        if self.tap is not None:
+            self._tell(answer)
         grads = self.sides.party.carry(answer, self.contribution, self.parties)
         present = self.parties.present
         if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):
             return grads
         return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
+
+    # ---- for an audit
+
+    def _tell(self, message: Message) -> None:
+        """Pass a message to the tap, and what the server forwards of it."""
+        if self.tap is None:
+            return
+        ids, server = self.server.rows.ids, self.server
+        joiner = server.joiner
+        self.tap.sent(message, ids, joiner)
+        if message.relayed:
+            legs = self.wire.legs(len(ids), server.widths, (), server.roster)
+            kind = next(leg.kind for leg in legs if leg.to == "parties")
+            forwarded = torch.cat(message.pieces[: self.wire.needed(server.roster.parties)])
+            receivers = message.senders
+            pieces = (forwarded,) * len(receivers)
+            self.tap.sent(Message(kind, "parties", (), pieces, receivers=receivers, round=server.names), ids, joiner)
+
+    def _tell_of_the_aggregate(self, tap: Tap) -> None:
+        tap.joined(self.aggregate.value, self.server.names, self.server.rows.ids, self.server.joiner)
+
+    def _tell_of_the_clear(self) -> None:
+        """The messages of a round that is computed without messages; the gradients come with the backward pass."""
+        leaves, names = self.contribution.leaves, self.server.names
+        members = self.server.roll.included_parties
+        pieces = tuple(leaves[m].detach() for m in members)
+        self._tell(Message(EMBEDDINGS, "server", members, pieces, round=names))
+        for m in members:
+            if leaves[m].requires_grad:
+                leaves[m].register_hook(partial(self._tell_of_a_gradient, m))  # type: ignore[no-untyped-call]  # torch's
+
+    def _tell_of_a_gradient(self, party: int, gradient: Tensor) -> None:
+        self._tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=self.server.names))
 
     def _completed(self) -> tuple[Tensor, ...]:
         """The leaves, with the policy's replacements for missing embeddings; parties that do not count have zeros."""

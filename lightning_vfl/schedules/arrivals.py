@@ -107,6 +107,10 @@ class FirstComeFirstServed(Schedule):
     def pass_batches(self) -> int:
         return max(1, self.steps // self.roster.parties)
 
+    def batch(self, party: int, request: int) -> "NDArray[np.int64]":
+        """The records (B,) of a party's event ``request``."""
+        return self._orders.batch(party, request)
+
     def epoch(self, epoch: int) -> Iterator[Planned]:
         """Plan each event when the iterator reaches it, so a trace need not be longer than the training."""
         return ((ids, event) for ids, event, _ in self._events(self.steps))
@@ -140,7 +144,7 @@ class FirstComeFirstServed(Schedule):
             heappush(turns, self._next(turn, event))
             last = number == queue.number + count - 1
             after = _Queue(number + 1, free, tuple(sorted(turns))) if last else queue
-            yield self._orders.batch(turn.party, turn.request), event, after
+            yield self.batch(turn.party, turn.request), event, after
 
     def _serve(self, turn: _Turn, number: int, free: float) -> tuple[Event, float]:
         """A party's event, and the time when the server is free again."""

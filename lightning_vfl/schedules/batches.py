@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,10 @@ class Schedule(ABC):
     @abstractmethod
     def epoch(self, epoch: int) -> Iterable[Planned]:
         """The batches of this epoch, in order."""
+
+    def rest(self, epoch: int, played: int) -> Iterable[Planned]:
+        """The batches of this epoch after the first ``played``; default: of ``epoch``, without those."""
+        return islice(self.epoch(epoch), played, None)
 
     def advance(self, played: int) -> None:
         """Move to the start of the next epoch, after ``played`` batches of this one; default: there is no state."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lightning_vfl.wire import Leg
 
-_DIRECTION = {"server": "up", "peers": "peer", "parties": "down"}
+DIRECTION = {"server": "up", "peers": "peer", "parties": "down"}
 
 
 class CommunicationMeter:
@@ -27,11 +27,13 @@ class CommunicationMeter:
     def __init__(self, parties: int) -> None:
         self.parties = parties
         self._bytes: dict[tuple[str, str], Tensor] = {}
+        self.bits: dict[tuple[str, str], int] = {}  # of one number, by kind and direction; of legs counted here
 
     def add(self, leg: Leg, senders: Tensor | None = None) -> None:
         """Count a leg; ``senders`` (M,) bool are the parties whose part is sent, None: all parties."""
         sent = leg.bytes if senders is None else leg.bytes * senders
-        key = (leg.kind, _DIRECTION[leg.to])
+        key = (leg.kind, DIRECTION[leg.to])
+        self.bits[key] = leg.bits
         self._bytes[key] = self._bytes[key] + sent if key in self._bytes else sent.clone()
 
     def total(self, direction: str, kind: str | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from lightning_vfl.wire.messages import (
     ServerView,
 )
 from lightning_vfl.wire.round_state import RoundState
+from lightning_vfl.wire.tap import Tap
 
 __all__ = [
     "Aggregate",
@@ -24,4 +25,5 @@ __all__ = [
     "PartyView",
     "RoundState",
     "ServerView",
+    "Tap",
 ]

@@ -134,6 +134,7 @@ class ServerView:
             (``visible``).
         records: N, the number of records of the stage; 0: unknown.
         agreed: public settings that the set-up has fixed, by name.
+        joiner: the party that plays the server in this round; None: the server itself.
     """
 
     names: RoundNames
@@ -144,6 +145,7 @@ class ServerView:
     present: Tensor | None = None
     records: int = 0
     agreed: Mapping[str, Any] = field(default_factory=dict)
+    joiner: int | None = None
 
 
 @dataclass(frozen=True)

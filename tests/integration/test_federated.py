@@ -18,6 +18,14 @@ RECIPES = {
         *("--config", "protocol/pbm", "--model.aggregator.draws", "seeded"),
         *("--model.aggregator.inner.recovery", "auto", *LATE),
     ),
+    "guarded": (
+        *("--config", "protocol/mean", "--model.downlink", "GaussianGradients", "--model.downlink.clip", "1.0"),
+        *("--model.downlink.sigma", "0.5", "--model.downlink.draws", "seeded"),
+    ),
+    "response": (
+        *("--config", "protocol/vfedsec", "--model.downlink", "RandomizedResponse", "--model.downlink.epsilon", "2.0"),
+        *("--model.downlink.draws", "seeded"),
+    ),
     "fedvs": ("--config", "protocol/fedvs", "--model.waiting.timeout", "1.0"),
     "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
     "wait_dp": ("--config", "protocol/wait_dp", "--model.aggregator.draws", "seeded", *LATE),
@@ -52,6 +60,18 @@ def test_injected_faults_are_those_of_the_simulation(tmp_path, name, faults):
     recipe = (*DIGITS, *RECIPES[name], *SHORT, *(() if faults is None else ("--config", f"faults/{faults}")))
     one = simulated(tmp_path, *recipe)
     assert one.books["rounds"]["fit"] == 10
+    assert one.differences(federated(tmp_path, *recipe)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("faults", [None, *FAULTS])
+def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
+    draws = ("--model.bottom.activation", "torch.nn.Dropout", "--model.top.activation", "torch.nn.Dropout")
+    recipe = (*DIGITS, "--config", "protocol/vafl", "--model.noise", "0.1", *draws, *SHORT)
+    recipe = (*recipe, "--trainer.max_epochs", "2", *(() if faults is None else ("--config", f"faults/{faults}")))
+    one = simulated(tmp_path, *recipe)
+    assert one.books["rounds"]["fit"] == 20
     assert one.differences(federated(tmp_path, *recipe)) == []
 
 

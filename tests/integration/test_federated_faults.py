@@ -7,12 +7,11 @@ import time
 import pytest
 import torch
 
-from tests.integration.federations import Federation, cut_digits
+from tests.integration.kills import NAMES, differing, included
 from tests.integration.test_federated import LATE, MASKED
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
-NAMES = ("party0", "party1", "party2", "party3")
 MEAN = ("--config", "protocol/mean", "--model.waiting", "Deadline", "--model.waiting.seconds", "0.5")
 RECIPES = {
     "stale": (*MEAN, "--model.missing", "Stale"),
@@ -24,41 +23,6 @@ RECIPES = {
     "skip": (*MEAN, "--model.missing", "Skip"),
 }
 GOES_ON = ("stale", "zeros", "exclude", "masked", "recovery", "lagrange_shared")
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """Digits as a table for each party, and one with the labels."""
-    return cut_digits(tmp_path_factory.mktemp("parts"))
-
-
-@pytest.fixture
-def federation(parts, tmp_path):
-    """Makes federations of a recipe, and ends what is left of them."""
-    made = []
-
-    def make(recipe, epochs=4, folder=tmp_path, **patience):
-        folder.mkdir(exist_ok=True)
-        data = ("--config", str(parts / "csv_tables.yaml"), "--data.data_dir", str(parts))
-        made.append(Federation(folder, NAMES, (*data, *recipe, "--trainer.max_epochs", str(epochs)), **patience))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
-
-
-def differing(federation, without=()):
-    """The weights in which the replay of the record is not the federation."""
-    weights, replayed = federation.states(), federation.replay()
-    assert weights.keys() == replayed.keys()
-    left = [name for name in weights if not name.startswith(tuple(f"bottoms.parties.{m}." for m in without))]
-    return [name for name in left if not torch.equal(weights[name], replayed[name])]
-
-
-def included(federation, name):
-    """The rounds that a party is in."""
-    return [int(row["round"]) for row in federation.rounds() if row["name"] == name and row["included"] == "1"]
 
 
 @pytest.mark.parametrize("name", GOES_ON)
@@ -122,6 +86,22 @@ def test_a_party_may_be_killed_while_keys_are_exchanged(federation):
         time.sleep(0.2)
         one.party(name, "--ckpt_path", "last")
     assert one.wait(120) == dict.fromkeys(("scorer", *NAMES), 0)
+    assert differing(one) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("name", ["exclude", "recovery"])
+def test_a_batch_that_is_lost_with_a_party_is_evaluated_again(federation, name, seconds):
+    one = federation(RECIPES[name], epochs=12)
+    one.everybody()
+    one.await_round(79)  # the last round before the second evaluation
+    time.sleep(seconds)
+    one.kill("party3")
+    time.sleep(0.2)
+    one.party("party3", "--ckpt_path", "last")
+    assert one.wait(120) == dict.fromkeys(("scorer", *NAMES), 0)
+    points = torch.load(one.checkpoint("scorer"), weights_only=True)["callbacks"]["ExperimentRecord"]["points"]
+    assert [epoch for epoch, _ in points["val/loss"]] == list(range(1, 13))
     assert differing(one) == []
 
 

@@ -45,9 +45,16 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        (f"{FEDERATE} --config protocol/vafl", "AsyncVFL runs simulated only; federated protocols: SplitVFL"),
-        (f"{FEDERATE} --config protocol/dvfl", "DecoupledVFL runs simulated only; federated protocols: SplitVFL"),
-        (f"{FEDERATE} --config protocol/cvfl", "CascadeVFL runs simulated only; federated protocols: SplitVFL"),
+        (f"{FEDERATE} --config protocol/vafl --model.active 0", "AsyncVFL needs the labels at the server between"),
+        (f"{FEDERATE} --config protocol/vafl --data.num_workers 1", "use num_workers: 0, not 1"),
+        (
+            f"{FEDERATE} --config protocol/dvfl",
+            "DecoupledVFL runs simulated only; federated protocols: SplitVFL, AsyncVFL",
+        ),
+        (
+            f"{FEDERATE} --config protocol/cvfl",
+            "CascadeVFL runs simulated only; federated protocols: SplitVFL, AsyncVFL",
+        ),
         (
             f"{FEDERATE} --config protocol/lagrange_shared --model.aggregator.execution equivalent",
             "execution: equivalent of LagrangeShared computes all parties' integers in one place",

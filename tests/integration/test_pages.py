@@ -37,10 +37,10 @@ REASONS = {
     "the folder of a run is named by the reader": 1,
     "the tests of the command line run it": 4,
     "studies take minutes": 2,
-    "the benchmarks take minutes": 5,
-    "it is run by a slow test of its own": 4,
+    "the benchmarks take minutes": 6,
+    "it is run by a slow test of its own": 6,
     WHOLE: 17,
-    "studies take minutes to hours and need files of data sets": 56,
+    "studies take minutes to hours and need files of data sets": 57,
 }
 
 
@@ -54,7 +54,7 @@ def runnable(*languages):
 @cache
 def once(command, *options):
     """Run a command, shortened; the checkpoint of a fit. A command that several pages show is run for one of them."""
-    if command in ("fit", "test", "validate", "predict"):
+    if command in ("audit", "fit", "test", "validate", "predict"):
         options = (*options, *SHORT, *(PHASES if "protocol/dvfl" in options else []))
     done = run([command, *options])
     if command != "fit":

@@ -1,5 +1,6 @@
 """CascadeVFL: several active parties hold the labels and train asynchronously with replicas of one top (CVFL)."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.cascade.checks import refuse_for_parties, refuse_parts, refuse_running_statistics
 from lightning_vfl.protocols.cascade.counts import CascadeCounts, Staleness
 from lightning_vfl.protocols.cascade.events import collect, send_message
+from lightning_vfl.protocols.cascade.listening import tell_of_period
 from lightning_vfl.protocols.cascade.memory import CascadeMemory
 from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner, Networks
 from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
@@ -299,12 +301,16 @@ class CascadeVFL(RoundVFL):
                 collect(self, self.memory.replicas.of[party], batch, event, plan.round)
             return Step(None, after_optimizer=begin)
         message = send_message(self, batch, event, names, plan)
+        after = begin
+        if self.tap is not None:
+            told = tell_of_period(self, party, batch.record_ids, names, plan, message)
+            after = partial(_one_after_the_other, begin, told)
         learning = [p for m in plan.round.learning for p in self.bottoms.parties[m].parameters()]
         scale = message.amplification * self._weights[party]
         stepped = surrogate(message.values, message.gradients, learning, self.decay, scale)
         if party in self.amplified:
             message.notes["train/amplification"] = message.amplification
-        return Step(stepped, plan.round.learning, message.notes, logged=message.loss, after_optimizer=begin)
+        return Step(stepped, plan.round.learning, message.notes, logged=message.loss, after_optimizer=after)
 
     def _step_in_one_place(self, batch: VerticalBatch) -> Step:
         """Train on a mini-batch without messages (``centralized``)."""
@@ -365,3 +371,8 @@ class CascadeVFL(RoundVFL):
     def requests_made(self) -> int:
         """Two requests for each event that has begun."""
         return 2 * (self.counts.begun + len(self.active_parties))
+
+
+def _one_after_the_other(*actions: Callable[[], None]) -> None:
+    for action in actions:
+        action()

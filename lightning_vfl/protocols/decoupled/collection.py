@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.protocols.decoupled.listening import tell_of_collection
 from lightning_vfl.types import RecordSource
 from lightning_vfl.wire import Leg
 
@@ -27,7 +28,12 @@ def collect(module: "DecoupledVFL", data: RecordSource) -> tuple[Tensor, Tensor]
     common = every if data.present is None else every[data.present.all(1).cpu()]
     like = next(module.bottoms.parameters())
     with evaluating(module):
-        parts = [module.encode(tuple(x.to(like) for x in data.rows(ids))) for ids in torch.split(common, _ROWS)]
+        parts = []
+        for ids in torch.split(common, _ROWS):
+            features = tuple(x.to(like) for x in data.rows(ids))
+            parts.append(module.encode(features))
+            if not module.counts.collected:
+                tell_of_collection(module, ids, features, parts[-1])
     place = torch.full((len(data),), -1)
     place[common] = torch.arange(len(common))
     return torch.cat(parts), place.to(module.device)

@@ -26,6 +26,7 @@ from lightning_vfl.protocols.decoupled.checks import (
 from lightning_vfl.protocols.decoupled.collection import collect, embeddings_leg, enter_collection, mean_and_scale
 from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
+from lightning_vfl.protocols.decoupled.listening import tell_of_embeddings
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
@@ -329,6 +330,7 @@ class DecoupledVFL(VFLModule):
         self.counts.communications += 1
         self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
         leg = embeddings_leg("embeddings", len(ids), self.host_count, self.embedding_widths)
+        tell_of_embeddings(self, "embeddings", ids, embeddings, alive)
         self.books.meter.add(leg, alive)
         return (self.clock.transfer(leg) + delay) * alive
 

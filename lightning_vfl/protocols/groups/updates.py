@@ -1,7 +1,7 @@
 """The model updates that the parties of a group send after the backward pass of a round."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,13 +10,16 @@ from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.protocols.groups.sums import Summed
+from lightning_vfl.rounds.ends import from_senders
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.types import Stage
+from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
 
 Group = tuple[int, ...]
+SUMS = "summed updates"  # kind of what the server computes, for an audit
 
 
 def send_updates(
@@ -75,12 +78,35 @@ def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer
         for m, own in summed.gradients.items()
     }
     shared = shared_bottoms_of(module.aggregator)
-    joined = shared.join(shared.tell(updates, exchange.parties), exchange.server)
+    message = shared.tell(updates, exchange.parties)
+    if (tell := module.listener(exchange.server.rows.ids)) is not None:
+        tell(from_senders(message, exchange.server.roll.included))
+    joined = shared.join(message, exchange.server)
+    if module.tap is not None:
+        view = exchange.server
+        module.tap.joined(joined, view.names, view.rows.ids, kind=f"{SUMS} of party {group[0]}")
     total = joined.to(updates[group[0]]) / scale
     if module.joint and noise is not None and noise.draws == "system":  # each process has drawn its own noise
         total = module.trainer.strategy.broadcast(total)
     for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
         p.grad = part.view_as(p).to(p.dtype)
+
+
+def tell_of_bottoms(module: "SplitVFL", groups: Sequence[Group], exchange: Exchange) -> Callable[[], None]:
+    """A function for after the optimiser's step: it tells an audit the new bottoms that the server sends to groups."""
+    due = set(module.sending_groups())
+
+    def tell() -> None:
+        for group in groups:
+            hear = module.listener(torch.empty(0, dtype=torch.int64))
+            if group in due and hear is not None:
+                new = [p.detach().flatten() for p in module.bottoms.parties[group[0]].parameters()]
+                members = tuple(m for m in group if exchange.server.roll.included[m])
+                pieces = (torch.cat(new) if new else torch.empty(0),) * len(members)
+                names = exchange.parties.names
+                hear(Message("shared bottoms", "parties", (), pieces, receivers=members, round=names))
+
+    return tell
 
 
 def _plain_sgd_rate(optimizer: Any, parameter: Tensor) -> float | None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.record import Record, Replayed
+from lightning_vfl.federation.record import Record, Replayed, Served
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll
+from lightning_vfl.types import Event, Roll
 
 NAMES = ("bank", "telco", "shop")
 
@@ -97,3 +97,22 @@ def test_rounds_that_are_not_there_are_refused(tmp_path):
         Replayed(tmp_path / "events.csv").plan(3, 1)
     with pytest.raises(ConfigurationError, match="is no record of a federation"):
         Replayed(tmp_path / "other.csv")
+
+
+def test_events_are_read_as_they_were_written(tmp_path):
+    record = Record(tmp_path / "events.csv", NAMES)
+    record.add_event(Event(0, 2, 0, 0.0, 0.1 + 0.2, (2,)), 0.1 + 0.2)
+    record.restored[0] = 7
+    record.add_event(Event(1, 2, 1, 0.0, 1e-17, (2,)), 1e-17)  # party 0 has come back, and is not served yet
+    record.close()
+    read = Replayed(tmp_path / "events.csv")
+    assert [read.event(number) for number in (0, 1)] == [Served(2, 0, 0.1 + 0.2), Served(2, 1, 1e-17)]
+    assert read.restored == {1: {0: 7}}
+    with pytest.raises(ConfigurationError, match="has no event 2 of AsyncVFL"):
+        read.event(2)
+
+
+def test_a_record_of_rounds_has_no_events(tmp_path):
+    written(tmp_path / "events.csv", PLANS)
+    with pytest.raises(ConfigurationError, match="has no event 0 of AsyncVFL; use the recipe of the federation"):
+        Replayed(tmp_path / "events.csv").event(0)

@@ -204,8 +204,8 @@ def test_a_second_fit_goes_on_with_clock_table_and_events(tmp_path):
     fit(tmp_path, module, epochs=1, faults=Uneven(losses=False))
     seconds, most, latest = module.clock.seconds, module.counts.most_events, module.latest
     seen = []
-    reached = module._reached
-    module._reached = lambda event: (seen.append(event), reached(event))[1]
+    reached = module.reached
+    module.reached = lambda event: (seen.append(event), reached(event))[1]
     fit(tmp_path, module, epochs=1)
     assert seen[0].number == M * BATCHES
     assert all(event.start >= seconds and event.request >= most for event in seen)
@@ -238,8 +238,8 @@ def test_the_requests_that_are_asked_are_those_of_the_events(tmp_path):
     at = module.faults.at
     module.faults.at = lambda request, roster: (asked.append(request), at(request, roster))[1]
     seen = []
-    enter = module._enter
-    module._enter = lambda event: (asked.clear(), enter(event), seen.append((event, list(asked))))[1]
+    enter = module.enter_event
+    module.enter_event = lambda event: (asked.clear(), enter(event), seen.append((event, list(asked))))[1]
     fit(tmp_path, module, epochs=1, faults=Uneven())
     assert [requests for _, requests in seen] == [[2 * event.request] for event, _ in seen]
     by_party = [[event.request for event, _ in seen if event.party == m] for m in range(M)]

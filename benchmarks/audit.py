@@ -1,0 +1,73 @@
+"""What listening costs in training: a step with the callback Audit against one without.
+
+FashionMNIST's shape (784 columns, B = 256, width 64) cut among 4 parties, MLP bottoms with 128 hidden units. Fits of a
+few steps each, with the server and a party as attackers of one training and without, are run in turn in one process.
+The attacks themselves run after the training and are not timed here.
+
+    python -m benchmarks.audit [--json FILE] [--turns T]
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+from lightning.pytorch import LightningModule
+
+from benchmarks.harness import Goal, Pairs, arguments, report
+from benchmarks.steps import RandomFloats, take_steps
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Aggregator, Concat, LagrangeCoded, LocalGaussian, MaskedSum, Mean
+from lightning_vfl.callbacks import Audit
+from lightning_vfl.commands.allocator import keep_freed_memory
+from lightning_vfl.networks import MLP, PolynomialNetwork
+
+COLUMNS, ROWS, WIDTH, PARTIES, RECORDS = 784, 256, 64, 4, 20_480
+
+
+def module(make: Callable[[], Aggregator]) -> LightningModule:
+    """A protocol with this aggregator."""
+    torch.manual_seed(0)
+    bottom = PolynomialNetwork if make.func is LagrangeCoded else partial(MLP, hidden=(128,))  # type: ignore[attr-defined]
+    return SplitVFL(make(), bottom, partial(MLP, hidden=(64,)), WIDTH, seed=0)
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--turns", type=int, default=9, help="how often each kind of round is fitted")
+    chosen = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    keep_freed_memory()
+    torch.set_num_threads(2)
+    data = RandomFloats(PARTIES, RECORDS, ROWS, COLUMNS // PARTIES)
+    data.setup("fit")
+    kinds: dict[str, Callable[[], Aggregator]] = {
+        "Concat": partial(Concat),
+        "Mean": partial(Mean),
+        "MaskedSum": partial(MaskedSum),
+        "LocalGaussian": partial(LocalGaussian),
+        "LagrangeCoded": partial(LagrangeCoded, blocks=1, privacy=1),
+    }
+    rows, goals = [], []
+    for kind, make in kinds.items():
+        alone, heard = list[float](), list[float]()
+        for _ in range(chosen.turns):
+            alone.append(take_steps(module(make), data).step)
+            heard.append(take_steps(module(make), data, callbacks=[Audit("server", []), Audit("party:1", [])]).step)
+        pairs = Pairs(heard, alone)
+        rows.append(
+            {
+                "aggregator": kind,
+                "ms/step": 1e3 * median(alone),
+                "with Audit": 1e3 * median(heard),
+                "ratio": pairs.ratio,
+                "spread": pairs.spread,
+            }
+        )
+        goals.append(Goal(f"step of {kind} with two attackers over that without", pairs.ratio, 1.1))
+    report(rows, goals, chosen.json)
+
+
+if __name__ == "__main__":
+    main()

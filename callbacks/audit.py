@@ -1,0 +1,153 @@
+"""The callback that audits a training: it keeps what an attacker receives, and runs attacks on it at the end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from lightning_vfl.audit import Attack, Attacker, Finding, Transcript
+from lightning_vfl.audit.attacks.canaries import CanariesInTraining
+from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
+from lightning_vfl.audit.attacks.model_completion import ModelCompletion
+from lightning_vfl.audit.attacks.usual import usual_attacks
+from lightning_vfl.audit.count import missing_bytes
+from lightning_vfl.audit.harness import Case, refuse_unsuitable, run_attacks
+from lightning_vfl.audit.members import members_and_others
+from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
+from lightning_vfl.audit.transcript import LIMIT_BYTES, Several
+from lightning_vfl.audit.truth import Truth
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols import VFLModule
+
+
+class Audit(Callback):
+    """Audits a fit: what does this attacker get from the messages of the training?
+
+    The callback listens to all messages (``module.tap``), keeps copies of those that the attacker's members receive or
+    send, and runs the attacks when the fit is over. It prints a table, logs every success as
+    ``audit/ATTACKER/ATTACK``, and writes the report.
+
+    Guarantee: the training has the same bits with and without the callback, unless an attack changes the training
+        itself (``ModelCompletion`` with ``active``, ``CanariesInTraining``). The bytes of the messages that it has
+        heard are compared with those of the meter; the report says which messages the simulation did not compute.
+    Not guaranteed: resumed fits: a transcript has the messages of this fit alone.
+
+    Args:
+        attacker: ``party:NUMBER``, ``server``, or several joined by ``+``.
+        attacks: the attacks; None: all that suit the attacker and the data, with their defaults.
+        report: a file ``*.parquet``, ``*.md`` or ``*.html``, or several of them joined by commas; None: no file.
+        limit_bytes: the most memory for what the attacker receives.
+
+    Raises:
+        ConfigurationError: before training, for an unknown attacker, several processes, attacks that the data do not
+            suit, and aggregators that compute without messages; in the round in which ``limit_bytes`` is passed.
+    """
+
+    def __init__(
+        self,
+        attacker: str,
+        attacks: Sequence[Attack] | None = None,
+        report: str | None = None,
+        limit_bytes: float = LIMIT_BYTES,
+    ) -> None:
+        self.attacker = Attacker.of(attacker)
+        self.attacks = None if attacks is None else list(attacks)
+        self.report = report
+        self.limit_bytes = limit_bytes
+        self.transcript = Transcript(self.attacker, limit_bytes)
+        self.findings: list[Finding] = []
+        self._case: Case | None = None
+        self._before: dict[tuple[str, str], torch.Tensor] = {}
+        refuse_report(report)
+
+    # ---- around the fit
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        if not isinstance(pl_module, VFLModule):
+            raise ConfigurationError(f"Audit listens to protocols of this toolkit; got {type(pl_module).__name__}")
+        if pl_module.place is not None:
+            raise ConfigurationError(
+                "Audit listens to all parties of a simulation, but this process plays one end of a federation; audit "
+                "the same recipe with lightning-vfl audit"
+            )
+        if trainer.world_size > 1:
+            raise ConfigurationError(
+                f"Audit listens in one process, but {trainer.world_size} train together; use devices: 1"
+            )
+        if trainer.ckpt_path is not None:
+            raise ConfigurationError("Audit needs the whole training, and this fit resumes one; train from the start")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        module = _protocol(pl_module)
+        if module.datamodule is None:
+            raise ConfigurationError("Audit must know the training records; give the trainer a VerticalDataModule")
+        if module.wire.traits.equivalent:
+            raise ConfigurationError(
+                f"{type(module.aggregator).__name__} computes without messages (execution: equivalent), so there is "
+                "nothing to listen to; use the other execution"
+            )
+        self.attacker.refuse_strangers(module.roster.parties)
+        self.transcript = Transcript(self.attacker, self.limit_bytes)
+        truth = Truth(module.datamodule)
+        self._case = Case(module, truth, self.transcript)
+        if self.attacks is None:
+            self.attacks = usual_attacks(self._case)
+        refuse_unsuitable(self._case, self.attacks)
+        module.tap = self.transcript if module.tap is None else Several(module.tap, self.transcript)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.transcript.epoch = trainer.current_epoch + 1
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        for attack in self._of(CanariesInTraining):
+            attack.plant(batch, self._given().truth.records, _protocol(pl_module).seed)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        for attack in self._of(ModelCompletion):
+            if attack.active:
+                attack.amplify(_protocol(pl_module).bottoms, self.attacker.parties)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Run the attacks, and report."""
+        module, case = _protocol(pl_module), self._given()
+        module.tap = None
+        for kind, lacking in missing_bytes(module, self.transcript).items():
+            rank_zero_warn(
+                f"the audit has not heard {lacking:,} bytes of '{kind}': the simulation has not computed them"
+            )
+        inputs, members = members_and_others(module, case.truth) if self._of(MembershipByLoss) else ({}, None)
+        coins = [attack.coins(case.truth.records, module.seed) for attack in self._of(CanariesInTraining)]
+        case = Case(module, case.truth, self.transcript, inputs, members, coins[0] if coins else None)
+        self.findings = run_attacks(case, self.attacks or [])
+        print_findings(self.findings)
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics_of(self.findings), step=trainer.global_step)
+            logger.save()
+        for path in write_reports(self.findings, self.report, module):
+            rank_zero_info(f"wrote {path}")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if isinstance(pl_module, VFLModule):
+            pl_module.tap = None
+
+    # ---- parts
+
+    def _given(self) -> Case:
+        if self._case is None:
+            raise RuntimeError("the fit has not started")
+        return self._case
+
+    def _of(self, kind: Any) -> list[Any]:
+        return [attack for attack in self.attacks or () if isinstance(attack, kind)]
+
+
+def _protocol(module: LightningModule) -> VFLModule:
+    if not isinstance(module, VFLModule):
+        raise TypeError(f"{type(module).__name__} is no VFLModule")  # setup has checked this
+    return module

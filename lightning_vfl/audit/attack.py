@@ -1,0 +1,171 @@
+"""What an attack is: a function from what its attacker has seen and knows to guesses. It never has the truth."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.audit.attacker import Attacker
+from lightning_vfl.audit.transcript import Transcript
+from lightning_vfl.types import Roster
+
+
+class Target(StrEnum):
+    """What an attack guesses; it decides what the harness tells the attack, and how it scores the guesses."""
+
+    RANKS = "labels, two classes"  # values (n,): larger for positive records; scored by AUC
+    CLASSES = "labels"  # values (n, C): a score for each class; scored by accuracy, AUC for two classes
+    COUNTS = "labels of batches"  # values (rounds, C): records of each class; scored by R²
+    FEATURES = "features"  # values (n, W): a party's features, standardised; scored by R²
+    RECORDS = "whole records"  # values (n, W): a party's features; scored by the share within 5 %
+    SHARES = "shared records"  # values (n, W): a party's shared integers; scored by the share that is exact
+    EMBEDDINGS = "embeddings"  # values (n, D): a party's uploads before they are hidden; scored by R²
+    COINS = "one of two values"  # values (n,): larger for the second value; scored by a lower bound on ε
+    CANARIES = "values of canaries"  # values (n,), as COINS, for records in a training
+    MEMBERS = "membership"  # values (n,): larger for training records; scored by AUC
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The side knowledge that an attack asks for.
+
+    Args:
+        labels_per_class: k, records of each class whose label the attacker knows.
+        positives: records of class 1 alone whose label it knows; for two classes.
+        records: records whose features at the attacked party the attacker knows.
+        prior: whether it knows the share of each class among all records.
+    """
+
+    labels_per_class: int = 0
+    positives: int = 0
+    records: int = 0
+    prior: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the attacker has received, holds and can compute; never another's data.
+
+    Args:
+        attacker: who it is.
+        transcript: the messages that its members receive, send and compute.
+        records: N, the number of training records.
+        classes: C, the number of classes; 1: numbers are predicted.
+        features: for each of its parties (N, *S), the features as its bottom is given them.
+        bottoms: the trained bottoms of its parties, by party.
+        top: the server's trained top; None: the server is not in it.
+        roster: the parties.
+        aggregator: how embeddings are joined; its settings are public, its secrets are not here.
+        agreed: public settings that the parties' set-up has fixed.
+        seed: the run's seed, which is in the recipe.
+        inputs: what parties and server publish for predictions, by name; see the attacks that use it.
+    """
+
+    attacker: Attacker
+    transcript: Transcript
+    records: int
+    classes: int
+    features: Mapping[int, Tensor]
+    bottoms: Mapping[int, nn.Module]
+    top: nn.Module | None
+    roster: Roster
+    aggregator: Aggregator
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Side knowledge, as much as the attack has asked for.
+
+    Args:
+        ids: (k,) int64, the records that it is about.
+        labels: (k,) their labels; None: not known.
+        features: (k, W) float64, their features at the attacked party; None: not known.
+        prior: (C,) the share of each class; None: not known.
+    """
+
+    ids: Tensor
+    labels: Tensor | None = None
+    features: Tensor | None = None
+    prior: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """An attack's result: ``values`` for the records (or rounds, or trials) ``ids``; see ``Target`` for the shapes.
+
+    Args:
+        ids: (n,) int64.
+        values: float64.
+        saw: what was used, in a few words for the report.
+    """
+
+    ids: Tensor
+    values: Tensor
+    saw: str
+
+
+class NothingSeen(Exception):
+    """The attacker receives nothing that the attack could use; the text says what is missing."""
+
+
+class Attack(ABC):
+    """An attack on a training or on its messages.
+
+    One attack is one file with a final class. Its attributes are its settings.
+
+    Class data:
+        target: what it guesses.
+
+    Guarantee: the harness gives ``run`` nothing but ``Seen`` and ``Known``, chooses no best epoch and no best sign, and
+        leaves the known records out when it scores.
+    """
+
+    target: ClassVar[Target]
+    party: int = 0
+    """The attacked party, for attacks on features and embeddings."""
+
+    @property
+    def needs(self) -> Needs:
+        """The side knowledge that the attack asks for; default: none."""
+        return Needs()
+
+    @abstractmethod
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        """The guesses.
+
+        Raises:
+            NothingSeen: if the attacker receives nothing that could be used.
+        """
+
+    def check(self, seen: Seen) -> None:
+        """Refuse a training that the attack cannot be tried on; default: none is refused.
+
+        Raises:
+            ConfigurationError: in one line.
+        """
+        return
+
+
+def needed(entries: tuple[Tensor, Tensor], what: str) -> tuple[Tensor, Tensor]:
+    """Ids and rows, if there are any.
+
+    Raises:
+        NothingSeen: if there are none; ``what`` names what is not sent.
+    """
+    if not len(entries[0]):
+        raise NothingSeen(what)
+    return entries
+
+
+def cosines(rows: Tensor, directions: Tensor) -> Tensor:
+    """(n, k) cosines between rows (n, W) and directions (k, W); 0 for rows of zeros."""
+    unit = torch.nn.functional.normalize
+    return unit(rows, dim=1) @ unit(directions, dim=1).T

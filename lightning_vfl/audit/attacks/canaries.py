@@ -1,0 +1,100 @@
+"""A lower bound on ε from canaries in one training."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
+from lightning_vfl.audit.attacks.feature_reconstruction import aggregates_by_record
+from lightning_vfl.audit.attacks.regression import ridge_guesses
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import stream
+from lightning_vfl.types import VerticalBatch
+
+
+class CanariesInTraining(Attack):
+    """Tell which of two values a party's features have, for many canary records in one training.
+
+    A coin for each canary replaces all its features at the party by ``+value`` or ``-value``, in every batch. The
+    attacker knows the canaries, and the coins of every second one. It fits a ridge regression from the aggregates of
+    all epochs to these coins, and guesses the others. The audit changes the training.
+
+    Args:
+        party: the attacked party.
+        canaries: m; every second coin is guessed.
+        value: the features of a canary, in the units of the bottoms' input.
+        delta: δ.
+
+    Raises:
+        ConfigurationError: for more canaries than records; for aggregators that share the records before training.
+
+    References:
+        Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, algorithm 1.
+    """
+
+    target: ClassVar[Target] = Target.CANARIES
+
+    def __init__(self, party: int = 0, canaries: int = 1000, value: float = 3.0, delta: float = 1e-5) -> None:
+        if canaries < 20:
+            raise ConfigurationError(f"canaries must be at least 20; got {canaries}")
+        self.party = party
+        self.canaries = canaries
+        self.value = value
+        self.delta = delta
+        self._signs: Tensor | None = None
+
+    def check(self, seen: Seen) -> None:
+        if self.canaries > seen.records:
+            raise ConfigurationError(
+                f"canaries must be at most the number of training records, {seen.records:,}; got {self.canaries:,}"
+            )
+        if seen.aggregator.setup is not None:
+            raise ConfigurationError(
+                f"{type(seen.aggregator).__name__} shares the records before training, so batches cannot have "
+                "canaries; use EpsilonLowerBound"
+            )
+
+    def chosen(self, records: int, seed: int) -> Tensor:
+        """(m,) the canary records."""
+        order = np.random.Generator(stream(seed, "audit", "canaries")).permutation(records)
+        return torch.from_numpy(order[: self.canaries].copy())
+
+    def coins(self, records: int, seed: int) -> Tensor:
+        """(N,) bool, the coins of the canaries; False for all other records."""
+        flips = np.random.Generator(stream(seed, "audit", "coins")).random(self.canaries) < 0.5
+        found = torch.zeros(records, dtype=torch.bool)
+        found[self.chosen(records, seed)] = torch.from_numpy(flips)
+        return found
+
+    def plant(self, batch: VerticalBatch, records: int, seed: int) -> None:
+        """Put the canaries of a batch into its features, in place."""
+        if self._signs is None:
+            self._signs = torch.zeros(records)
+            ids = self.chosen(records, seed)
+            self._signs[ids] = torch.where(self.coins(records, seed)[ids], self.value, -self.value)
+        own = batch.record_ids if batch.record_ids.dim() == 1 else batch.record_ids[:, self.party]
+        signs = self._signs[own.cpu()]
+        rows = signs.nonzero().flatten()
+        features = batch.features[self.party]
+        values = signs[rows].to(features).view(-1, *(1,) * (features.dim() - 1))
+        features[rows.to(features.device)] = values.expand(-1, *features.shape[1:])
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        if known.labels is None:
+            raise TypeError("CanariesInTraining needs the coins of half of the canaries")
+        ids, inputs, epochs = aggregates_by_record(seen)
+        place = torch.full((seen.records,), -1)
+        place[ids] = torch.arange(len(ids))
+        chosen = self.chosen(seen.records, seen.seed)
+        chosen = chosen[place[chosen] >= 0]
+        there = place[known.ids] >= 0
+        if int(there.sum()) < 10:
+            raise NothingSeen("the aggregates of fewer than ten canaries are seen")
+        rows, places = place[chosen], torch.full((seen.records,), -1)
+        places[chosen] = torch.arange(len(chosen))
+        signs = known.labels[there].double()[:, None] * 2 - 1
+        values = ridge_guesses(inputs[rows], signs, places[known.ids[there]])[:, 0]
+        left = ~torch.isin(chosen, known.ids)
+        return Guesses(chosen[left], values[left], f"aggregates of {epochs} epochs, {len(signs):,} known coins")

@@ -1,0 +1,52 @@
+"""What colluding parties compute from their shares of another party's records."""
+
+from typing import ClassVar
+
+import torch
+
+from lightning_vfl.aggregators import LagrangeCoded
+from lightning_vfl.aggregators.coded.data_shares import arrangement
+from lightning_vfl.aggregators.coded.messages import DATA
+from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
+from lightning_vfl.field.lagrange import interpolate
+from lightning_vfl.types import Stage
+
+
+class Collusion(Attack):
+    """Colluding parties interpolate another party's records from the shares that they hold.
+
+    A party of ``LagrangeCoded`` shares its rounded records as values of a polynomial of degree K + T - 1. The colluding
+    parties interpolate the polynomial of the smallest degree through their shares: the right one for K + T shares or
+    more; for T shares it tells nothing.
+
+    Args:
+        party: the attacked party.
+
+    References:
+        Li, Yao, Liu, "FedVS", ICML 2023, theorem 5.2.
+    """
+
+    target: ClassVar[Target] = Target.SHARES
+
+    def __init__(self, party: int = 0) -> None:
+        self.party = party
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        aggregator = seen.aggregator
+        if not isinstance(aggregator, LagrangeCoded):
+            raise NothingSeen("no records are shared")
+        parts: dict[int, list[torch.Tensor]] = {}
+        for entry in seen.transcript.find(DATA, "peer", sender=self.party):
+            if entry.receiver in seen.attacker.parties and entry.receiver is not None:
+                parts.setdefault(entry.receiver, []).append(entry.value)
+        if not parts:
+            raise NothingSeen("the attacker holds no share of this party")
+        coding, m = aggregator.wire.coding, seen.roster.parties
+        code, holders = coding.code(m), sorted(parts)
+        shares = torch.stack([torch.cat(parts[holder]) for holder in holders]).to(torch.int64)  # (holders, rows, W)
+        points = [code.alpha[holder] for holder in holders]
+        blocks = coding.field.lift(interpolate(coding.field, shares, points, code.beta[: code.blocks]))
+        row, block = arrangement(coding, seen.records, m, seen.seed, Stage.FIT).place(torch.arange(seen.records))
+        needed = code.blocks + coding.privacy
+        saw = f"{len(holders)} shares of each record; {needed} are needed"
+        return Guesses(torch.arange(seen.records), blocks[block, row].double(), saw)

@@ -1,0 +1,63 @@
+"""A lower bound on ε of an aggregator's mechanism, from many trials."""
+
+from typing import ClassVar
+
+import torch
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
+from lightning_vfl.audit.transcript import AGGREGATES
+from lightning_vfl.errors import ConfigurationError
+
+
+class EpsilonLowerBound(Attack):
+    """Tell which of two embeddings a party has uploaded, from the aggregates of real rounds of messages.
+
+    The two embeddings are the extremes that the aggregator's clip allows. In every trial a coin chooses one of them, it
+    is uploaded ``uploads`` times, and the attacker knows the embeddings of all other parties. The guess is the sum of
+    the aggregates along the difference of the two noiseless aggregates: the likelihood ratio for Gaussian noise, and a
+    monotone function of it for a coordinate of a Poisson binomial sum.
+
+    Args:
+        trials: the number of coins.
+        uploads: uploads of the record, whose privacy costs add up.
+        width: coordinates of an embedding.
+        delta: δ.
+        party: the attacked party.
+
+    Raises:
+        ConfigurationError: for numbers that are not positive; for an aggregator that does not account for privacy.
+    """
+
+    target: ClassVar[Target] = Target.COINS
+
+    def __init__(
+        self, trials: int = 100_000, uploads: int = 1, width: int = 1, delta: float = 1e-5, party: int = 0
+    ) -> None:
+        if min(trials, uploads, width) < 1:
+            raise ConfigurationError(
+                f"trials, uploads and width must be at least 1; got {trials}, {uploads} and {width}"
+            )
+        self.trials = trials
+        self.uploads = uploads
+        self.width = width
+        self.delta = delta
+        self.party = party
+
+    def check(self, seen: Seen) -> None:
+        if seen.aggregator.accounting is None:
+            raise ConfigurationError(
+                "EpsilonLowerBound needs an aggregator that accounts for privacy; "
+                f"{type(seen.aggregator).__name__} does not; use PoissonBinomial or LocalGaussian"
+            )
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        if "second" not in seen.inputs:
+            raise NothingSeen("aggregates are the server's")
+        along = seen.inputs["second"] - seen.inputs["first"]
+        values = torch.zeros(self.trials, dtype=torch.float64)
+        for entry in seen.transcript.find(AGGREGATES):
+            values[entry.ids] += (entry.value.double() - seen.inputs["first"]) @ along
+        if not seen.transcript.entries:
+            raise NothingSeen("no aggregate is computed")
+        saw = f"aggregates of {self.trials:,} trials with {self.uploads} upload{'s' if self.uploads > 1 else ''}"
+        return Guesses(torch.arange(self.trials), values, saw)

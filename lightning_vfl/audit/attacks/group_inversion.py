@@ -1,0 +1,52 @@
+"""Whole records of a group from the sums of its model updates."""
+
+from typing import ClassVar
+
+import torch
+
+from lightning_vfl.aggregators.messages import GRADIENTS
+from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
+from lightning_vfl.protocols.groups.updates import SUMS
+
+
+class GroupInversion(Attack):
+    """The update of a linear bottom is Gᵀ X, where G are the gradients that the server has sent: solve it for X.
+
+    The server knows the gradients of all embeddings of a batch, and decodes the sum of the updates of a group that
+    shares a linear bottom. With more columns in an embedding than rows in a batch, the pseudo-inverse gives the rows.
+    ``SplitVFL`` refuses such groups unless ``allow_invertible_updates`` is set.
+
+    Args:
+        party: the first party of the attacked group.
+
+    References:
+        docs/protection.md, "Attacks and their success": the same attack for bottoms with hidden layers.
+    """
+
+    target: ClassVar[Target] = Target.RECORDS
+
+    def __init__(self, party: int = 1) -> None:
+        self.party = party
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        found: dict[int, torch.Tensor] = {}
+        group = next(group for group in seen.roster.groups if self.party in group)
+        for entry in seen.transcript.find(f"{SUMS} of party {self.party}"):
+            answers = [
+                own.value.double()
+                for own in seen.transcript.find(GRADIENTS, "down")
+                if own.round == entry.round and own.receiver in group
+            ]
+            if not answers or not len(entry.ids):
+                continue
+            several = torch.stack(answers)  # zeros in the rows that a member does not hold
+            gradients = several[several.norm(dim=2).argmax(0), torch.arange(len(entry.ids))]
+            width = gradients.shape[1]
+            columns = entry.value.numel() // width - 1  # the bias is behind the weight
+            update = entry.value.double().flatten()[: width * columns].view(width, columns)
+            rows = torch.linalg.pinv(gradients.T, rcond=1e-9) @ update
+            found |= dict(zip(entry.ids.tolist(), rows, strict=True))
+        if not found:
+            raise NothingSeen("no sum of model updates is computed")
+        ids = torch.tensor(sorted(found))
+        return Guesses(ids, torch.stack([found[record] for record in ids.tolist()]), "gradients, and sums of updates")

@@ -1,0 +1,51 @@
+"""Labels from the directions of gradients, with a few known labels."""
+
+from typing import ClassVar
+
+import torch
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, Seen, Target, cosines, needed
+from lightning_vfl.audit.attacks.gradients import NO_GRADIENT, gradients_of
+
+
+class LabelsByDirection(Attack):
+    """Gradients of records of one class point in similar directions.
+
+    Two classes: the attacker knows ``known`` records of class 1 and none of class 0. The guess is the mean cosine with
+    their gradients. More classes: it knows ``known`` records of each class; the score of a class is the mean cosine
+    with its records.
+
+    Args:
+        known: k, records with a known label: of class 1 for two classes, of each class otherwise.
+        epoch: 1 for the first.
+
+    References:
+        Li et al., "Label Leakage and Protection in Two-party Split Learning", ICLR 2022, section 3.2 (cosine).
+    """
+
+    target: ClassVar[Target] = Target.CLASSES
+
+    def __init__(self, known: int = 1, epoch: int = 1) -> None:
+        self.known = known
+        self.epoch = epoch
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels_per_class=self.known, positives=self.known)
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        ids, rows = needed(gradients_of(seen, self.epoch), NO_GRADIENT)
+        if known.labels is None:
+            raise TypeError("LabelsByDirection needs known labels")
+        place = torch.full((seen.records,), -1)
+        place[ids] = torch.arange(len(ids))
+        there = place[known.ids] >= 0
+        labels, directions = known.labels[there], rows[place[known.ids[there]]]
+        alike = cosines(rows, directions)
+        columns = [1] if seen.classes == 2 else range(seen.classes)
+        scores = [
+            alike[:, labels == c].mean(1) if bool((labels == c).any()) else torch.full((len(rows),), -1.0).double()
+            for c in columns
+        ]
+        values = scores[0] if len(scores) == 1 else torch.stack(scores, 1)
+        return Guesses(ids, values, f"gradients of epoch {self.epoch}")

@@ -1,0 +1,39 @@
+"""Labels of two classes from the norms of gradients."""
+
+from typing import ClassVar
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target, needed
+from lightning_vfl.audit.attacks.gradients import NO_GRADIENT, gradients_of
+from lightning_vfl.errors import ConfigurationError
+
+
+class LabelsByNorm(Attack):
+    """Records of the rarer class have larger gradients, because the model is less certain of them.
+
+    The guess is the norm of the gradient of a record's embedding, in one epoch that is fixed beforehand. The class 1 is
+    taken as the rarer one, so the sign is fixed too. No side knowledge.
+
+    Args:
+        epoch: 1 for the first.
+
+    Raises:
+        ConfigurationError: for more than two classes.
+
+    References:
+        Li et al., "Label Leakage and Protection in Two-party Split Learning", ICLR 2022, section 3.1.
+    """
+
+    target: ClassVar[Target] = Target.RANKS
+
+    def __init__(self, epoch: int = 3) -> None:
+        self.epoch = epoch
+
+    def check(self, seen: Seen) -> None:
+        if seen.classes != 2:
+            raise ConfigurationError(
+                f"LabelsByNorm tells two classes apart, and the data have {seen.classes}; use LabelsByDirection"
+            )
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        ids, rows = needed(gradients_of(seen, self.epoch), NO_GRADIENT)
+        return Guesses(ids, rows.norm(dim=1), f"gradients of epoch {self.epoch}")

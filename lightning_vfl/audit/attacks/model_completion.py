@@ -1,0 +1,83 @@
+"""Labels from a party's own trained bottom, completed by a head."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.networks.bank import PartyBank
+
+GAMMA, LEAST, MOST = 1.0, 1.0, 5.0  # scale of the ratio of two gradients, and the range of the factor (Fu et al.)
+CONFIDENT = (0.1, 0.2, 0.4, 0.6, 0.8)  # shares of all records that get pseudo-labels, one refit after the other
+
+
+class ModelCompletion(Attack):
+    """A party's bottom has learnt what its columns tell about labels; a few known labels make a head for it.
+
+    The head is a logistic regression on the embeddings of the known records, refitted on growing sets of its own most
+    confident guesses. The paper trains bottom and head by MixMatch in place of these refits.
+
+    With ``active``, the attacker changes its training: it multiplies each number of the gradient of its bottom by
+    1 + γ g_t / g_(t-1), cut to [1, 5], so that the server's top relies on it more.
+
+    Args:
+        known: k, records of each class with a known label.
+        active: whether the attacker uses the malicious local optimiser; this changes the training.
+
+    References:
+        Fu et al., "Label Inference Attacks Against Vertical Federated Learning", USENIX Security 2022, sections 4.1
+        (passive) and 4.2 (active, the malicious local optimiser).
+    """
+
+    target: ClassVar[Target] = Target.CLASSES
+
+    def __init__(self, known: int = 40, active: bool = False) -> None:
+        self.known = known
+        self.active = active
+        self._last: dict[int, Tensor] = {}
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels_per_class=self.known)
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        from sklearn.linear_model import LogisticRegression
+
+        if not seen.features or known.labels is None:
+            raise NothingSeen("the attacker has no bottom")
+        parts = []
+        with torch.no_grad():
+            for party, features in seen.features.items():
+                bottom = seen.bottoms[party]
+                like = next(bottom.parameters())
+                parts.append(torch.cat([bottom(x.to(like)).double().cpu() for x in torch.split(features, 8192)]))
+        embeddings = torch.cat(parts, 1)
+        h = ((embeddings - embeddings.mean(0)) / embeddings.std(0).clamp(min=1e-9)).numpy()
+        ids, labels = known.ids.numpy(), known.labels.numpy()
+        model = LogisticRegression(max_iter=300).fit(h[ids], labels)
+        for share in CONFIDENT:
+            certain = model.predict_proba(h)
+            guessed = certain.argmax(1)
+            chosen = [ids]
+            for c in range(seen.classes):  # as many of each class as it has guesses, so that no class dies out
+                own = np.flatnonzero(guessed == c)
+                chosen.append(own[np.argsort(-certain[own, c])[: int(share * len(own))]])
+            rows, targets = np.concatenate(chosen), np.concatenate([labels, *(guessed[own] for own in chosen[1:])])
+            if len(np.unique(targets)) == seen.classes:
+                model = LogisticRegression(max_iter=300).fit(h[rows], targets)
+        saw = f"its trained bottom, {len(ids)} known labels" + (", amplified gradients" if self.active else "")
+        return Guesses(torch.arange(len(h)), torch.from_numpy(model.predict_proba(h)), saw)
+
+    def amplify(self, bottoms: PartyBank, parties: Sequence[int]) -> None:
+        """Change the gradients of the attacker's bottoms, before the optimiser's step."""
+        for party in parties:
+            for parameter in bottoms.parties[party].parameters():
+                if parameter.grad is None:
+                    continue
+                own, last = parameter.grad.clone(), self._last.get(id(parameter))
+                if last is not None:
+                    parameter.grad.mul_((1 + GAMMA * own / (last + 1e-7)).clamp(LEAST, MOST))
+                self._last[id(parameter)] = own

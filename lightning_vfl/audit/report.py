@@ -1,0 +1,164 @@
+"""The findings of an audit as a table in the terminal, a Parquet file, and a page with figures."""
+
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import fields
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_vfl.audit.harness import Finding
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from lightning_vfl.protocols import VFLModule
+
+COLUMNS = ("attack", "attacker", "saw", "success", "95 %", "chance", "without the protocol", "verdict")
+_NUMBERS = [field.name for field in fields(Finding) if field.name != "pictures"]
+_IMAGES, _POINTS = 8, 400
+
+
+def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
+    """One row of texts for each finding, in the order of ``COLUMNS``."""
+    rows = list[tuple[str, ...]]()
+    for found in findings:
+        claimed = "" if found.claimed is None else f" (claimed {found.claimed:.3g})"
+        rows.append(
+            (
+                found.attack,
+                found.attacker,
+                found.saw,
+                f"{found.measure} {_text(found.success)}{claimed}",
+                f"{_text(found.low)} to {_text(found.high)}",
+                _text(found.chance),
+                "-" if found.without is None else _text(found.without),
+                found.verdict,
+            )
+        )
+    return rows
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print a table for each attacker; what an attack saw is in the files alone."""
+    from rich.console import Console
+    from rich.table import Table
+
+    for attacker in dict.fromkeys(found.attacker for found in findings):
+        own = [found for found in findings if found.attacker == attacker]
+        table = Table("attack", *COLUMNS[3:], title=f"what {attacker} gets")
+        for row in table_of(own):
+            table.add_row(row[0], *row[3:])
+        Console().print(table)
+
+
+def markdown_of(findings: Sequence[Finding]) -> str:
+    """The table in Markdown."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *table_of(findings)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def metrics_of(findings: Sequence[Finding]) -> dict[str, float]:
+    """The successes by log name, ``audit/party1/LabelsByNorm``; of two findings of one name, the larger.
+
+    Settings of an attack are not in the name, because some loggers accept letters, digits and few signs alone.
+    """
+    metrics: dict[str, float] = {}
+    for found in findings:
+        if not isnan(found.success):
+            who = found.attacker.replace(":", "").replace("+", "-")
+            name = f"audit/{who}/{found.attack.partition('(')[0]}"
+            metrics[name] = max(found.success, metrics.get(name, found.success))
+    return metrics
+
+
+def refuse_report(paths: str | None) -> None:
+    """Refuse files of other kinds.
+
+    Raises:
+        ConfigurationError: naming the kinds that there are.
+    """
+    for path in (paths or "").split(","):
+        if path and Path(path).suffix not in (".parquet", ".md", ".html"):
+            raise ConfigurationError(f"report must end in .parquet, .md or .html; got {path}")
+
+
+def write_reports(findings: Sequence[Finding], paths: str | None, module: "VFLModule") -> list[Path]:
+    """Write the files of a comma-separated list; returns them."""
+    written = []
+    for text in (paths or "").split(","):
+        if not text:
+            continue
+        path = Path(text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".parquet":
+            write_parquet(findings, path)
+        else:
+            title = f"Audit of {type(module).__name__} with {type(module.aggregator).__name__}"
+            page = markdown_page(findings, title) if path.suffix == ".md" else html_page(findings, title)
+            path.write_text(page, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def write_parquet(findings: Sequence[Finding], path: Path) -> None:
+    """One row for each finding; an absent number is null."""
+    import pandas as pd
+
+    rows = [{name: getattr(found, name) for name in _NUMBERS} for found in findings]
+    pd.DataFrame(rows, columns=_NUMBERS).to_parquet(path, index=False)
+
+
+def markdown_page(findings: Sequence[Finding], title: str) -> str:
+    """The table and the figures, which are in the page itself."""
+    figures = [f"## {found.attack}\n\n{figure}" for found in findings if (figure := figure_of(found))]
+    return "\n\n".join([f"# {title}", markdown_of(findings), *figures]) + "\n"
+
+
+def html_page(findings: Sequence[Finding], title: str) -> str:
+    """The same as one HTML file that loads nothing."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table_of(findings))
+    figures = "".join(
+        f"<h2>{html.escape(found.attack)}</h2>{figure}" for found in findings if (figure := figure_of(found))
+    )
+    style = "body{font-family:sans-serif;margin:2em}td,th{border:1px solid #999;padding:.3em .6em;text-align:left}"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{style}table{{border-collapse:collapse}}</style></head><body><h1>{html.escape(title)}</h1>"
+        f"<table><tr>{head}</tr>{body}</table>{figures}</body></html>\n"
+    )
+
+
+def figure_of(found: Finding) -> str:
+    """An SVG element: reconstructed images above the true ones, or guesses against true values; "": no figure."""
+    if found.pictures is None:
+        return ""
+    from matplotlib.figure import Figure
+
+    guesses, truth = (own.numpy() for own in found.pictures)
+    if guesses.ndim > 2:
+        figure = Figure(figsize=(_IMAGES, 2.2))
+        for place in range(min(_IMAGES, len(guesses))):
+            for row, images in enumerate((guesses, truth)):
+                axes: Axes = figure.add_subplot(2, _IMAGES, row * _IMAGES + place + 1)
+                image: Any = images[place]
+                axes.imshow(image.mean(0) if image.ndim > 2 else image, cmap="gray")
+                axes.set_axis_off()
+        figure.suptitle("reconstructed (above) and true (below)")
+    else:
+        figure = Figure(figsize=(4, 4))
+        axes = figure.add_subplot()
+        axes.scatter(truth[:_POINTS].ravel(), guesses[:_POINTS].ravel(), s=2, alpha=0.4, rasterized=True)
+        axes.set_xlabel("true value, standardised")
+        axes.set_ylabel("guess")
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", dpi=96, metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _text(value: float) -> str:
+    return "-" if isnan(value) else "∞" if value == float("inf") else f"{value:.3f}"

@@ -1,0 +1,178 @@
+"""The success of guesses, with a 95 % interval."""
+
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+RESAMPLES = 200  # of the bootstrap
+DRAWS_SEED = 0
+
+
+@dataclass(frozen=True)
+class Score:
+    """A success and its 95 % interval.
+
+    Args:
+        measure: what is measured, with its unit.
+        success: the estimate.
+        low: end of the interval.
+        high: end of the interval.
+        chance: the expected success of guesses that do not depend on the truth.
+    """
+
+    measure: str
+    success: float
+    low: float
+    high: float
+    chance: float
+
+
+def auc(values: "Numbers", positive: "NDArray[np.bool_]") -> Score:
+    """The probability that a positive record has a larger value than a negative one, ties counted half.
+
+    References:
+        Hanley, McNeil, "The Meaning and Use of the Area under a Receiver Operating Characteristic (ROC) Curve",
+        Radiology 143, 1982 (the interval).
+    """
+    from scipy.stats import rankdata
+
+    n, m = int(positive.sum()), int((~positive).sum())
+    if not n or not m:
+        return Score("AUC", float("nan"), 0.0, 1.0, 0.5)
+    area = (float(rankdata(values)[positive].sum()) - n * (n + 1) / 2) / (n * m)
+    first, second = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = (area * (1 - area) + (n - 1) * (first - area**2) + (m - 1) * (second - area**2)) / (n * m)
+    half = 1.959964 * sqrt(max(variance, 0.0))
+    low, high = max(0.0, area - half), min(1.0, area + half)
+    if area == 1.0:  # the formula has no width here: the rule of three for the smaller class
+        low = 1 - 3 / min(n, m) if min(n, m) > 3 else 0.0
+    return Score("AUC", area, low, high, 0.5)
+
+
+def share(right: int, of: int, chance: float, measure: str = "accuracy") -> Score:
+    """A share of trials.
+
+    References:
+        Clopper, Pearson, "The Use of Confidence or Fiducial Limits", Biometrika 26, 1934.
+    """
+    low, high = clopper_pearson(right, of, 1 - CONFIDENCE)
+    return Score(measure, right / of if of else float("nan"), low, high, chance)
+
+
+def clopper_pearson(right: int, of: int, risk: float) -> tuple[float, float]:
+    """The interval of a probability, wrong with probability ``risk`` at most, half of it at each end.
+
+    Examples:
+        >>> [round(end, 4) for end in clopper_pearson(0, 10, 0.05)]
+        [0.0, 0.3085]
+    """
+    from scipy.stats import beta
+
+    low = float(beta.ppf(risk / 2, right, of - right + 1)) if right else 0.0
+    high = float(beta.ppf(1 - risk / 2, right + 1, of - right)) if right < of else 1.0
+    return low, high
+
+
+def r_squared(guesses: "Numbers", truth: "Numbers") -> Score:
+    """1 - Σ (guess - truth)² / Σ (truth - mean)², over all columns that vary; a bootstrap over the rows."""
+    varying = truth.var(0) > 1e-9 if len(truth) else np.zeros(1, bool)
+    if not varying.any():
+        return Score("R²", float("nan"), float("nan"), float("nan"), 0.0)
+    wrong = ((guesses - truth) ** 2)[:, varying].sum(1)
+    spread = ((truth - truth.mean(0)) ** 2)[:, varying].sum(1)
+    generator = np.random.default_rng(DRAWS_SEED)
+    drawn = generator.integers(0, len(truth), (RESAMPLES, len(truth)))
+    again = 1 - wrong[drawn].sum(1) / np.maximum(spread[drawn].sum(1), 1e-300)
+    low, high = np.quantile(again, [0.025, 0.975])
+    return Score("R²", float(1 - wrong.sum() / spread.sum()), float(low), float(high), 0.0)
+
+
+def epsilon_of_trials(values: "Numbers", second: "NDArray[np.bool_]", delta: float) -> Score:
+    """A lower bound on ε from one number of each trial, right with probability 0.95; ``second`` are the coins.
+
+    (ε, δ)-privacy means P(above | second) ≤ e^ε P(above | first) + δ, and the same with the roles exchanged. A
+    quarter of the trials chooses a threshold for each of the two directions, the others measure both rates. Each of
+    four rates is wrong with a quarter of the risk.
+
+    References:
+        Clopper, Pearson, 1934 (the rates); Nasr et al., "Adversary Instantiation: Lower Bounds for Differentially
+        Private Machine Learning", IEEE Symposium on Security and Privacy 2021, section IV.
+    """
+    bounds, estimates = [0.0], [0.0]
+    a, b = values[~second], values[second]
+    for rare, often in ((a, b), (-b, -a)):
+        (choose_rare, rare_left), (choose_often, often_left) = (np.split(own, [len(own) // 4]) for own in (rare, often))
+        places = np.unique(np.concatenate([choose_rare, choose_often]))
+        if len(places) > 200:
+            places = np.unique(np.quantile(places, np.linspace(0, 1, 201)))
+        places = (places[1:] + places[:-1]) / 2
+        if not len(places):
+            continue
+        best = max(places, key=lambda place: _bound_at(place, choose_rare, choose_often, delta))
+        bounds.append(_bound_at(best, rare_left, often_left, delta))
+        hits, false = (often_left > best).mean(), (rare_left > best).mean()
+        estimates.append(log((hits - delta) / false) if hits > delta and false > 0 else 0.0)
+    return Score("ε (lower bound)", max(bounds), max(bounds), max(max(estimates), max(bounds)), 0.0)
+
+
+def _bound_at(threshold: float, rare: "Numbers", often: "Numbers", delta: float) -> float:
+    p = clopper_pearson(int((often > threshold).sum()), len(often), (1 - CONFIDENCE) / 2)[0]
+    q = clopper_pearson(int((rare > threshold).sum()), len(rare), (1 - CONFIDENCE) / 2)[1]
+    return max(0.0, log((p - delta) / q)) if p > delta else 0.0
+
+
+def epsilon_of_one_run(values: "Numbers", second: "NDArray[np.bool_]", delta: float) -> Score:
+    """A lower bound on ε from one run with m canaries, right with probability 0.95; ``second`` (m,) are the coins.
+
+    The guesses are the signs of ``values``, for the canaries with the largest values; the others are abstentions. Among
+    the numbers of guesses m/10, m/5, ..., m each bound has a tenth of the risk.
+
+    References:
+        Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, theorem 5.2.
+    """
+    m, order = len(values), np.argsort(-np.abs(values))
+    right = ((values > 0) == second)[order]
+    sizes = sorted({max(1, round(m * tenth / 10)) for tenth in range(1, 11)})
+    risk = (1 - CONFIDENCE) / len(sizes)
+    bounds = [_one_run_bound(m, size, int(right[:size].sum()), delta, risk) for size in sizes]
+    return Score("ε (lower bound)", max(bounds), max(bounds), float("inf"), 0.0)
+
+
+def _one_run_bound(m: int, guesses: int, right: int, delta: float, risk: float) -> float:
+    """The largest ε that is refuted, by bisection."""
+    low, high = 0.0, 20.0
+    if one_run_p_value(m, guesses, right, 0.0, delta) > risk:
+        return 0.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        if one_run_p_value(m, guesses, right, middle, delta) <= risk:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def one_run_p_value(m: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The largest probability of so many right guesses, if the training is (ε, δ)-private.
+
+    References:
+        Steinke, Nasr, Jagielski, 2023, theorem 5.2: β + 2 m δ α with β = P(W ≥ v) and α = max_i P(v > W ≥ v - i) / i,
+        W binomial of r trials with e^ε / (e^ε + 1).
+    """
+    from scipy.stats import binom
+
+    q = 1 / (1 + np.exp(-epsilon))
+    tail = float(binom.sf(right - 1, guesses, q))
+    if not delta or not right:
+        return min(1.0, tail)
+    steps = np.arange(1, right + 1)
+    between = np.cumsum(binom.pmf(right - steps, guesses, q))
+    return min(1.0, tail + 2 * m * delta * float((between / steps).max()))

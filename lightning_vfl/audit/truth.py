@@ -1,0 +1,119 @@
+"""The records of a training: what the harness scores by."""
+
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators import LagrangeCoded
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.field import FixedPoint
+
+if TYPE_CHECKING:
+    from lightning_vfl.audit.transcript import Transcript
+    from lightning_vfl.datamodules import VerticalDataModule
+    from lightning_vfl.protocols import VFLModule
+
+AT_ONCE = 8192  # records
+
+
+class Truth:
+    """Features and labels of the training records.
+
+    Features of a party with one axis are standardised by their own mean and deviation, so that every column counts
+    alike; those of images keep their scale.
+
+    Args:
+        data: the data, set up for a fit.
+    """
+
+    def __init__(self, data: "VerticalDataModule") -> None:
+        self.data = data
+        self._records = data.records("train")
+        self.features = cache(self._features)
+
+    @property
+    def records(self) -> int:
+        """N."""
+        return len(self._records)
+
+    @property
+    def parties(self) -> int:
+        """M."""
+        return len(self.data.party_shapes)
+
+    @property
+    def classes(self) -> int:
+        """C; 1 for targets that are numbers."""
+        return self.data.num_classes or 1
+
+    def shape(self, party: int) -> tuple[int, ...]:
+        """The shape of a record at a party."""
+        return tuple(self.data.party_shapes[party])
+
+    def _features(self, party: int) -> Tensor:
+        """(N, W) float64."""
+        raw = self.raw(party).flatten(1).double()
+        if len(self.shape(party)) > 1:
+            return raw
+        return (raw - raw.mean(0)) / raw.std(0).clamp(min=1e-9)
+
+    def raw(self, party: int) -> Tensor:
+        """(N, *S), as the party's bottom is given them."""
+        ids = torch.arange(self.records)
+        return torch.cat([self._records.features_of(party, own) for own in torch.split(ids, AT_ONCE)])
+
+    def group_features(self, party: int) -> Tensor:
+        """(N, W) float64, of each record at the party of the group that holds it."""
+        group = next(
+            (g for g in self.data.party_groups or () if party in g),
+            (party,),
+        )
+        present = self._records.present
+        if present is None:
+            return self.raw(party).flatten(1).double()
+        own = [torch.where(present[:, m, None].cpu(), self.raw(m).flatten(1).double(), 0.0) for m in group]
+        return torch.stack(own).sum(0)
+
+    def labels(self) -> Tensor:
+        """(N,) int64."""
+        if self.classes < 2:
+            raise ConfigurationError("the labels are numbers and not classes; attack features instead")
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        labels = self._records.labels
+        if labels is None or labels.dim() > 1:
+            raise ConfigurationError("an attack on labels needs one class for each training record")
+        return labels.cpu().long()
+
+    def counts(self, transcript: "Transcript", rounds: Tensor) -> Tensor:
+        """(rounds, C) float64, the records of each class in the batches of these rounds."""
+        labels, counted = self.labels(), {}
+        for entry in transcript.entries:
+            if len(entry.ids) and entry.round not in counted:
+                counted[entry.round] = torch.bincount(labels[entry.ids], minlength=self.classes).double()
+        return torch.stack([counted[number] for number in rounds.tolist()])
+
+    def shared_numbers(self, module: "VFLModule", party: int, ids: Tensor) -> Tensor:
+        """(n, W) float64, the integers that a party shares under ``LagrangeCoded``."""
+        aggregator = module.aggregator
+        network: Any = module.bottoms.parties[party]
+        if not isinstance(aggregator, LagrangeCoded):
+            raise TypeError("only LagrangeCoded shares records")
+        with torch.no_grad():
+            basis = network.expand(self.raw(party)[ids].to(network.weight.dtype))
+        return FixedPoint(aggregator.field, aggregator.l_x, 0).quantise_data(basis).double()
+
+    def embeddings(self, module: "VFLModule", party: int) -> Tensor:
+        """(N, D) float64, a party's embeddings by its trained bottom."""
+        bottom, ids = module.bottoms.parties[party], torch.arange(self.records)
+        like = next(module.bottoms.parameters())
+        with torch.no_grad():
+            parts = [
+                bottom(self._records.features_of(party, own).to(like)).cpu().double()
+                for own in torch.split(ids, AT_ONCE)
+            ]
+        return torch.cat(parts)

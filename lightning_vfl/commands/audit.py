@@ -1,0 +1,85 @@
+"""``lightning-vfl audit``: train a recipe while an attacker listens, and run attacks on what it has received."""
+
+from collections.abc import Sequence
+from math import isnan
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+from lightning_vfl.audit import Attack, Finding
+from lightning_vfl.audit.report import refuse_report, write_reports
+from lightning_vfl.audit.transcript import LIMIT_BYTES
+from lightning_vfl.callbacks import Audit
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.printed_paths import print_files
+from lightning_vfl.commands.vfl_cli import VFLCLI
+
+_ABOUT = (
+    "Train a recipe while an attacker listens to the messages, and run attacks on what it has received. The command "
+    "takes the options of fit (--config data/digits --config protocol/vfedsec --trainer.max_epochs 3) and the options "
+    "below. It prints a table with success, 95 % interval, chance, and the success without the protocol."
+)
+
+
+class AuditCommand(Command):
+    """Fit a recipe with the callback ``Audit``."""
+
+    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+        parser = cli.trainer_parser("fit")
+        parser.description = _ABOUT
+        parser.add_argument(
+            "--attacker",
+            type=str,
+            nargs="+",
+            required=True,
+            help="party:NUMBER, server, or several joined by +; several words are several attackers of one training",
+        )
+        parser.add_argument(
+            "--attacks", type=list[Attack] | None, default=None, help="list of attacks (default: all that suit)"
+        )
+        parser.add_argument("--report", type=str, help="file *.parquet, *.md or *.html, or several, joined by commas")
+        parser.add_argument("--limit_bytes", type=float, default=float(LIMIT_BYTES), help="memory of the transcript")
+        parser.add_argument(
+            "--fail-above", type=str, nargs="+", default=[], help="NAME=x: exit status 1 if an attack has more success"
+        )
+        return parser
+
+    def run(self, cli: VFLCLI) -> int:
+        limits = dict(_limit(text) for text in cli.given.fail_above)
+        cli.build()
+        attacks = cli.config_init[self.name].attacks
+        audits = [Audit(who, attacks, None, cli.given.limit_bytes) for who in cli.given.attacker]
+        refuse_report(cli.given.report)
+        cli.trainer.callbacks.extend(audits)  # type: ignore[attr-defined]  # set in Trainer.__init__
+        cli.take_folder()
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+        findings = [found for audit in audits for found in audit.findings]
+        print_files(write_reports(findings, cli.given.report, cli.model))
+        return 1 if _above(findings, limits) else 0
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UsageError(f"--fail-above takes NAME=x, such as LabelsByDirection=0.6; got '{text}'") from None
+
+
+def _above(findings: Sequence[Finding], limits: dict[str, float]) -> bool:
+    """Whether an attack has more success than its limit; such attacks are printed.
+
+    Raises:
+        UsageError: for a limit of an attack that has not run.
+    """
+    names = {found.attack.partition("(")[0] for found in findings}
+    for name in limits:
+        if name not in names:
+            raise UsageError(f"--fail-above names '{name}', but the attacks are {', '.join(sorted(names))}")
+    failed = False
+    for found in findings:
+        limit = limits.get(found.attack.partition("(")[0])
+        if limit is not None and not isnan(found.success) and found.success > limit:
+            print(f"{found.attack} has {found.measure} {found.success:.3f}, more than {limit:g}")
+            failed = True
+    return failed

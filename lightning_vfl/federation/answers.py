@@ -1,0 +1,43 @@
+"""Gradients that cross between processes, in the graphs of autograd."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def arrived(value: Tensor, send_back: Callable[[Tensor], None]) -> Tensor:
+    """What has come from a party, in the server's graph: the backward pass gives its gradient to ``send_back``."""
+    anchor = torch.zeros((), requires_grad=True)
+    inside: Tensor = _Arrived.apply(anchor, value, send_back)  # type: ignore[no-untyped-call]  # torch's
+    return inside
+
+
+def answered(grads: tuple[Tensor, ...], leaves: tuple[Tensor, ...]) -> Tensor:
+    """A loss of zero at a party, whose gradients at its ``leaves`` are those that the server has sent."""
+    loss: Tensor = _Answered.apply(grads, *leaves)  # type: ignore[no-untyped-call]  # torch's
+    return loss
+
+
+class _Arrived(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, value: Tensor, send_back: Callable[[Tensor], None]) -> Tensor:
+        ctx.send_back = send_back
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.send_back(grads[0])
+        return torch.zeros(()), None, None
+
+
+class _Answered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, grads: tuple[Tensor, ...], *leaves: Tensor) -> Tensor:
+        ctx.grads = grads
+        return torch.zeros((), device=leaves[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.grads

@@ -1,0 +1,287 @@
+"""One party's part of synchronous rounds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.parts import Heard
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.answers import answered
+from lightning_vfl.federation.at_party import AtParty
+from lightning_vfl.federation.calls import numbers
+from lightning_vfl.federation.frames import Frame
+from lightning_vfl.federation.hub import Key
+from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
+from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
+from lightning_vfl.federation.turns import at_of, turns_of
+from lightning_vfl.protocols.accounts.charging import charge_round
+from lightning_vfl.protocols.place import needed
+from lightning_vfl.protocols.preparation import stage_of
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.rounds.ends import opening_end, party_end
+from lightning_vfl.rounds.exchange import ExpandedRecords
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Stage, VerticalBatch, joint_rows
+from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+
+@final
+class RoundsAtParty(AtParty):
+    """One party's part of the rounds of ``SplitVFL``.
+
+    Args:
+        link: the line to the server.
+        party: the number of the party.
+        seals: channels to the other parties.
+        injected: faults are played from the recipe; else the server says who is called.
+    """
+
+    def __init__(self, link: Link, party: int, seals: Seals, injected: bool) -> None:
+        super().__init__(link, party, seals, injected)
+        self._joins = 0
+
+    def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
+        """Take part in a round, and learn from its answer."""
+        rows, at = (joint_rows(batch).total, module.coded_rows(batch)), at_of(module, names, 0)
+        plan: RoundPlan | None = None
+        if self.injected:
+            plan = module.plan_round(batch, names.round, rows)
+            module.enter_plan(plan, batch, names, rows)
+            if plan.skipped:
+                return Step(None)
+        elif not self.is_called(module, Key(at, 0)):
+            return Step(None)
+        called = mask_of(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
+        if plan is None:  # a party charges its upload before it sends it, whatever becomes of the round
+            charge_round(module, called_plan(called), batch)
+        found = self._round(module, batch, names, Key(at, 0), called, plan)
+        if plan is None and self.link.told is not None:
+            told = plan_of(self.link.told, module.roster.parties)
+            fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
+            module.enter_plan(told, batch, names, rows, charged=told.skipped or not fewer)
+        if found is None or (plan is not None and not bool(plan.learners[self.party])):
+            return Step(None)
+        contribution, answer, view = found
+        grads = module.sides.party.carry(answer, _detached(contribution), view)
+        loss = answered(grads, contribution.leaves)
+        return Step(loss, (self.party,), {f"aggregator/{name}": value for name, value in view.notes.items()})
+
+    def _renews(self, stage: Stage, called: Tensor) -> bool:
+        """Whether a party is called that has no keys of this stage."""
+        return not {*numbers(called)} <= {*self.link.standing.keyed.get(str(stage_of(stage)), ())}
+
+    def _round(
+        self,
+        module: "SplitVFL",
+        batch: VerticalBatch,
+        names: RoundNames,
+        key: Key,
+        called: Tensor,
+        plan: RoundPlan | None,
+        evaluation: bool = False,
+    ) -> tuple[Contribution, Message, PartyView] | None:
+        """Play this party's end; the server's answer at last, None if the round went on without this party."""
+        view = module.party_view(batch, names, called, (self.party,))
+        view = replace(view, present=None, renew=None if self.injected else self._renews(names.stage, called))
+        clear = evaluation and not module.protected_evaluation
+        self.refuse_few(called)
+        if self.link.standing.joins != self._joins and self.seals.fetch is not None:
+            self._joins = self.link.standing.joins
+            self.seals.learn(self.seals.fetch())
+        opened = (None, key) if clear else self._open(module, names, view, key)
+        if opened is None:
+            return None
+        memory, key = opened
+        state = None if module.kept is None or names.stage != Stage.FIT else module.kept.begin()
+        receivers = None if plan is None else numbers(plan.roll.responders)[: module.wire.needed(module.roster.parties)]
+        view = replace(view, memory=memory, receivers=receivers, state=state)
+        contribution = self._contribution(module, batch, plan, clear)
+        if contribution is None or (plan is not None and not bool(plan.roll.included[self.party])):
+            return None
+        answer = self._upload(module, batch, contribution, view, key, clear)
+        if state is not None:
+            state.settle(mask_of([] if answer is None else [self.party], module.roster.parties))
+        return None if answer is None else (contribution, answer, view)
+
+    def _contribution(
+        self, module: "SplitVFL", batch: VerticalBatch, plan: RoundPlan | None, clear: bool
+    ) -> Contribution | None:
+        """What the party contributes; in the clear, only included parties compute, as in a simulation."""
+        if module.aggregator.wire is None and plan is not None and not bool(plan.roll.included[self.party]):
+            return None
+        network: Any = module.bottoms.parties[self.party]
+        x = batch.features[self.party]
+        if module.aggregator.form is LinearForms and not clear:
+            return LinearForms((network.weight,), (network.expand(x),))
+        return Embeddings((module.bottoms.some(batch.features, (self.party,))[self.party],))
+
+    def _open(self, module: "SplitVFL", names: RoundNames, view: PartyView, key: Key) -> tuple[Any, Key] | None:
+        """The beginning of a round: this party's memory, and the turn of its upload; None: the round is closed."""
+        opening, stage = module.aggregator.opening, stage_of(names.stage)
+        prepared = module.preparation
+        if opening is None:
+            return prepared.memory.get(stage), key
+        if stage not in prepared.memory:
+            prepared.memory[stage] = opening.empty_memory(view)
+        end = opening_end(opening, prepared.memory[stage], view)
+        try:
+            message = next(end)
+            while True:
+                heard = self._tell_peers(module, message, view, key, {"part": "open", "renew": bool(view.renew)})
+                if heard is None:
+                    return None
+                key = Key(key.at, key.turn + 1)
+                message = end.send(self._joined(message, heard[0]))
+        except StopIteration as over:
+            prepared.memory[stage] = over.value
+        return prepared.memory[stage], key
+
+    def _tell_peers(
+        self,
+        module: "SplitVFL",
+        message: Message,
+        view: PartyView,
+        key: Key,
+        header: Mapping[str, Any],
+        labels: Tensor | None = None,
+    ) -> tuple[list[Message], Frame] | None:
+        """Send a message to peers; everybody's messages for this party, its own included."""
+        m, bits = module.roster.parties, self.bits(module, view.rows.total)
+        receivers = range(m) if message.receivers is None else message.receivers
+        called = [party for party in receivers if view.called[party] or self.injected]
+        sealed = self.seals.seal(message, m, called, bits) if message.senders else {}
+        letter = written(replace(message, pieces=(), alongside=None)).letter
+        tensors = [*sealed.values()] if labels is None else [labels, *sealed.values()]
+        about = {**header, "sealed": list(sealed), "message": letter, "labels": labels is not None}
+        frame = self.link.ask(key, "tell", about, tensors)
+        if frame is None:
+            return None
+        if frame.header.get("final"):
+            return [], frame
+        senders = frame.header.get("relayed", ())
+        heard = [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=True)]
+        included = frame.header.get("heard", {}).get("included")
+        if message.senders and self.party in receivers and (included is None or self.party in included):
+            heard.append(for_receiver(message, self.party, m))
+        return sorted(heard, key=lambda one: one.senders), frame
+
+    @staticmethod
+    def _joined(message: Message, heard: list[Message]) -> Message:
+        """One message of all senders; of none, if nobody has sent anything for this party."""
+        return merged(heard) if heard else replace(message, senders=(), pieces=(), alongside=None)
+
+    def _upload(
+        self,
+        module: "SplitVFL",
+        batch: VerticalBatch,
+        contribution: Contribution,
+        view: PartyView,
+        key: Key,
+        clear: bool,
+    ) -> Message | None:
+        """Send the legs one after the other; the server's answer to the last."""
+        legs, labels = turns_of(module, batch), self.own_labels(module, batch)
+        with torch.no_grad():
+            if clear:
+                message = Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)
+                return self.answer(module, self.tell_server(module, message, view.rows.total, key, labels))
+            end = party_end(module.sides.party, _detached(contribution), view)
+            message = next(end)
+            for turn in range(key.turn, key.turn + len(legs) - 1):
+                heard = self._hear(module, message, view, Key(key.at, turn), labels)
+                if heard is None or isinstance(heard, Message):  # closed, or over: others have answered before
+                    return heard
+                if self.party not in heard.parties:  # others answer for all: what is left is the server's answer
+                    last = Key(key.at, key.turn + len(legs) - 1)
+                    return self.answer(module, self.link.ask(last, "listen", {"part": "upload"}))
+                message, labels = end.send(heard), None
+            last = Key(key.at, key.turn + len(legs) - 1)
+            return self.answer(module, self.tell_server(module, message, view.rows.total, last, labels))
+
+    def _hear(
+        self, module: "SplitVFL", message: Message, view: PartyView, key: Key, labels: Tensor | None
+    ) -> Heard | Message | None:
+        """Send a leg that is not the last; what the party hears after it, or the last answer of the round."""
+        received: Message | None
+        if message.to == "peers":
+            answered = self._tell_peers(module, message, view, key, {"part": "upload"}, labels)
+            if answered is None:
+                return None
+            frame = answered[1]
+            received = self._joined(message, answered[0])
+        else:
+            given = self.tell_server(module, message, view.rows.total, key, labels)
+            if given is None:
+                return None
+            frame, received = given, None
+            if "message" in frame.header:
+                received = read(dict(frame.header["message"]), iter(frame.tensors), module.seed)
+        if frame.header.get("final"):
+            return self.answer(module, frame)
+        heard = frame.header["heard"]
+        included = mask_of(heard["included"], module.roster.parties)
+        hosted = (self.party,) if self.party in heard["answering"] else ()
+        return Heard(included, hosted, received)
+
+    def evaluate(
+        self,
+        module: "SplitVFL",
+        batch: VerticalBatch,
+        names: RoundNames,
+        roll: Roll,
+        key: Key,
+        called: Tensor,
+        plan: RoundPlan | None,
+    ) -> Message | None:
+        if module.protected_evaluation:
+            module.enter_evaluation(batch, names, roll)
+        found = self._round(module, batch, names, key, called, plan, evaluation=True)
+        return None if found is None else found[1]
+
+    # ---- set-up
+
+    def set_up(
+        self, module: "SplitVFL", source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Any]:
+        """Propose settings, share this party's records with the others, and take their shares."""
+        setup, roster = needed(module.aggregator.setup), module.roster
+        at, turn = at_of(module, names, -1), 0
+        records = ExpandedRecords(source, module.bottoms, module.device)
+        network: Any = module.bottoms.parties[self.party]
+        if not agreed:
+            proposal = dict(setup.propose(records, self.party, network.weight.detach(), roster))
+            frame = self.link.ask(Key(at, turn), "propose", {"proposal": proposal})
+            if frame is None:
+                raise ConfigurationError("the set-up before the first round is over; start all processes again")
+            agreed, turn = dict(frame.header["agreed"]), turn + 1
+        everybody = torch.ones(roster.parties, dtype=torch.bool)
+        rows = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
+        view = PartyView(names, roster, (self.party,), everybody, rows, agreed=agreed)
+        memory = setup.empty_memory(len(source), module.costs.basis_widths(), view)
+        offers = setup.offer(records, memory, view)
+        message: Message | None = next(offers, None)
+        while True:
+            mine = message or Message("nothing", "peers", (), (), round=names)
+            heard = self._tell_peers(module, mine, view, Key(at, turn), {"part": "setup"})
+            if heard is None:
+                raise ConfigurationError("the set-up before the first round is over; start all processes again")
+            for one in heard[0]:
+                memory = setup.accept(memory, one, view)
+            if heard[1].header["over"]:
+                return agreed, memory
+            message, turn = next(offers, None), turn + 1
+
+
+def _detached(contribution: Contribution) -> Contribution:
+    leaves = tuple(leaf.detach() for leaf in contribution.leaves)
+    if isinstance(contribution, LinearForms):
+        return replace(contribution, leaves=leaves, basis=tuple(x.detach() for x in contribution.basis))
+    return replace(contribution, leaves=leaves)

@@ -1,0 +1,122 @@
+"""The server's part of synchronous rounds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.answers import arrived
+from lightning_vfl.federation.at_server import AtServer, seen
+from lightning_vfl.federation.collecting import Uploads
+from lightning_vfl.federation.hub import At, Key, Request
+from lightning_vfl.federation.letters import written
+from lightning_vfl.federation.told_plans import told_plan
+from lightning_vfl.federation.turns import at_of
+from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.protocols.place import needed
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import RecordSource, RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.wire import Aggregate, Message, ServerView
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+
+@final
+class RoundsAtServer(AtServer):
+    """The server's part of the rounds of ``SplitVFL``."""
+
+    def policy(self, module: "SplitVFL") -> MissingPolicy:
+        return module.missing
+
+    def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
+        """Run a round; the parties get their gradients in the backward pass."""
+        rows, at = (joint_rows(batch).total, module.coded_rows(batch)), at_of(module, names, 0)
+        plan = module.plan_round(batch, names.round, rows) if self.injected else None
+        if plan is not None:
+            module.enter_plan(plan, batch, names, rows)
+            if plan.skipped:
+                return Step(None)
+        self.calls.begin(module, at, self.policy(module))
+        attendance = self.attendance(module, None if plan is None else plan.roll, module.missing)
+        uploads = self.collector.collect(module, batch, at, attendance)
+        aggregate = self.decoded(module, batch, names, uploads, module.missing)
+        if plan is None:
+            plan = seen(uploads, aggregate is None, len(module.costs.of_round(*rows).legs))
+            module.enter_plan(plan, batch, names, rows)
+            if self.record is not None:
+                self.record.add(names.round, plan)
+        if aggregate is None:
+            self._end(at, uploads, plan, {})
+            return Step(None)
+        if uploads.labels is not None:
+            batch = batch._replace(labels=uploads.labels)
+        module.books.enter_corrected(aggregate.corrected)
+        value = self._answered_later(
+            module, aggregate, self.view(module, batch, names, uploads.roll), at, uploads, plan
+        )
+        output = module.head(module.guard(value, batch, names), aggregate.columns)
+        return Step(module.rank_loss(output, module.with_targets(batch)), ())
+
+    def _answered_later(
+        self, module: "SplitVFL", aggregate: Aggregate, view: ServerView, at: At, uploads: Uploads, plan: RoundPlan
+    ) -> Tensor:
+        """The aggregate's value in the server's graph; the backward pass sends the answers."""
+
+        def send_back(grad: Tensor) -> None:
+            answer = module.sides.server.answer(grad, aggregate, view)
+            pieces = zip(answer.receivers or (), answer.pieces, strict=True)
+            self._end(at, uploads, plan, {m: replace(answer, receivers=(m,), pieces=(piece,)) for m, piece in pieces})
+
+        return arrived(aggregate.value, send_back)
+
+    def _end(self, at: At, uploads: Uploads, plan: RoundPlan, answers: Mapping[int, Message]) -> None:
+        """Answer everybody who waits for the end of the round, and call the next one."""
+        told = told_plan(plan)
+        in_step = uploads.roll.included if answers else uploads.roll.called
+        self.calls.call_next(at, in_step)
+        for party, message in answers.items():
+            letter, tensors, bits = written(message)
+            header = {**self.calls.standing("go"), "plan": told, "message": letter, "final": True}
+            for turn in range(uploads.first, uploads.turn + 1):  # a party may be late with a leg that others answered
+                self.hub.post(party, Key(at, turn), header, tensors, bits)
+        self.calls.end(at, set(answers), told)
+
+    # ---- set-up
+
+    def set_up(
+        self, module: "SplitVFL", source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Any]:
+        """Settle the proposals, and relay what the parties share before the first round."""
+        setup = needed(module.aggregator.setup)
+        everybody = torch.ones(self.hub.parties, dtype=torch.bool)
+        at, turn = at_of(module, names, -1), 0
+        if not agreed:
+            requests = self.collector.requests(Key(at, turn), everybody) or {}
+            agreed = dict(setup.settle([_proposal(requests[m]) for m in sorted(requests)]))
+            for party in requests:
+                self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "agreed": agreed})
+            turn += 1
+        while True:
+            requests = self.collector.requests(Key(at, turn), everybody) or {}
+            over = not any(request.frame.header.get("sealed") for request in requests.values())
+            self.collector.relay(Key(at, turn), requests, {"over": over})
+            turn += 1
+            if over:
+                return agreed, None
+
+
+def _proposal(request: Request) -> dict[str, int]:
+    """The public settings that a party proposes.
+
+    Raises:
+        ConfigurationError: naming the party, for a request without them.
+    """
+    proposal = request.frame.header.get("proposal")
+    if not isinstance(proposal, dict) or not all(type(value) is int for value in proposal.values()):
+        raise ConfigurationError(f"party {request.party} has proposed no settings; all must run the same recipe")
+    return proposal

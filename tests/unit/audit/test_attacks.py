@@ -1,0 +1,145 @@
+"""Attacks on small trainings whose success is known, against what they may and may not get."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from lightning_vfl import CascadeVFL, DecoupledVFL, SplitVFL, audit
+from lightning_vfl.aggregators import Concat, LagrangeCoded, LocalGaussian, MaskedSum, PoissonBinomial, Sum
+from lightning_vfl.audit import (
+    Attack,
+    BatchLabelCounts,
+    CanariesInTraining,
+    Collusion,
+    EpsilonLowerBound,
+    FeatureReconstruction,
+    GroupInversion,
+    KnownPlaintext,
+    LabelsByDirection,
+    LabelsByNorm,
+    MembershipByLoss,
+    ModelCompletion,
+    SingleUpload,
+)
+from lightning_vfl.callbacks import Audit
+from lightning_vfl.datamodules import ContiguousColumns, Groups
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
+from lightning_vfl.privacy import Sigma
+from tests.subjects import Blobs, Values, YesNo, trainer
+
+TANH = partial(MLP, output_activation=torch.nn.Tanh)
+ADAM = partial(torch.optim.Adam, lr=1e-2)
+PUBLISHED = {getattr(audit, name) for name in audit.__all__ if isinstance(getattr(audit, name), type)}
+
+
+class Many(YesNo):
+    """Enough records for known ones."""
+
+    records_in_all = 600
+
+
+def audited(module, data, attacker, attacks, folder, epochs=3):
+    callback = Audit(attacker, attacks)
+    trainer(folder, max_epochs=epochs, callbacks=[callback], limit_val_batches=1).fit(module, datamodule=data)
+    return callback.findings
+
+
+def split(aggregator, bottom=MLP, **settings):
+    torch.manual_seed(0)
+    return SplitVFL(aggregator, bottom, width=8, seed=0, optimizer=ADAM, **settings)
+
+
+def test_every_attack_is_published_and_says_what_it_guesses():
+    found = {kind for kind in PUBLISHED if issubclass(kind, Attack) and kind is not Attack}
+    assert found == set(Attack.__subclasses__())
+    assert len(found) == 12
+
+
+def test_labels_leak_through_masks(tmp_path):
+    attacks = [LabelsByNorm(), LabelsByDirection(), ModelCompletion(known=5)]
+    norm, direction, completion = audited(
+        split(MaskedSum(clip=64.0)), Many(batch_size=32), "party:1", attacks, tmp_path
+    )
+    assert direction.success > 0.99
+    assert direction.low > direction.without + 0.02
+    assert direction.verdict == "leaks"
+    assert norm.without == 0.5
+    assert completion.success > 0.5
+
+
+def test_server_sees_features_in_the_clear_and_none_in_one_masked_upload(tmp_path):
+    attacks = [FeatureReconstruction(1, 200), SingleUpload(1, 200), KnownPlaintext(1, 200), MembershipByLoss()]
+    clear = audited(split(Concat()), Many(batch_size=32), "server", attacks, tmp_path / "a", epochs=2)
+    assert clear[0].success > 0.9
+    assert clear[1].success > 0.9
+    assert clear[0].success > clear[0].without
+    masked = audited(split(MaskedSum(clip=64.0)), Many(batch_size=32), "server", attacks, tmp_path / "b", epochs=2)
+    assert masked[0].success > 0.3
+    assert abs(masked[1].success) < 0.02
+    assert 0.4 < masked[3].success < 0.7
+
+
+def test_decoupled_training_sends_no_gradient(tmp_path):
+    module = DecoupledVFL(width=4, host_width=3, hosts=1, guest_epochs=1, seed=0)
+    (found,) = audited(module, Many(batch_size=32), "party:1", [LabelsByDirection()], tmp_path)
+    assert found.verdict == "nothing to attack: no gradient is sent"
+    assert found.success == found.chance == 0.5
+
+
+def test_shares_of_t_parties_tell_nothing_and_shares_of_k_plus_t_parties_everything(tmp_path):
+    for attacker, exact in (("party:1", False), ("party:1+party:2", True)):
+        module = split(LagrangeCoded(blocks=1, privacy=1), PolynomialNetwork)
+        (found,) = audited(module, YesNo(batch_size=9), attacker, [Collusion()], tmp_path / attacker, epochs=1)
+        assert found.success == 1.0 if exact else found.success <= found.chance
+
+
+def test_collaborator_of_cascade_training_learns_the_counts_of_batches(tmp_path):
+    torch.manual_seed(0)
+    module = CascadeVFL(Concat(), width=4, seed=0)
+    (found,) = audited(module, Blobs(batch_size=6), "server", [BatchLabelCounts()], tmp_path, epochs=1)
+    assert found.measure == "R²"
+    assert found.success > 0.6
+
+
+def test_linear_groups_are_read_from_their_updates(tmp_path):
+    data = Many(Groups(ContiguousColumns(2), [1, 2]), batch_size=6)
+    top = partial(MLP, hidden=[64])  # the gradients under a linear top would all have one direction
+    module = split(Sum(), Linear, top=top, active=0, allow_invertible_updates=True)
+    (found,) = audited(module, data, "server", [GroupInversion(1)], tmp_path, epochs=1)
+    assert found.success > 0.8
+
+
+@pytest.mark.parametrize("uploads", [1, 5])
+@pytest.mark.parametrize("aggregator", [PoissonBinomial(levels=2, beta=0.05), LocalGaussian(Sigma(4.0))])
+def test_lower_bound_is_below_the_accountant(aggregator, uploads, tmp_path):
+    attack = EpsilonLowerBound(trials=30_000, uploads=uploads)
+    bottom = TANH if isinstance(aggregator, PoissonBinomial) else MLP
+    module = split(aggregator, bottom, evaluate="plain")
+    (found,) = audited(module, YesNo(batch_size=9), "server", [attack], tmp_path, epochs=1)
+    assert 0 <= found.success <= found.claimed
+    assert found.verdict == "within the accountant's ε"
+
+
+def test_canaries_are_told_apart_where_little_is_hidden(tmp_path):
+    module = split(LocalGaussian(Sigma(0.05), inner=Sum()), evaluate="plain")
+    attack = CanariesInTraining(canaries=120)
+    (found,) = audited(module, Many(batch_size=32), "server", [attack], tmp_path, epochs=2)
+    assert 1.0 < found.success <= found.claimed
+
+
+def test_attacks_that_do_not_suit_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ConfigurationError, match="LabelsByNorm tells two classes apart, and the data have 3"):
+        audited(split(Sum()), Blobs(batch_size=9), "party:1", [LabelsByNorm()], tmp_path / "a")
+    with pytest.raises(ConfigurationError, match="known must be less than the size of every class; class 1"):
+        audited(split(Sum()), YesNo(batch_size=9), "party:1", [LabelsByDirection(1000)], tmp_path / "b")
+    with pytest.raises(ConfigurationError, match="the labels are numbers"):
+        audited(split(Sum()), Values(batch_size=9), "party:1", [LabelsByDirection()], tmp_path / "c")
+    module = split(LagrangeCoded(blocks=1, privacy=1), PolynomialNetwork)
+    with pytest.raises(ConfigurationError, match="shares the records before training"):
+        audited(module, YesNo(batch_size=9), "server", [CanariesInTraining(canaries=20)], tmp_path / "d")
+    with pytest.raises(ConfigurationError, match="needs an aggregator that accounts for privacy"):
+        audited(split(Sum()), YesNo(batch_size=9), "server", [EpsilonLowerBound()], tmp_path / "e")
+    with pytest.raises(ConfigurationError, match="report must end in"):
+        Audit("server", report="audit.txt")

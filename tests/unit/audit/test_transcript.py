@@ -1,0 +1,140 @@
+"""The two laws of the tap: nothing escapes it, and it changes no bit of a training."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL, VFLModule, aggregators
+from lightning_vfl.aggregators import (
+    Aggregator,
+    Concat,
+    LagrangeCoded,
+    LagrangeShared,
+    LocalGaussian,
+    MaskedSum,
+    Max,
+    Mean,
+    PoissonBinomial,
+    Sum,
+)
+from lightning_vfl.audit import Transcript
+from lightning_vfl.audit.count import both_counts
+from lightning_vfl.callbacks import Audit
+from lightning_vfl.datamodules import ContiguousColumns, Groups
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks import MLP, PolynomialNetwork
+from tests.subjects import YesNo, trainer
+
+SPLIT = partial(SplitVFL, width=4, seed=0)
+TANH = partial(MLP, output_activation=torch.nn.Tanh)
+SHARED_BOTTOMS = partial(SPLIT, allow_invertible_updates=True)
+QUICK: dict[str, Callable[[], VFLModule]] = {
+    "Concat": lambda: SPLIT(Concat()),
+    "Sum, active": lambda: SPLIT(Sum(), active=0),
+    "MaskedSum, recovery": lambda: SPLIT(MaskedSum(recovery="auto")),
+    "LagrangeCoded": lambda: SPLIT(LagrangeCoded(blocks=1, privacy=0), PolynomialNetwork),
+    "AsyncVFL": lambda: AsyncVFL(Mean(), width=4, seed=0),
+    "DecoupledVFL": lambda: DecoupledVFL(width=4, host_width=3, hosts=2, guest_epochs=1, seed=0),
+    "CascadeVFL, amplified": lambda: CascadeVFL(Concat(), width=4, seed=0, q=2.0, slower={0: 0.5}),
+    "groups": lambda: SHARED_BOTTOMS(Sum(), active=0),
+}
+SLOW: dict[str, Callable[[], VFLModule]] = {
+    "Mean": lambda: SPLIT(Mean()),
+    "Max": lambda: SPLIT(Max()),
+    "MaskedSum": lambda: SPLIT(MaskedSum()),
+    "MaskedSum, segments": lambda: SPLIT(MaskedSum(layout="segments"), active=0),
+    "PoissonBinomial": lambda: SPLIT(PoissonBinomial(levels=16, beta=0.1, draws="seeded"), TANH),
+    "LocalGaussian": lambda: SPLIT(LocalGaussian(draws="seeded")),
+    "LagrangeCoded, T = 1": lambda: SPLIT(LagrangeCoded(blocks=1, privacy=1), PolynomialNetwork),
+    "LagrangeShared": lambda: SPLIT(LagrangeShared(blocks=1, privacy=1)),
+    "AsyncVFL, Concat": lambda: AsyncVFL(Concat(), width=4, seed=0),
+    "AsyncVFL, Sum": lambda: AsyncVFL(Sum(), width=4, seed=0),
+    "AsyncVFL, Max": lambda: AsyncVFL(Max(), width=4, seed=0),
+    "CascadeVFL": lambda: CascadeVFL(Concat(), width=4, seed=0),
+    "CascadeVFL, Mean": lambda: CascadeVFL(Mean(), width=4, seed=0),
+    "CascadeVFL, Sum": lambda: CascadeVFL(Sum(), width=4, seed=0),
+    "CascadeVFL, MaskedSum": lambda: CascadeVFL(MaskedSum(), width=4, seed=0),
+    "CascadeVFL, PoissonBinomial": lambda: CascadeVFL(
+        PoissonBinomial(levels=16, beta=0.1, draws="seeded"), TANH, width=4, seed=0
+    ),
+    "CascadeVFL, LocalGaussian": lambda: CascadeVFL(LocalGaussian(draws="seeded"), width=4, seed=0),
+    "groups, MaskedSum": lambda: SHARED_BOTTOMS(MaskedSum(allow_single=True), active=0),
+}
+CASES = [pytest.param(name, make, id=name) for name, make in QUICK.items()] + [
+    pytest.param(name, make, id=name, marks=pytest.mark.slow) for name, make in SLOW.items()
+]
+
+
+def fitted(name: str, make: Callable[[], VFLModule], folder: Any, *callbacks: Audit) -> VFLModule:
+    torch.manual_seed(0)
+    groups = Groups(ContiguousColumns(2), [1, 2]) if name.startswith("groups") else None
+    module = make()
+    fit = trainer(
+        folder,
+        max_epochs=2,
+        limit_train_batches=3,
+        callbacks=list(callbacks),
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+    )
+    fit.fit(module, datamodule=YesNo(groups, batch_size=9))
+    return module
+
+
+@pytest.mark.parametrize(("name", "make"), CASES)
+def test_transcript_has_the_bytes_of_the_meter_and_changes_no_bit(name, make, tmp_path):
+    audits = Audit("server+party:1", []), Audit("party:0", [])
+    module = fitted(name, make, tmp_path / "with", *audits)
+    for audit in audits:
+        counts = both_counts(module, audit.transcript)
+        assert counts, "a training sends something"
+        for kind, (heard, metered) in counts.items():
+            assert torch.equal(heard, metered), (kind, heard, metered)
+        assert audit.transcript.entries
+    alone = fitted(name, make, tmp_path / "without")
+    assert alone.tap is None
+    assert module.tap is None
+    for (what, a), (_, b) in zip(module.state_dict().items(), alone.state_dict().items(), strict=True):
+        assert torch.equal(a, b), what
+
+
+def test_every_aggregator_is_tried():
+    tried = {type(make().aggregator) for make in (*QUICK.values(), *SLOW.values())}
+    public = {getattr(aggregators, name) for name in aggregators.__all__}
+    concrete = {kind for kind in public if isinstance(kind, type) and issubclass(kind, Aggregator)} - {Aggregator}
+    assert concrete <= tried, concrete - tried
+
+
+def test_attacker_keeps_only_what_its_members_receive_or_send(tmp_path):
+    audit = Audit("party:1", [])
+    fitted("MaskedSum", SLOW["MaskedSum"], tmp_path, audit)
+    entries = audit.transcript.entries
+    assert {entry.kind for entry in entries} == {"masked embeddings", "gradients", "public keys"}
+    assert all(1 in (entry.sender, entry.receiver) for entry in entries)
+    gradients = [entry for entry in entries if entry.kind == "gradients"]
+    assert [entry.epoch for entry in gradients] == [1, 1, 1, 2, 2, 2]
+    assert all(entry.value.shape == (9, 4) and entry.ids.shape == (9,) for entry in gradients)
+
+
+def test_limit_of_bytes_ends_the_fit_in_one_line(tmp_path):
+    with pytest.raises(ConfigurationError, match="takes more than limit_bytes = 1000 by round"):
+        fitted("Concat", QUICK["Concat"], tmp_path, Audit("server", [], limit_bytes=1000))
+
+
+def test_unknown_members_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="attacker 'party:x' is unknown; use server"):
+        Audit("party:x")
+    with pytest.raises(ConfigurationError, match="there is no party 7; the parties are 0 to 2"):
+        fitted("Concat", QUICK["Concat"], tmp_path, Audit("party:7", []))
+
+
+def test_aggregator_without_messages_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="computes without messages"):
+        fitted("equivalent", lambda: SPLIT(MaskedSum(execution="equivalent")), tmp_path, Audit("server", []))
+
+
+def test_transcript_of_nothing_is_empty():
+    assert list(Transcript(Audit("server").attacker).epochs()) == []
