@@ -25,6 +25,10 @@ class ConfigurationError(ValueError):
         return [f"{type(self).__name__}: {self}"]
 
 
+class NoOwnTable(ConfigurationError):
+    """A process of a federation reads no table, so it has no ids of records."""
+
+
 class MalformedMessage(ValueError):
     """A receiver cannot use a message; the text of the exception names the sending party.
 

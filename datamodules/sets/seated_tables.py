@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, NoOwnTable
 from lightning_vfl.trained.fitted import Fitted, FittedParty, TrainedIds
 from lightning_vfl.types import Seat
 from lightning_vfl.wire.record_ids import as_ids
@@ -82,7 +82,7 @@ class SeatedTables(SeatedFiles):
     def own_ids(self) -> "NDArray[np.generic]":
         data, name = self._data, self._table
         if name is None:
-            raise ConfigurationError("the server reads no table, so it has no ids; it is told the order of the records")
+            raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
         table = read_table(data.tables[name], name, data.id_column, data.separator, text_columns(data, name))
         if name not in self._names:
             refuse_features(data, table.columns)

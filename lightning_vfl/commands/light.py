@@ -43,13 +43,17 @@ def answer(arguments: Sequence[str]) -> int | None:
                 from lightning_vfl.commands.identity import run_alone as make
 
                 return make(rest)
+            case "align":
+                from lightning_vfl.commands.align import run_alone as align
+
+                return align(rest)
             case word if word and not word.startswith("-") and word not in COMMANDS:
                 raise ConfigurationError(unknown_command(word))
             case _:
                 return None
     except ConfigurationError as error:
         print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1 if first in ("score", "identity") and not isinstance(error, UsageError) else 2
+        return 1 if first in ("score", "identity", "align") and not isinstance(error, UsageError) else 2
     return 0
 
 

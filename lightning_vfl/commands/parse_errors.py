@@ -107,7 +107,7 @@ def _unknown_class(found: re.Match[str], error: ParserError) -> str:
 def _required(found: re.Match[str], error: ParserError) -> str:
     needed = found[1].strip().split(", ")
     command = needed[0].partition(".")[0]
-    if command in COMMANDS and "--config" not in error.options:  # a command that reads no recipe
+    if command.partition(" ")[0] in COMMANDS and "--config" not in error.options:  # a command that reads no recipe
         own = [name.removeprefix(f"{command}.") for name in needed]
         dashed = [f"--{name.replace('_', '-')}" for name in own]
         words = [d if d in error.options else name.upper() for d, name in zip(dashed, own, strict=True)]

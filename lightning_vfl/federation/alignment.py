@@ -1,11 +1,13 @@
-"""How the records of processes find each other before training: ids in the clear, or equal lists.
+"""How the records of processes find each other before training: ids in the clear, equal lists, or masked ids.
 
-The server learns which ids each party has (``clear``), or the digest of each list (``given``). Every party learns which
-of its own records are in common, and in which split.
+The server learns which ids each party has (``clear``), the digest of each list (``given``), or what the comparer of a
+private set intersection learns (``psi``, see ``private_alignment``). Every party learns which of its own records are in
+common, and in which split.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from threading import Condition
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,16 +17,17 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment
-from lightning_vfl.federation.frames import pack
-from lightning_vfl.federation.hub import At, Key, Request
+from lightning_vfl.federation.frames import Frame, pack
+from lightning_vfl.federation.hub import DOOR, Request
+from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.private_alignment import align_privately, rows_of, told_splits
+from lightning_vfl.federation.private_ring import PrivateRing
 from lightning_vfl.types import SeatedData
 from lightning_vfl.wire.record_ids import IdDigest, ids_from_tensor, ids_to_tensor, refuse_other_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-DOOR = Key(At(-1, 0, 0), 0)  # of requests that belong to no round
 
 
 class RollCall:
@@ -33,7 +36,7 @@ class RollCall:
     Args:
         data: the server's datamodule, which has the labels.
         names: of the parties.
-        kind: whether ids are told, or compared.
+        kind: whether ids are told, compared, or masked.
         active: the party that has the labels and draws the splits; None: the server does.
     """
 
@@ -44,6 +47,7 @@ class RollCall:
         self.active = active
         self._common: NDArray[np.generic] | None = None  # the ids that all have, if a party draws the splits
         self._told: dict[str, Any] = {}  # the classes, of the party that has the labels
+        self._ring = PrivateRing(data, names, active is None) if kind == Alignment.PSI else None
         self._ids: dict[int, NDArray[np.generic]] = {}
         self._digests: dict[int, IdDigest] = {}
         self._shapes: dict[int, list[int]] = {}
@@ -53,6 +57,8 @@ class RollCall:
 
     def answer(self, request: Request) -> bytes | None:
         """The frame that answers a request of the roll call; None for other requests. Runs in the caller's thread."""
+        if self._ring is not None and (told := self._ring.answer(request)) is not None:
+            return told
         if request.say not in ("ids", "order", "shape"):
             return None
         draws = request.party == self.active
@@ -61,9 +67,7 @@ class RollCall:
                 self._take_ids(request)
                 self._wait(lambda: (self._common if draws else self._order) is not None)
             elif request.say == "order":
-                splits = [str(name) for name in request.frame.header["splits"]] if draws else []
-                self._order = dict(zip(splits, map(ids_from_tensor, request.frame.tensors), strict=True))
-                self._changed.notify_all()
+                self._take_order(request, draws)
             else:
                 self._take_shape(request)
                 self._wait(lambda: len(self._shapes) == len(self.names))
@@ -73,7 +77,10 @@ class RollCall:
                 return pack({"outcome": "go"}, [ids_to_tensor(self._common)])
             if request.say in ("ids", "order"):
                 order = self._order or {}
-                return pack({"outcome": "go", "splits": list(order)}, [ids_to_tensor(ids) for ids in order.values()])
+                by = {} if self._ring is None or self.active is None else {"by": self.active}
+                return pack(
+                    {"outcome": "go", "splits": list(order), **by}, [ids_to_tensor(ids) for ids in order.values()]
+                )
             return pack({"outcome": "go", "shapes": self._all_shapes(), **self._classes()})
 
     def finish(self, patience: float) -> None:
@@ -85,26 +92,64 @@ class RollCall:
         Raises:
             ConfigurationError: if the records of the parties do not fit, and naming parties that tell nothing.
         """
+        found = self._find_privately(patience)
         with self._changed:
             try:
-                ids: Collection[int] = self._digests if self.kind == Alignment.GIVEN else self._ids
-                self._await(lambda: self._away(ids), "ids", patience)
-                if self.active is None:
-                    self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
+                if found is not None:
+                    self._divide(found, patience)
                 else:
-                    drawing = self.names[self.active]
-                    self._common = reduce(np.intersect1d, self._ids.values())
-                    self._changed.notify_all()
-                    self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
-                    self.data.align(self._order)
+                    self._join_told_ids(patience)
                 self._changed.notify_all()
                 self._await(lambda: self._away(self._shapes), "shape", patience)
                 self.data.told_shapes(self._all_shapes(), **self._classes())
+                if self._ring is not None:
+                    self._ring.forget()
             except ConfigurationError as error:
                 self._failed = str(error)
                 raise
             finally:
                 self._changed.notify_all()
+
+    def _find_privately(self, patience: float) -> "NDArray[np.generic] | None":
+        """The server's ids of the common records, by their numbers; None: ids are not masked."""
+        try:
+            return None if self._ring is None else self._ring.finish(patience)
+        except ConfigurationError as error:
+            with self._changed:
+                self._failed = str(error)
+                self._changed.notify_all()
+            raise
+
+    def _join_told_ids(self, patience: float) -> None:
+        ids: Collection[int] = self._digests if self.kind == Alignment.GIVEN else self._ids
+        self._await(lambda: self._away(ids), "ids", patience)
+        if self.active is None:
+            self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
+        else:
+            drawing = self.names[self.active]
+            self._common = reduce(np.intersect1d, self._ids.values())
+            self._changed.notify_all()
+            self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
+            self.data.align(self._order)
+
+    def _divide(self, ids: "NDArray[np.generic]", patience: float) -> None:
+        """Draw or await the splits of records whose numbers alone are told; ``ids``: the server's, by number."""
+        if self.active is None:
+            numbers = rows_of(self.data.split_records(dict.fromkeys(range(len(self.names)), ids)), ids)
+            self._order = dict(numbers)
+        else:
+            drawing = self.names[self.active]
+            self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
+            self.data.align(self._order)
+
+    def _take_order(self, request: Request, draws: bool) -> None:
+        header = request.frame.header
+        splits = [str(name) for name in header["splits"]] if draws else []
+        if self._ring is None:
+            self._order = dict(zip(splits, map(ids_from_tensor, request.frame.tensors), strict=True))
+        else:
+            self._order = dict(told_splits(dict(zip(splits, header["sizes"], strict=True))))
+        self._changed.notify_all()
 
     def _take_shape(self, request: Request) -> None:
         header = request.frame.header
@@ -115,6 +160,8 @@ class RollCall:
 
     def _take_ids(self, request: Request) -> None:
         header = request.frame.header
+        if self._ring is not None:
+            return
         if self.kind == Alignment.GIVEN:
             digest = IdDigest(int(header["count"]), str(header["sha256"]))
             try:
@@ -160,34 +207,54 @@ def classes_of(data: Any) -> dict[str, Any]:
     return {"num_classes": data.num_classes, "class_names": names}
 
 
-def align(link: Link, data: SeatedData, kind: Alignment, others: Sequence[int] = ()) -> None:
-    """A party's part: tell the ids or their digest, take the common order, and tell the shape of its features.
+def align(
+    link: Link,
+    data: SeatedData,
+    kind: Alignment,
+    others: Sequence[int] = (),
+    seals: Seals | None = None,
+    keep: Path = Path("alignment.json"),
+) -> None:
+    """A party's part: tell what ``kind`` says of the ids, take the common order, and tell the shape of its features.
 
-    ``others``: the numbers of the other parties, if this party has the labels; it then draws the splits.
+    Args:
+        link: to the server.
+        data: of this party.
+        kind: whether ids are told, compared, or masked.
+        others: the numbers of the other parties, if this party has the labels; it then draws the splits.
+        seals: channels to the other parties, which masked ids need.
+        keep: where a party keeps the order of its records if ids are masked.
 
     Raises:
         ConfigurationError: if the server refuses.
     """
-    ids, tensors = data.own_ids(), list[Tensor]()
-    header: Mapping[str, Any] = {}
+    if kind == Alignment.PSI:
+        if seals is None:
+            raise ConfigurationError("alignment: psi needs sealed channels between the parties; give seals")
+        align_privately(link, data, seals, bool(others), keep, lambda: _asked(link, "ids"))
+    else:
+        frame = _asked(link, "ids", *_own_ids(data, kind))
+        if others:
+            order = data.split_records(dict.fromkeys(others, ids_from_tensor(frame.tensors[0])))
+            link.ask(DOOR, "order", {"splits": list(order)}, [ids_to_tensor(part) for part in order.values()])
+        else:
+            parts = zip(frame.header["splits"], frame.tensors, strict=True)
+            data.align({name: ids_from_tensor(part) for name, part in parts})
+    more = classes_of(data) if others else {}
+    told = _asked(link, "shape", {"shape": list(data.own_shape()), **more}).header
+    data.told_shapes(told["shapes"], told["num_classes"], told["class_names"])
+
+
+def _own_ids(data: SeatedData, kind: Alignment) -> tuple[Mapping[str, Any], list[Tensor]]:
+    ids = data.own_ids()
     if kind == Alignment.GIVEN:
         digest = IdDigest.of(ids)
-        header = {"count": digest.count, "sha256": digest.sha256}
-    else:
-        tensors = [ids_to_tensor(ids)]
-    frame = link.ask(DOOR, "ids", header, tensors)
+        return {"count": digest.count, "sha256": digest.sha256}, []
+    return {}, [ids_to_tensor(ids)]
+
+
+def _asked(link: Link, say: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Tensor] = ()) -> Frame:
+    frame = link.ask(DOOR, say, header, tensors)
     if frame is None:
         raise ConfigurationError("the server has closed the federation; start it again")
-    more: dict[str, Any] = {}
-    if others:
-        order = data.split_records(dict.fromkeys(others, ids_from_tensor(frame.tensors[0])))
-        link.ask(DOOR, "order", {"splits": list(order)}, [ids_to_tensor(part) for part in order.values()])
-        more = classes_of(data)
-    else:
-        parts = zip(frame.header["splits"], frame.tensors, strict=True)
-        data.align({name: ids_from_tensor(part) for name, part in parts})
-    frame = link.ask(DOOR, "shape", {"shape": list(data.own_shape()), **more})
-    if frame is None:
-        raise ConfigurationError("the server has closed the federation; start it again")
-    told = frame.header
-    data.told_shapes(told["shapes"], told["num_classes"], told["class_names"])
+    return frame

@@ -22,6 +22,7 @@ class Alignment(StrEnum):
 
     CLEAR = "clear"  # the server gets the ids of every party and joins them
     GIVEN = "given"  # all hosts have the same ids in the same order; a hash is compared
+    PSI = "psi"  # private set intersection: the server compares masked ids
 
 
 class Consent(StrEnum):

@@ -41,6 +41,9 @@ class Key(NamedTuple):
     turn: int
 
 
+DOOR = Key(At(-1, 0, 0), 0)  # of requests that belong to no round
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
     """What a party has asked.

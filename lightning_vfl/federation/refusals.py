@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from lightning_vfl.align.group import check_installed
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment
 from lightning_vfl.protocols.asynchronous import AsyncVFL
@@ -41,6 +42,8 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         raise ConfigurationError(
             f"{type(data).__name__} is one file that a simulation cuts; run lightning-vfl cut, or federate --local"
         )
+    if data.own_files and run.charter.alignment == Alignment.PSI:
+        check_installed()
     if data.own_files and model.active is not None and run.charter.alignment == Alignment.GIVEN:
         raise ConfigurationError(
             "alignment: given compares the ids of the parties with those of the server, which has no table if a party "

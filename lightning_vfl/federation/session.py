@@ -193,6 +193,8 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
                 run.data,
                 charter.alignment,
                 others=[m for m in range(len(names)) if m != party] if run.model.active == party else (),
+                seals=place.seals,
+                keep=Path(run.trainer.default_root_dir) / f"{charter.federation}.{name}.alignment",
             )
         run.train()
     finally:

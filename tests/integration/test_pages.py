@@ -33,7 +33,7 @@ CHECKS = "check_protocol("  # in the block on the laws: two seconds, and tests o
 REASONS = {
     "it installs and tests the package": 2,
     'the test of the page "Get started" runs it': 1,
-    "it needs files of a data set": 2,
+    "it needs files of a data set": 3,
     "the folder of a run is named by the reader": 1,
     "the tests of the command line run it": 4,
     "studies take minutes": 2,

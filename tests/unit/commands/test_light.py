@@ -41,10 +41,12 @@ def test_neither_torch_nor_lightning_is_imported():
     code = "import sys; from lightning_vfl.commands.light import answer\n"
     code += "for words in ('--version', '--help', 'list', 'fti', '--print_completion bash'): answer(words.split())\n"
     code += "found = {'torch', 'lightning', 'numpy', 'jsonargparse'} & {*sys.modules}; answer(['score', 'x'])\n"
+    code += "answer(['align', 'mask'])\n"
     code += "sys.exit(len(found) + len({'torch', 'lightning', 'sklearn'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines() == [
         "lightning-vfl: error: unknown command 'fti'; did you mean fit?",
         "lightning-vfl: error: score needs --tables; see score --help",
+        "lightning-vfl: error: align mask needs --party and --parties and --table; see align mask --help",
     ]
     assert done.returncode == 0

@@ -18,7 +18,7 @@ def test_help_lists_every_command_with_its_line(capsys, monkeypatch):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert end.value.code == 0
     names = ["fit", "validate", "test", "predict", "export", "score", "study", "plot", "report", "privacy"]
-    federated = ["audit", "keys", "federate", "serve", "party", "replay", "identity", "cut"]
+    federated = ["audit", "keys", "federate", "serve", "party", "replay", "identity", "align", "cut"]
     assert list(COMMANDS) == [*names, *federated, "list"]
     for name, entry in COMMANDS.items():
         assert f"{name} {entry.about}" in lines

@@ -1,0 +1,222 @@
+"""The files of an alignment: lists of points, the rows that the comparer tells, and a party's secret.
+
+A list or a file of rows is ``"LVFLPSI" | u8 version | u32 length of the header | header | content | SHA-256``. The
+header is a JSON object, and SHA-256 is of everything before it. A file appears complete or not at all.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from lightning_vfl.align.group import SIZE
+from lightning_vfl.align.matching import Rows
+from lightning_vfl.align.ring import PointList, Secret, Used
+from lightning_vfl.align.session import COMPARER, Session
+from lightning_vfl.errors import ConfigurationError
+
+_MAGIC, _VERSION = b"LVFLPSI", 1
+_START = Struct("<7sBI")
+_LARGEST_HEADER = 2**20
+_DIGEST = 32
+
+
+def list_path(folder: Path, owner: str, receiver: str) -> Path:
+    """Where the list of an owner is for the party that raises it next, or for the comparer."""
+    return folder / f"{owner}.for-{receiver}.points"
+
+
+def rows_path(folder: Path, party: str) -> Path:
+    """Where the rows are that the comparer tells a party."""
+    return folder / f"{party}.rows"
+
+
+def secret_path(folder: Path, party: str) -> Path:
+    """Where the secret of a party is."""
+    return folder / f"{party}.key"
+
+
+def write_list(folder: Path, given: PointList) -> Path:
+    """Write a list for the party that has to raise it next; returns the path."""
+    header = {"keys": [[used.party, used.mark] for used in given.used], "places": len(given.points)}
+    path = list_path(folder, given.owner, given.receiver)
+    _write(path, "points", given.session, given.owner, header, given.points.tobytes())
+    return path
+
+
+def read_list(folder: Path, owner: str, receiver: str) -> PointList | None:
+    """The list of an owner for a receiver; None: there is no file.
+
+    Raises:
+        ConfigurationError: for a file that is truncated or changed, or is no list of this owner.
+    """
+    path = list_path(folder, owner, receiver)
+    if not path.exists():
+        return None
+    session, header, content = _read(path, "points", owner)
+    keys = len(session.keys)
+    with _Malformed(path):
+        used, places = _used(header["keys"]), int(header["places"])
+        if places < 1 or len(content) != places * keys * SIZE:
+            raise ValueError(f"{places:,} places of {keys} points, but {len(content):,} bytes")
+    found = PointList(session, owner, used, np.frombuffer(content, np.uint8).reshape(places, keys, SIZE))
+    found.refuse_wrong_order()
+    if found.receiver != receiver:
+        raise ConfigurationError(f"{path} is for {found.receiver}, not for {receiver}; give files their own names")
+    return found
+
+
+def write_rows(folder: Path, told: Rows) -> Path:
+    """Write what the comparer tells a party; returns the path."""
+    header = {"keys": [[used.party, used.mark] for used in told.used], "size": told.size, "places": len(told.places)}
+    content = np.stack([told.places, told.rows]).astype("<i8").tobytes()
+    _write(rows_path(folder, told.owner), "rows", told.session, told.owner, header, content)
+    return rows_path(folder, told.owner)
+
+
+def read_rows(folder: Path, secret: Secret) -> Rows:
+    """What the comparer tells the party of a secret.
+
+    Raises:
+        ConfigurationError: if it is not there, is truncated or changed, or is of another session or another key.
+    """
+    path = rows_path(folder, secret.party)
+    if not path.exists():
+        raise ConfigurationError(f"{path} is not there; the comparer writes it: lightning-vfl align match")
+    session, header, content = _read(path, "rows", secret.party)
+    if session != secret.session:
+        raise ConfigurationError(f"{path} is of another session: {secret.session.difference(session)}")
+    with _Malformed(path):
+        used, size = _used(header["keys"]), int(header["size"])
+        if len(content) != 16 * int(header["places"]):
+            raise ValueError(f"{header['places']} places, but {len(content):,} bytes")
+    if secret.used not in used:
+        raise ConfigurationError(f"{path} is of another key of {secret.party}; compare the lists of this key")
+    places, rows = np.frombuffer(content, "<i8").reshape(2, -1).astype(np.int64)
+    inside = len(places) == 0 or (places.min() >= 0 and places.max() < secret.places and rows.min() >= 0)
+    if not inside or len(np.unique(places)) < len(places) or (np.diff(rows) < 1).any():
+        raise ConfigurationError(f"{path} names places that the list of {secret.party} does not have, or some twice")
+    return Rows(session, secret.party, used, size, places, rows)
+
+
+def write_secret(folder: Path, secret: Secret, table: Mapping[str, Any]) -> Path:
+    """Write a secret to a file that its owner alone may read (mode 0600); returns the path.
+
+    Args:
+        folder: of the file.
+        secret: of a party.
+        table: what ``mask`` has been told of the table.
+    """
+    said = {
+        "lightning-vfl align": _VERSION,
+        "session": secret.session.told(),
+        "party": secret.party,
+        "records": secret.records,
+        "places": secret.places,
+        "key": secret.key.hex(),
+        "seed": secret.seed.hex(),
+        "table": dict(table),
+    }
+    path = secret_path(folder, secret.party)
+    write_whole(path, (json.dumps(said, indent=1, ensure_ascii=False) + "\n").encode(), 0o600)
+    return path
+
+
+def read_secret(folder: Path, party: str) -> tuple[Secret, dict[str, Any]] | None:
+    """The secret of a party, and what it was told of the table; None: there is no file.
+
+    Raises:
+        ConfigurationError: for a file that is not one of these.
+    """
+    path = secret_path(folder, party)
+    if not path.exists():
+        return None
+    with _Malformed(path):
+        said = json.loads(_content(path))
+        if not isinstance(said, dict) or said.get("lightning-vfl align") != _VERSION or said["party"] != party:
+            raise ValueError(f"it is no secret of {party} of version {_VERSION}")
+        key, seed = bytes.fromhex(said["key"]), bytes.fromhex(said["seed"])
+        numbers = int(said["records"]), int(said["places"])
+        return Secret(Session.read(said["session"]), party, *numbers, key, seed), dict(said["table"])
+
+
+def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file that appears complete or not at all.
+
+    Args:
+        path: of the file; its folder is made.
+        content: of the file.
+        mode: who may read and write it, less the bits that the process never grants.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)  # of a process that was killed
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _write(path: Path, kind: str, session: Session, owner: str, more: Mapping[str, Any], content: bytes) -> None:
+    said = {"kind": kind, "session": session.told(), "owner": owner, **more}
+    header = json.dumps(said).encode()
+    whole = _START.pack(_MAGIC, _VERSION, len(header)) + header + content
+    write_whole(path, whole + sha256(whole).digest())
+
+
+def _read(path: Path, kind: str, owner: str) -> tuple[Session, Mapping[str, Any], bytes]:
+    whole = _content(path)
+    with _Malformed(path):
+        if whole[: len(_MAGIC)] != _MAGIC[: len(whole)]:
+            raise ValueError("it is no file of lightning-vfl align")
+        if len(whole) < _START.size + _DIGEST or sha256(whole[:-_DIGEST]).digest() != whole[-_DIGEST:]:
+            raise ValueError("it is truncated or was changed on the way; its checksum is another one")
+        _, version, size = _START.unpack_from(whole)
+        end = _START.size + size
+        if version != _VERSION or size > _LARGEST_HEADER or end + _DIGEST > len(whole):
+            raise ValueError(f"it has version {version}, this package reads {_VERSION}")
+        header = json.loads(whole[_START.size : end])
+        if not isinstance(header, dict) or header.get("kind") != kind or header.get("owner") != owner:
+            raise ValueError(f"it is not the {kind} of {owner}")
+        session = Session.read(header["session"])
+        session.number(owner)
+    return session, header, whole[end:-_DIGEST]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read ({error.strerror}); correct the path") from None
+
+
+def _used(said: Any) -> tuple[Used, ...]:
+    return tuple(Used(str(party), str(mark)) for party, mark in said)
+
+
+class _Malformed:
+    """Tells everything that is wrong with the content of a file in one line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, KeyError | TypeError | ValueError | RecursionError):
+            why = f"no '{error.args[0]}'" if isinstance(error, KeyError) else " ".join(str(error).split())
+            raise ConfigurationError(f"{self.path} cannot be used: {why}; ask for the file again") from None
+
+
+def names_in(folder: Path) -> tuple[str, ...]:
+    """The owners of lists for the comparer in a folder, sorted."""
+    ending = f".for-{COMPARER}.points"
+    return tuple(sorted(path.name.removesuffix(ending) for path in folder.glob(f"*{ending}")))

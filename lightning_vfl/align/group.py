@@ -1,0 +1,227 @@
+"""The group ristretto255: hash texts to points, and raise points to a secret key.
+
+A point is 32 bytes. Points of a list are an array (..., 32) of uint8.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from functools import cache
+from hashlib import sha512
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Points = NDArray[np.uint8]
+    Progress = Callable[[int], object]  # is told how many further points are done
+
+SIZE = 32  # bytes of a point, and of a key
+_WIDE = 64  # bytes that are hashed to a point, or reduced to a key
+_IDENTITY = bytes(SIZE)
+_ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group: RFC 9496, section 4
+_CHUNK = 1024  # points that a thread computes together: 60 ms
+
+
+class NoPoint(ValueError):
+    """32 bytes of a list are not a point of the group, or are its identity.
+
+    Args:
+        place: which point of the list, from 0.
+        identity: whether it is the identity.
+    """
+
+    def __init__(self, place: int, identity: bool) -> None:
+        super().__init__(f"point {place} is {'the identity' if identity else 'no point'} of ristretto255")
+        self.place = place
+
+
+@cache
+def _library() -> Any:
+    """The bindings of libsodium.
+
+    Raises:
+        ConfigurationError: if they are not installed.
+    """
+    try:
+        import rbcl  # an optional package
+    except ImportError:
+        raise ConfigurationError("aligning needs the package rbcl; pip install 'lightning-vfl[align]'") from None
+    unpacked = getattr(sys.modules.get("rbcl._sodium"), "lib_path", None)
+    if unpacked is not None and os.name == "posix":  # rbcl writes 3 MB to a temporary file and leaves them there
+        with suppress(OSError):
+            os.unlink(unpacked)
+    return rbcl
+
+
+def check_installed() -> None:
+    """Accept a machine that has the package of the group.
+
+    Raises:
+        ConfigurationError: if it is not installed.
+    """
+    _library()
+
+
+def expand_message(message: bytes, tag: bytes, size: int = _WIDE) -> bytes:
+    """Uniform bytes from a message: ``expand_message_xmd`` with SHA-512.
+
+    Args:
+        message: any bytes.
+        tag: the domain separation tag, up to 255 bytes.
+        size: bytes to return.
+
+    References:
+        RFC 9380, "Hashing to Elliptic Curves", section 5.3.1.
+    """
+    suffix, blocks = tag + bytes([len(tag)]), -(-size // 64)
+    if blocks > 255:
+        raise ValueError(f"size must be at most {255 * 64}; got {size}")
+    first = sha512(bytes(128) + message + size.to_bytes(2, "big") + b"\0" + suffix).digest()
+    block = sha512(first + b"\1" + suffix).digest()
+    found = [block]
+    for number in range(2, blocks + 1):
+        mixed = (int.from_bytes(first, "big") ^ int.from_bytes(block, "big")).to_bytes(64, "big")
+        block = sha512(mixed + bytes([number]) + suffix).digest()
+        found.append(block)
+    return b"".join(found)[:size]
+
+
+def hash_to_point(message: bytes, tag: bytes) -> bytes:
+    """The point of a message: ``ristretto255_XMD:SHA-512_R255MAP_RO_``.
+
+    Guarantee: nobody knows the logarithm of the point, and every message has a point of the one group of prime order.
+        Hashing to coordinates of X25519 would show of each id whether it is on the curve or on its twist.
+
+    References:
+        RFC 9380, appendix B; the map of 64 bytes to a point: RFC 9496, section 4.3.4.
+    """
+    point: bytes = _library().crypto_core_ristretto255_from_hash(expand_message(message, tag))
+    return point
+
+
+def point_of(uniform: bytes) -> bytes:
+    """The point of 64 uniform bytes: a uniformly random point, up to a bias below 2^-120."""
+    point: bytes = _library().crypto_core_ristretto255_from_hash(uniform)
+    return point
+
+
+def new_key(entropy: "Callable[[int], bytes]" = os.urandom) -> bytes:
+    """A uniformly random key from 1 to the order of the group minus 1.
+
+    Args:
+        entropy: the source of random bytes; another one than the default is for tests alone.
+    """
+    while True:
+        key: bytes = _library().crypto_core_ristretto255_scalar_reduce(entropy(_WIDE))
+        if any(key):
+            return key
+
+
+def check_key(key: bytes) -> None:
+    """Accept 32 bytes that are a key.
+
+    Raises:
+        ValueError: for other bytes.
+    """
+    if len(key) != SIZE or not 0 < int.from_bytes(key, "little") < _ORDER:
+        raise ValueError("the key is no number from 1 to the order of ristretto255")
+
+
+def mask(
+    messages: "Iterable[bytes | None]",
+    uniform: "Callable[[int], bytes]",
+    key: bytes,
+    tag: bytes,
+    tell: "Progress | None" = None,
+) -> "Points":
+    """(n, 32) the points of messages, raised to a key.
+
+    Args:
+        messages: one for each point; None: a random point.
+        uniform: from the number of a point to 64 uniform bytes, of which a random point is made.
+        key: of this party.
+        tag: the domain separation tag.
+        tell: is told of progress.
+    """
+    raise_point, numbered = _library().crypto_scalarmult_ristretto255, enumerate(messages)
+
+    def point(place: int, message: bytes | None) -> bytes:
+        if message is None:
+            return point_of(uniform(place))
+        masked: bytes = raise_point(key, hash_to_point(message, tag))
+        return masked
+
+    def chunk(part: "list[tuple[int, bytes | None]]") -> bytes:
+        return b"".join(point(place, message) for place, message in part)
+
+    return _array(_spread(chunk, iter(lambda: list(islice(numbered, _CHUNK)), []), tell))
+
+
+def raised(points: "Points", key: bytes, tell: "Progress | None" = None) -> "Points":
+    """The points, raised to a key, in the same shape.
+
+    Raises:
+        NoPoint: for bytes that are no point, and for the identity.
+    """
+    raise_point, content = _library().crypto_scalarmult_ristretto255, np.ascontiguousarray(points).tobytes()
+
+    def chunk(start: int) -> bytes:
+        found = []
+        for place in range(start, min(start + _CHUNK * SIZE, len(content)), SIZE):
+            try:
+                found.append(raise_point(key, content[place : place + SIZE]))
+            except RuntimeError:
+                raise NoPoint(place // SIZE, content[place : place + SIZE] == _IDENTITY) from None
+        return b"".join(found)
+
+    return _array(_spread(chunk, iter(range(0, len(content), _CHUNK * SIZE)), tell)).reshape(points.shape)
+
+
+def inverse(key: bytes) -> bytes:
+    """The key that takes this one away again."""
+    other: bytes = _library().crypto_core_ristretto255_scalar_invert(key)
+    return other
+
+
+def check_points(points: "Points") -> None:
+    """Accept points of the group that are not its identity.
+
+    Raises:
+        NoPoint: for the first other one.
+    """
+    is_point, content = _library().crypto_core_ristretto255_is_valid_point, np.ascontiguousarray(points).tobytes()
+
+    def chunk(start: int) -> bytes:
+        for place in range(start, min(start + _CHUNK * SIZE, len(content)), SIZE):
+            one = content[place : place + SIZE]
+            if one == _IDENTITY or not is_point(one):
+                raise NoPoint(place // SIZE, one == _IDENTITY)
+        return b""
+
+    for _ in _spread(chunk, iter(range(0, len(content), _CHUNK * SIZE)), None):
+        pass
+
+
+def _spread(work: "Callable[[Any], bytes]", parts: "Iterator[Any]", tell: "Progress | None") -> Iterator[bytes]:
+    """The results in order, computed by one thread for each core, which libsodium lets run at the same time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    some = list(islice(parts, 4 * cores))
+    with ThreadPoolExecutor(cores) if len(some) > 1 else nullcontext() as pool:
+        while some:
+            for done in map(work, some) if pool is None else pool.map(work, some):
+                yield done
+                if tell is not None:
+                    tell(len(done) // SIZE)
+            some = list(islice(parts, 4 * cores))
+
+
+def _array(parts: Iterable[bytes]) -> "Points":
+    return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, SIZE)

@@ -1,0 +1,101 @@
+"""Ids of records as texts, and as the messages that are hashed to points. Two ids match if they are equal texts."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+
+from lightning_vfl.errors import ConfigurationError, nearest
+
+
+class Step(StrEnum):
+    """How ids are made equal that are written in different ways."""
+
+    NFKC = "nfkc"  # one form of equal characters: full-width digits, ligatures, accents of two characters
+    STRIP = "strip"  # no white space in front and behind, and one blank for white space inside
+    CASEFOLD = "casefold"  # no difference between upper and lower case
+    ZEROS = "zeros"  # no zeros in front of ids of digits: 007 is 7
+
+
+USUAL = (Step.NFKC, Step.STRIP, Step.CASEFOLD)
+"""The steps that keep ids of digits apart: 007 is not 7."""
+
+_LONGEST = 8  # bytes of the length of a text
+
+
+def steps_of(words: Sequence[str]) -> tuple[Step, ...]:
+    """The steps of these names, in the order in which they are done.
+
+    Raises:
+        ConfigurationError: for another name.
+    """
+    for word in words:
+        if word not in list(Step):
+            raise ConfigurationError(f"--normalise: there is no step '{word}'; {nearest(word, Step)}")
+    return tuple(step for step in Step if step in words)
+
+
+def normalised(text: str, steps: Collection[Step]) -> str:
+    """The text after these steps.
+
+    Examples:
+        >>> normalised(" ＪＯ  007 ", USUAL), normalised("007", USUAL), normalised("007", [Step.ZEROS])
+        ('jo 007', '007', '7')
+    """
+    if Step.NFKC in steps:
+        text = unicodedata.normalize("NFKC", text)
+    if Step.STRIP in steps:
+        text = " ".join(text.split())
+    if Step.CASEFOLD in steps:
+        text = text.casefold()
+        if Step.NFKC in steps:  # folding can give characters that are written in another way again
+            text = unicodedata.normalize("NFKC", text)
+    if Step.ZEROS in steps:
+        text = re.sub(r"\A0+(?=[0-9]+\Z)", "", text)
+    return text
+
+
+def messages_of(
+    columns: Sequence[Sequence[Sequence[str | None]]], steps: Collection[Step], party: str
+) -> list[tuple[bytes | None, ...]]:
+    """The messages of every record, one for each key; None: the record does not have this key.
+
+    Args:
+        columns: key -> its columns -> (n,) texts; None: missing. A key of several columns is one id.
+        steps: see ``normalised``.
+        party: for errors.
+
+    Guarantee: two messages are equal if and only if they are of the same key and all texts are equal after the steps.
+
+    Raises:
+        ConfigurationError: for records without any key, and for keys that several records have; tells their number.
+    """
+    found = []
+    for number, key in enumerate(columns):
+        found.append([_message(number, texts, steps) for texts in zip(*key, strict=True)])
+    rows = list(zip(*found, strict=True))
+    if not rows:
+        raise ConfigurationError(f"the table of {party} has no record; give a table with records")
+    if missing := sum(all(message is None for message in row) for row in rows):
+        raise ConfigurationError(f"records of {party} without an id: {missing}; add ids or remove the records")
+    for number, key_messages in enumerate(found):
+        counted = Counter(message for message in key_messages if message is not None)
+        if twice := [count for count in counted.values() if count > 1]:
+            what = "ids" if len(found) == 1 else f"values of key {number + 1}"
+            after = f" after {', '.join(steps)}" if steps else ""
+            raise ConfigurationError(
+                f"duplicate {what} of {party}{after}: {len(twice)}, in {sum(twice)} records; keep one record of each id"
+            )
+    return rows
+
+
+def _message(number: int, texts: Sequence[str | None], steps: Collection[Step]) -> bytes | None:
+    parts = [bytes([number, len(texts)])]
+    for text in texts:
+        same = None if text is None else normalised(text, steps)
+        if not same:  # an empty text is no id
+            return None
+        content = same.encode("utf-8", "surrogatepass")
+        parts += [len(content).to_bytes(_LONGEST, "big"), content]
+    return b"".join(parts)

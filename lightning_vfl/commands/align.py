@@ -1,0 +1,274 @@
+"""``lightning-vfl align``: find the records that several parties have in common, without showing the others."""
+
+import shutil
+from argparse import REMAINDER
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Literal
+
+from jsonargparse import ArgumentParser, Namespace
+
+from lightning_vfl.align.group import check_installed
+from lightning_vfl.align.ids import USUAL, messages_of, steps_of
+from lightning_vfl.align.matching import Rows
+from lightning_vfl.align.session import COMPARER, Reveal, Session
+from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows
+from lightning_vfl.commands.align_tables import TableFile, check_out, common_words, map_path, write_aligned
+from lightning_vfl.commands.alone import parse_alone
+from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.errors import ConfigurationError, nearest
+
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningArgumentParser
+
+    from lightning_vfl.align.group import Progress
+    from lightning_vfl.commands.vfl_cli import VFLCLI
+
+_ABOUT = (
+    "Find the records that several parties have in common, without showing the others: every party runs mask, then "
+    "pass until all lists are raised; a comparer runs match; every party runs take. local plays all parties here."
+)
+
+
+class AlignCommand(Command):
+    """One step of an alignment, or all of them."""
+
+    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
+        parser = cli.empty_parser()
+        parser.description = _ABOUT
+        parser.add_argument("step", type=str, metavar="STEP", help=", ".join(STEPS))
+        parser.add_argument("options", nargs=REMAINDER, metavar="...", help="see align STEP --help")
+        return parser
+
+    def run(self, cli: "VFLCLI") -> int:
+        return run_alone([cli.given.step, *(cli.given.options or ())])
+
+
+def run_alone(arguments: Sequence[str]) -> int:
+    """Run a step in a process without torch and Lightning, whose imports take seconds.
+
+    Raises:
+        UsageError: for arguments that cannot be read.
+        ConfigurationError: if the step cannot be done as asked.
+    """
+    step, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
+    if step in ("-h", "--help"):
+        print(
+            "usage: lightning-vfl align STEP [options]\n\n",
+            _ABOUT,
+            "\n\nsteps:",
+            *(f"\n  {name:6} {about}" for name, (about, _, _) in STEPS.items()),
+            sep="",
+        )
+        return 0
+    if step not in STEPS:
+        raise UsageError(f"align needs a step; got '{step}'; {nearest(step, STEPS)}")
+    about, add_options, run = STEPS[step]
+
+    def add(parser: ArgumentParser) -> None:
+        parser.description = about
+        add_options(parser)
+
+    try:
+        return run(parse_alone(f"align {step}", add, rest))
+    except OSError as error:
+        raise ConfigurationError(f"{error}; correct the path") from error
+
+
+def _add_session(parser: ArgumentParser) -> None:
+    parser.add_argument("--session", type=str, default="align", help="tells two alignments of the same parties apart")
+    parser.add_argument(
+        "--id-column",
+        type=str,
+        nargs="+",
+        default=["id"],
+        metavar="COLUMN",
+        help="column of the ids; several are tried in turn; columns joined by + are one key (first+last+born)",
+    )
+    parser.add_argument(
+        "--normalise",
+        type=str,
+        nargs="*",
+        metavar="STEP",
+        help="make ids equal that are written differently: nfkc strip casefold (all three if none is given), zeros "
+        "(007 is 7); default: ids are compared as they are",
+    )
+    parser.add_argument(
+        "--reveal",
+        type=Literal["intersection", "label-party", "size"],
+        default="intersection",
+        help="what parties learn: which of their records all have, or the label party has, or the number alone",
+    )
+    parser.add_argument("--label-party", type=str, help="the party with the labels, for --reveal label-party")
+    parser.add_argument("--pad-to", type=int, help="length of a list: random points hide how many records there are")
+    parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
+
+
+def _session(given: Namespace, parties: Sequence[str], keys: list[list[str]]) -> Session:
+    words = given.normalise
+    steps = () if words is None else steps_of(words or USUAL)
+    arity = tuple(len(columns) for columns in keys)
+    return Session(given.session, tuple(parties), arity, steps, Reveal(given.reveal), given.label_party)
+
+
+def _add_mask(parser: ArgumentParser) -> None:
+    parser.add_argument("--party", type=str, required=True, help="this party")
+    parser.add_argument("--parties", type=str, required=True, help="all parties, the same order everywhere: bank,shop")
+    parser.add_argument("--table", type=str, required=True, help="this party's CSV or Parquet file")
+    parser.add_argument("--out", type=str, default="out", help="folder of this party's files")
+    _add_session(parser)
+
+
+def _mask(given: Namespace) -> int:
+    parties = [name.strip() for name in given.parties.split(",")]
+    file = TableFile(Path(given.table), given.party, tuple(given.id_column), given.separator)
+    return _mask_file(given, parties, file, Path(given.out), tell=True)
+
+
+def _mask_file(given: Namespace, parties: Sequence[str], file: TableFile, out: Path, tell: bool) -> int:
+    check_installed()
+    Session(given.session, tuple(parties)).number(file.party)  # before a large table is read
+    keys = file.keys()
+    session = _session(given, parties, keys)
+    messages = messages_of(file.texts(keys), session.normalise, file.party)
+    table = {"path": str(file.path.absolute()), "id_columns": list(file.id_columns), "separator": file.separator}
+    path, made = mask_list(out, session, file.party, messages, table, _bar, given.pad_to)
+    if tell:
+        print(f"{out / file.party}.key: secret, mode 0600; keep it on this host, and give it to nobody")
+        print(f"{path}: {len(made.points):,} places; give it to {made.receiver}, as {path.name}")
+    return 0
+
+
+def _add_pass(parser: ArgumentParser) -> None:
+    parser.add_argument("--party", type=str, required=True, help="this party")
+    parser.add_argument("--in", type=str, default="out", help="folder of this party's files, and of lists it was given")
+
+
+def _pass(given: Namespace) -> int:
+    done = pass_lists(Path(given["in"]), given.party, _bar)
+    for path, receiver in done.written.items():
+        print(f"{path}: give it to {'the comparer' if receiver == COMPARER else receiver}, as {path.name}")
+    for owner, sender in done.awaited.items():
+        print(f"the list of {owner} has not come yet, {sender} gives it; then run this command again")
+    if not done.written:
+        raise ConfigurationError(f"{given['in']} has no list for {given.party} yet (*.for-{given.party}.points)")
+    return 0
+
+
+def _add_match(parser: ArgumentParser) -> None:
+    parser.add_argument("--in", type=str, default="out", help="folder of the lists of all parties")
+    parser.add_argument("--count", action="store_true", help="tell the numbers alone, and write nothing")
+
+
+def _match(given: Namespace) -> int:
+    found, paths = match_lists(Path(given["in"]), tell_parties=not given.count)
+    _print_size(found)
+    for path in paths:
+        print(f"{path}: give it to {path.stem}")
+    return 0
+
+
+def _print_size(found: dict[str, Rows]) -> None:
+    session = next(iter(found.values())).session
+    if session.reveal is not Reveal.LABEL_PARTY:
+        print(f"{next(iter(found.values())).size:,} records in common of {', '.join(found)}")
+        return
+    for party, told in found.items():
+        if party != session.label_party:
+            print(f"{told.size:,} records in common of {party} and {session.label_party}")
+
+
+def _add_take(parser: ArgumentParser) -> None:
+    parser.add_argument("--party", type=str, required=True, help="this party")
+    parser.add_argument(
+        "--in", type=str, default="out", help="folder of this party's files, and of the comparer's rows"
+    )
+    parser.add_argument("--out", type=str, required=True, help="the aligned table to write, .csv or .parquet")
+    parser.add_argument("--table", type=str, help="this party's table, if it has moved since mask")
+    parser.add_argument("--id-name", type=str, default="id", help="column of the common numbers; the same everywhere")
+
+
+def _take(given: Namespace) -> int:
+    out = Path(given.out)
+    check_out(out)
+    size = _take_file(Path(given["in"]), given.party, out, given.table, given.id_name)
+    if size is not None:
+        print(f"{out}: {size:,} records; read by CSVTables")
+        print(f"{map_path(out)}: their ids, mode 0600; keep it on this host")
+    return 0
+
+
+def _take_file(folder: Path, party: str, out: Path, moved: str | None, id_name: str) -> int | None:
+    """The number of records of the aligned table; None: the session reveals the size alone, and there is no table."""
+    secret, about, told = take_rows(folder, party)
+    if told.session.reveal is Reveal.SIZE:
+        print(f"{told.size:,} records in common; --reveal size tells nothing else, so no table is written")
+        return None
+    try:
+        path, words, separator = str(about["path"]), tuple(map(str, about["id_columns"])), str(about["separator"])
+    except (KeyError, TypeError):
+        raise ConfigurationError(
+            f"{folder} has a key of {party} without a table; begin again in a new folder"
+        ) from None
+    file = TableFile(Path(moved or path), party, words, separator)
+    keys = file.keys()
+    messages = messages_of(file.texts(keys), secret.session.normalise, party)
+    if digest_of(messages) != about.get("sha256"):
+        raise ConfigurationError(
+            f"the ids of {file.path} have changed since mask; give the same file, or begin again in a new folder"
+        )
+    records, rows = records_at(secret, told)
+    table, ids = file.aligned(records, rows, keys, id_name, as_text=out.suffix == ".csv")
+    write_aligned(table, ids, out)
+    return len(table)
+
+
+def _add_local(parser: ArgumentParser) -> None:
+    parser.add_argument("--tables", type=str, nargs="+", required=True, metavar="PARTY=FILE", help="all tables")
+    parser.add_argument("--out", type=str, default="aligned", help="folder of the aligned tables")
+    parser.add_argument("--format", type=Literal["parquet", "csv"], default="parquet", help="of the aligned tables")
+    parser.add_argument("--id-name", type=str, default="id", help="column of the common numbers")
+    _add_session(parser)
+
+
+def _local(given: Namespace) -> int:
+    tables = common_words(given.tables)
+    out = Path(given.out)
+    out.mkdir(parents=True, exist_ok=True)
+    work = Path(mkdtemp(prefix=".align-", dir=out))
+    try:
+        for party, path in tables.items():
+            file = TableFile(path, party, tuple(given.id_column), given.separator)
+            _mask_file(given, list(tables), file, work, tell=False)
+        for _ in range(len(tables) - 1):
+            for party in tables:
+                pass_lists(work, party, _bar)
+        found, _ = match_lists(work)
+        _print_size(found)
+        for party in tables:
+            target = out / f"{party}.{given.format}"
+            if _take_file(work, party, target, None, given.id_name) is not None:
+                print(target)
+    finally:
+        shutil.rmtree(work)
+    return 0
+
+
+STEPS: dict[str, tuple[str, Callable[[Any], None], Callable[[Namespace], int]]] = {
+    "mask": ("Make this party's key, and the masked list of its ids.", _add_mask, _mask),
+    "pass": ("Raise the lists of other parties to this party's key.", _add_pass, _pass),
+    "match": ("Compare the lists of all parties, without data and without a key.", _add_match, _match),
+    "take": ("Write this party's table of the common records, in the common order.", _add_take, _take),
+    "local": ("Play all steps of all parties on this machine, for trying.", _add_local, _local),
+}
+
+
+@contextmanager
+def _bar(title: str, points: int) -> Iterator["Progress"]:
+    from tqdm import tqdm  # where it is used
+
+    with tqdm(total=points, desc=title, unit=" points", leave=False, disable=None) as bar:
+        yield bar.update

@@ -1,0 +1,186 @@
+"""The tables of ``lightning-vfl align``: the ids of a party's table, and the aligned table."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_vfl.align.files import write_whole
+from lightning_vfl.datamodules.records.code_columns import coded_columns
+from lightning_vfl.datamodules.records.party_tables import PARQUET, csv_options, csv_warnings, kind_of, listed, readable
+from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.limits import refuse_large_table, unpacked
+from lightning_vfl.trained.predictions import write_table
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+Texts = list[str | None]
+ENDINGS = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The file of a party's table.
+
+    Args:
+        path: CSV, or Parquet (``.parquet``, ``.pq``).
+        party: whose table.
+        id_columns: the columns of the ids, one word for each key that is tried in turn; a key of several columns joins
+            their names with ``+``.
+        separator: between the fields of a CSV file.
+    """
+
+    path: Path
+    party: str
+    id_columns: tuple[str, ...]
+    separator: str = ","
+
+    def keys(self) -> list[list[str]]:
+        """The columns of each key.
+
+        Raises:
+            ConfigurationError: if the file cannot be read or does not have a column.
+        """
+        names, keys = self._names(), []
+        for word in self.id_columns:
+            columns = [word] if word in names else word.split("+")
+            for column in columns:
+                if column not in names:
+                    raise ConfigurationError(
+                        f"{self.path} of party '{self.party}' has no column '{column}', only {listed(names)}; "
+                        f"{nearest(column, names, 'correct --id-column or --separator')}"
+                    )
+            keys.append(columns)
+        used = [column for columns in keys for column in columns]
+        if twice := next((column for column in used if used.count(column) > 1 and len(keys) == 1), None):
+            raise ConfigurationError(f"--id-column names '{twice}' twice; give each column of a key once")
+        return keys
+
+    def texts(self, keys: list[list[str]]) -> list[list[Texts]]:
+        """Key -> its columns -> (n,) the texts of the cells; None: missing.
+
+        Raises:
+            ConfigurationError: if the file cannot be read, and for columns that are neither text nor whole numbers.
+        """
+        import pandas as pd  # 0.5 s, where it is used
+
+        used = list(dict.fromkeys(column for columns in keys for column in columns))
+        with readable(self.path, self.party):
+            if self.path.suffix in PARQUET:
+                refuse_large_table(self.path)
+                table = pd.read_parquet(self.path, columns=used, dtype_backend="numpy_nullable")
+            else:
+                table = self._csv(usecols=used.__contains__, dtype=str)
+        cells = {column: _texts(table.pop(column), self.party) for column in used}
+        return [[cells[column] for column in columns] for columns in keys]
+
+    def aligned(
+        self,
+        records: "NDArray[np.int64]",
+        rows: "NDArray[np.int64]",
+        keys: list[list[str]],
+        id_name: str,
+        as_text: bool,
+    ) -> "tuple[pd.DataFrame, pd.DataFrame]":
+        """The rows of these records with their common numbers in place of the ids, and the ids of the numbers.
+
+        Args:
+            records: numbers of rows of the file.
+            rows: their common numbers.
+            keys: the columns of each key, which the table then does not have.
+            id_name: the column of the numbers, the first one.
+            as_text: whether cells of a CSV file stay as they are written; else columns of numbers become numbers.
+
+        Raises:
+            ConfigurationError: if the file cannot be read, and if it has another column of the name ``id_name``.
+        """
+        import pandas as pd
+
+        used = list(dict.fromkeys(column for columns in keys for column in columns))
+        with readable(self.path, self.party):
+            if self.path.suffix in PARQUET:
+                refuse_large_table(self.path)
+                table = pd.read_parquet(self.path)
+            elif as_text:
+                table = self._csv(dtype=str, keep_default_na=False, na_filter=False)
+            else:  # codes such as 0150 stay texts, as CSVTables reads them
+                codes = coded_columns(self.path, self.separator, used)
+                table = self._csv(dtype=dict.fromkeys((*codes, *used), str), low_memory=False)
+        table = table.iloc[records].reset_index(drop=True)
+        ids = pd.DataFrame({column: table.pop(column) for column in used})
+        if id_name in table:
+            raise ConfigurationError(
+                f"{self.path} has a column '{id_name}' that is no id; name the column of the common numbers "
+                "(--id-name), which is the same for all parties"
+            )
+        table.insert(0, id_name, rows)
+        ids.insert(0, "record", rows, allow_duplicates=True)
+        return table, ids
+
+    def _names(self) -> list[str]:
+        with readable(self.path, self.party):
+            if self.path.suffix in PARQUET:
+                from pyarrow import parquet  # 0.1 s, where it is used
+
+                return [str(name) for name in parquet.read_schema(self.path).names]
+            return [str(name) for name in self._csv(nrows=0)]
+
+    def _csv(self, **options: Any) -> "pd.DataFrame":
+        import pandas as pd
+
+        with csv_warnings(), unpacked(self.path) as content:
+            table: pd.DataFrame = pd.read_csv(content, **csv_options(self.separator), **options)
+            return table
+
+
+def check_out(path: Path) -> None:
+    """Accept a file that ends in ``.csv`` or ``.parquet``.
+
+    Raises:
+        ConfigurationError: for any other ending.
+    """
+    if path.suffix not in ENDINGS:
+        raise ConfigurationError(f"--out {path}: the aligned table is a .csv or .parquet file; change the ending")
+
+
+def map_path(out: Path) -> Path:
+    """Where the ids of an aligned table are."""
+    return out.with_name(f"{out.stem}.map.csv")
+
+
+def write_aligned(table: "pd.DataFrame", ids: "pd.DataFrame", out: Path) -> None:
+    """Write the ids, for their owner alone (mode 0600), and the aligned table; each is complete or not there."""
+    write_whole(map_path(out), ids.to_csv(index=False).encode("utf-8", "surrogatepass"), 0o600)
+    write_table(table, out)
+
+
+def common_words(tables: Sequence[str]) -> dict[str, Path]:
+    """Party -> file, of words ``PARTY=FILE``.
+
+    Raises:
+        ConfigurationError: for other words, and a party that is named twice.
+    """
+    found: dict[str, Path] = {}
+    for word in tables:
+        party, equals, path = word.partition("=")
+        if not (party and equals and path) or party in found:
+            raise ConfigurationError(f"--tables takes PARTY=FILE, once for each party; got {word}")
+        found[party] = Path(os.path.expanduser(path))
+    return found
+
+
+def _texts(column: "pd.Series[Any]", party: str) -> Texts:
+    if str(column.dtype) == "category":
+        column = column.astype(column.cat.categories.dtype)
+    if kind_of(column) not in ("whole numbers", "text") and not column.isna().all():
+        raise ConfigurationError(
+            f"column '{column.name}' of party '{party}' is {column.dtype}; ids are text or whole numbers, so write it "
+            "as text"
+        )
+    missing = column.isna()
+    cells: list[str] = column.astype(object).where(~missing, "").astype(str).tolist()
+    return [None if lacks else cell for cell, lacks in zip(cells, missing.tolist(), strict=True)]

@@ -1,0 +1,271 @@
+"""``lightning-vfl align``: tables in, aligned tables out, which ``CSVTables`` reads; mistakes are one line."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lightning_vfl.commands.light import answer
+from lightning_vfl.datamodules import CSVTables
+
+PARTIES = ("bank", "shop")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables()
+    return tmp_path
+
+
+def tables(ending="csv"):
+    """A bank with labels and a shop, with 12 customers in common of 16 and 14, in orders of their own."""
+    draw = np.random.default_rng(0)
+    for party, ids in (("bank", range(16)), ("shop", range(4, 18))):
+        ids = draw.permutation(list(ids))
+        table = pd.DataFrame({"id": ids, f"{party}_x": ids * 1.5, "code": [f"0{i}" for i in ids]})
+        if party == "bank":
+            table["y"] = ids % 2
+        table.to_csv(f"{party}.csv", index=False) if ending == "csv" else table.to_parquet(f"{party}.parquet")
+
+
+def align(*words, error=None, capsys=None):
+    """Run a step; ``error``: the line that it ends with."""
+    status = answer(["align", *map(str, words)])
+    if error is None:
+        assert status == 0
+        return
+    said = capsys.readouterr().err
+    assert status
+    assert error in said
+    assert said.startswith("lightning-vfl: error: ")
+    assert said.count("\n") == 1
+
+
+def masked(party, *more, table=None):
+    align("mask", "--party", party, "--parties", "bank,shop", "--table", table or f"{party}.csv", "--out", "o", *more)
+
+
+def run_all(*more):
+    for party in PARTIES:
+        masked(party, *more)
+    for party in PARTIES:
+        align("pass", "--party", party, "--in", "o")
+    align("match", "--in", "o")
+
+
+def read(path):
+    return pd.read_parquet(path) if path.endswith("parquet") else pd.read_csv(path, dtype={"code": str})
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_steps_give_tables_that_are_read_unchanged(ending, capsys):
+    run_all()
+    for party in PARTIES:
+        align("take", "--party", party, "--in", "o", "--out", f"{party}.aligned.{ending}")
+    printed = capsys.readouterr().out
+    assert "o/bank.for-shop.points: 16 places; give it to shop, as bank.for-shop.points" in printed
+    assert "12 records in common of bank, shop" in printed
+    bank, shop = (read(f"{party}.aligned.{ending}") for party in PARTIES)
+    assert bank["id"].tolist() == shop["id"].tolist() == list(range(12))
+    assert bank["bank_x"].tolist() == shop["shop_x"].tolist()
+    assert bank["code"].tolist() == [f"0{round(x / 1.5)}" for x in bank["bank_x"]]
+    ids = pd.read_csv("bank.aligned.map.csv")
+    assert (ids["record"].tolist(), (ids["id"] * 1.5).tolist()) == (list(range(12)), bank["bank_x"].tolist())
+    data = CSVTables({party: f"{party}.aligned.{ending}" for party in PARTIES}, "bank", "y", preprocess="auto", seed=0)
+    data.setup("fit")
+    assert len(data.records("train")) + len(data.records("val")) < 12
+    data.setup("test")
+
+
+def test_the_order_says_nothing_about_a_file(folder):
+    """Another session has another order; the order of the rows of a file changes nothing but its own list."""
+    orders = []
+    for name in "ab":
+        align("local", "--tables", "bank=bank.csv", "shop=shop.csv", "--out", name, "--session", name)
+        orders.append(read(f"{name}/bank.parquet")["bank_x"].tolist())
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
+    assert orders[0] != sorted(orders[0])
+    assert not [path for path in folder.glob("a/*") if path.name.startswith(".")]
+
+
+def test_maps_and_keys_are_for_their_owner_alone(folder):
+    run_all()
+    align("take", "--party", "bank", "--in", "o", "--out", "bank.aligned.csv")
+    for name in ("o/bank.key", "bank.aligned.map.csv"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_composite_and_several_keys_are_left_out_of_the_tables(capsys):
+    bank = {"mail": ["a@x", None, "c@x"], "first": ["Jo", "Al", "Bo"], "born": [1990, 1991, 1992], "x": [1, 2, 3]}
+    shop = {"first": ["AL", "Jo", "Zoe"], "born": [1991, 1, 1992], "mail": ["q@x", "A@X ", "z@x"], "w": [7, 8, 9]}
+    pd.DataFrame(bank).to_csv("bank.csv", index=False)
+    pd.DataFrame(shop).to_parquet("shop.parquet")
+    words = ("--tables", "bank=bank.csv", "shop=shop.parquet", "--id-column", "mail", "first+born", "--normalise")
+    align("local", *words, "--format", "csv")
+    assert "2 records in common of bank, shop" in capsys.readouterr().out
+    one, other = read("aligned/bank.csv"), read("aligned/shop.csv")
+    assert (list(one), list(other)) == (["id", "x"], ["id", "w"])
+    assert sorted(zip(one["x"], other["w"], strict=True)) == [(1, 8), (2, 7)]
+    assert list(read("aligned/bank.map.csv")) == ["record", "mail", "first", "born"]
+
+
+def test_zeros_in_front_are_dropped_only_if_asked(capsys):
+    for party, ids in (("bank", ["007", "8", "c"]), ("shop", ["7", "8", "d"])):
+        pd.DataFrame({"id": ids, "x": 1}).to_csv(f"{party}.csv", index=False)
+    for number, steps in ((1, ()), (1, ("--normalise",)), (2, ("--normalise", "zeros"))):
+        align("local", "--tables", "bank=bank.csv", "shop=shop.csv", *steps)
+        assert f"{number} records in common" in capsys.readouterr().out
+
+
+def test_whole_numbers_of_parquet_are_those_of_csv(capsys):
+    table = pd.DataFrame({"id": pd.array([4, 5, 2**63 + 9], dtype="uint64"), "x": 1})
+    table.to_parquet("bank.parquet")
+    table.astype(str).to_csv("shop.csv", index=False)
+    align("local", "--tables", "bank=bank.parquet", "shop=shop.csv")
+    assert "3 records in common" in capsys.readouterr().out
+
+
+def test_the_label_party_keeps_all_records_for_overlap_keep(capsys):
+    words = ("--reveal", "label-party", "--label-party", "bank")
+    align("local", "--tables", "bank=bank.csv", "shop=shop.csv", *words)
+    assert "12 records in common of shop and bank" in capsys.readouterr().out
+    assert (len(read("aligned/bank.parquet")), len(read("aligned/shop.parquet"))) == (16, 12)
+    files = {party: f"aligned/{party}.parquet" for party in PARTIES}
+    data = CSVTables(files, "bank", "y", overlap="keep", preprocess="auto", seed=0, val_share=0.0, test_share=0.5)
+    data.setup("fit")
+    assert data.records("train").present is not None
+
+
+def test_the_size_alone_writes_no_table(folder, capsys):
+    run_all("--reveal", "size", "--pad-to", 40)
+    align("take", "--party", "bank", "--in", "o", "--out", "bank.parquet")
+    assert "12 records in common; --reveal size tells nothing else, so no table is written" in capsys.readouterr().out
+    assert not (folder / "bank.parquet").exists()
+
+
+def test_counts_come_first(folder, capsys):
+    for party in PARTIES:
+        masked(party)
+    for party in PARTIES:
+        align("pass", "--party", party, "--in", "o")
+    align("match", "--in", "o", "--count")
+    assert "12 records in common of bank, shop" in capsys.readouterr().out
+    assert not list(folder.glob("o/*.rows"))
+
+
+# ---- mistakes
+
+
+MASK = ("mask", "--party", "bank", "--parties", "bank,shop", "--table", "bank.csv", "--out", "o")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "align needs a step; got ''; use one of mask, pass, match, take, local"),
+        (("mach",), "align needs a step; got 'mach'; did you mean match?"),
+        (("mask", "--party", "bank"), "align mask needs --parties and --table; see align mask --help"),
+        ((*MASK, "--id_colum", "x"), "unknown option --id_colum"),
+        ((*MASK, "--id-column", "idd"), "bank.csv of party 'bank' has no column 'idd', only id, bank_x, code, y; did"),
+        ((*MASK, "--id-column", "id+cod"), "has no column 'cod', only id, bank_x, code, y; did you mean code?"),
+        ((*MASK, "--id-column", "id+id"), "--id-column names 'id' twice"),
+        ((*MASK, "--id-column", "bank_x+id", "--separator", ";"), "correct --id-column or --separator"),
+        ((*MASK, "--normalise", "strp"), "there is no step 'strp'; did you mean strip?"),
+        ((*MASK, "--reveal", "all"), "--reveal: 'all' is none of intersection, label-party, size"),
+        ((*MASK, "--reveal", "label-party"), "--reveal label-party and --label-party belong together"),
+        ((*MASK, "--pad-to", "3"), "--pad-to 3 is less than the 16 records"),
+        ((*MASK[:2], "bnk", *MASK[3:]), "bnk is none of the parties bank, shop of this session"),
+        ((*MASK[:4], "bank", *MASK[5:]), "an alignment needs two parties or more; got bank"),
+        ((*MASK[:4], "bank,sh op", *MASK[5:]), "'sh op' is no name of a party"),
+        ((*MASK[:6], "bnk.csv", *MASK[7:]), "bnk.csv of party 'bank' cannot be read"),
+        (
+            ("pass", "--party", "bank", "--in", "o"),
+            "o/bank.key is not there; run lightning-vfl align mask --party bank",
+        ),
+        (("match", "--in", "nowhere"), "nowhere has no list for the comparer"),
+        (("take", "--party", "bank", "--in", "o", "--out", "x.parquet"), "o/bank.key is not there"),
+        (
+            ("take", "--party", "bank", "--in", "o", "--out", "x.txt"),
+            "--out x.txt: the aligned table is a .csv or .parq",
+        ),
+        (("local", "--tables", "bank.csv", "shop.csv"), "--tables takes PARTY=FILE, once for each party; got bank.csv"),
+        (("local", "--tables", "bank=bank.csv"), "an alignment needs two parties or more; got bank"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(folder, capsys, words, line):
+    align(*words, error=line, capsys=capsys)
+    assert {path.name for path in folder.iterdir()} - {"aligned"} == {"bank.csv", "shop.csv"}
+    assert not list(folder.glob("aligned/*"))
+
+
+@pytest.mark.parametrize(
+    ("ids", "line"),
+    [
+        (["a", "b", "a"], "duplicate ids of bank: 1, in 2 records; keep one record of each id"),
+        (["a", None, None], "records of bank without an id: 2; add ids or remove the records"),
+        (["a", "", "c"], "records of bank without an id: 1; add"),
+        ([1.5, 2.5, 3.5], "column 'id' of party 'bank' is Float64; ids are text or whole numbers"),
+        ([True, False, None], "column 'id' of party 'bank' is boolean"),
+        (pd.to_datetime(["2020-01-01"] * 3), "column 'id' of party 'bank' is datetime64"),
+        ([], "the table of bank has no record"),
+    ],
+)
+def test_bad_ids_are_one_line_with_counts(folder, capsys, ids, line):
+    pd.DataFrame({"id": ids, "x": range(len(ids))}).to_parquet("bank.parquet")
+    align(*MASK[:6], "bank.parquet", *MASK[7:], error=line, capsys=capsys)
+    assert not (folder / "o").exists()
+
+
+def test_no_record_in_common_is_one_line(folder, capsys):
+    pd.DataFrame({"id": [99], "x": 1}).to_csv("shop.csv", index=False)
+    align("local", "--tables", "bank=bank.csv", "shop=shop.csv", error="no record in common", capsys=capsys)
+    assert not list(folder.glob("aligned/*"))
+
+
+def test_a_table_that_has_changed_is_refused(folder, capsys):
+    run_all()
+    capsys.readouterr()
+    pd.read_csv("bank.csv")[:-1].to_csv("bank.csv", index=False)
+    line = "the ids of"
+    align("take", "--party", "bank", "--in", "o", "--out", "bank.parquet", error=line, capsys=capsys)
+    assert not (folder / "bank.parquet").exists()
+
+
+def test_a_table_that_has_moved_is_named(folder, capsys):
+    run_all()
+    (folder / "bank.csv").rename(folder / "moved.csv")
+    capsys.readouterr()
+    take = ("take", "--party", "bank", "--in", "o", "--out", "bank.parquet")
+    align(*take, error="bank.csv of party 'bank' cannot be read", capsys=capsys)
+    align(*take, "--table", "moved.csv")
+
+
+def test_another_column_of_the_name_of_the_numbers_is_refused(folder, capsys):
+    run_all("--id-column", "code")
+    capsys.readouterr()
+    take = ("take", "--party", "bank", "--in", "o", "--out", "bank.parquet")
+    align(*take, error="has a column 'id' that is no id; name the column", capsys=capsys)
+    assert not (folder / "bank.parquet").exists()
+    align(*take, "--id-name", "row")
+    assert list(read("bank.parquet")) == ["row", "id", "bank_x", "y"]
+
+
+def test_pass_says_what_has_not_come(capsys):
+    masked("shop")
+    capsys.readouterr()
+    assert answer(["align", "pass", "--party", "shop", "--in", "o"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "the list of bank has not come yet, bank gives it; then run this command again\n"
+    assert said.err == "lightning-vfl: error: o has no list for shop yet (*.for-shop.points)\n"
+
+
+@pytest.mark.slow
+def test_the_command_is_in_the_one_parser_too(capsys):
+    from lightning_vfl.cli import run
+    from lightning_vfl.errors import ConfigurationError
+
+    run(["align", "local", "--tables", "bank=bank.csv", "shop=shop.csv"])
+    assert "12 records in common" in capsys.readouterr().out
+    with pytest.raises(ConfigurationError, match=r"needs .*--parties|parties"):
+        run(["align", "mask", "--party", "bank"])
