@@ -13,7 +13,7 @@ if __name__ == "__main__":
         model, data = SplitVFL(Mean(), subsets=subsets), Digits()
         trainer = Trainer(max_epochs=8, logger=False, enable_checkpointing=False, enable_progress_bar=False)
         trainer.fit(model, datamodule=data)
-        data.setup("test")
+        trainer.test(model, datamodule=data, verbose=False)
         table = measure(model, data.test_dataloader(), parse("all")).table
         means = table[(table["what"] == "number") & (table["metric"] == "test/accuracy")]
         for absent, accuracy in means[["number", "value"]].itertuples(index=False):

@@ -101,7 +101,7 @@ class MissingAtRandom(PartitionerOver):
         return mine if held is None else mine & held
 
     def only_held(self, split: str, held: "NDArray[np.bool_]") -> "NDArray[np.int64] | None":
-        some = held.any(1)
+        some = np.asarray(held.any(1))
         if some.all():
             return None
         rank_zero_warn(

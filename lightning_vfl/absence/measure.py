@@ -186,9 +186,10 @@ def _summaries(
     rows = []
     for metric, own in table.groupby("metric", sort=False):
         means, halves = [], []
-        for number, same in own.groupby("number"):
+        for number in range(int(own["number"].max()) + 1):
+            same = own[own["number"] == number]
             n = len(same)
-            error = 0.0 if exact or n < 2 or n == comb(passive, int(number)) else float(same["value"].std()) / sqrt(n)
+            error = 0.0 if exact or n < 2 or n == comb(passive, number) else float(same["value"].std()) / sqrt(n)
             means.append(float(same["value"].mean()))
             halves.append(1.96 * error)
             rows.append(

@@ -19,7 +19,7 @@ class TestCommand(Command):
     __test__ = False  # pytest would collect it
 
     def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = TrainerCommand(self.name).parser(cli)
+        parser = cli.trainer_parser(self.name)
         parser.add_argument(
             "--absent",
             type=str,

@@ -120,7 +120,7 @@ class DropParties(Subsets):
         if by not in tuple(DropBy):
             raise ConfigurationError(f"by of DropParties must be 'record' or 'round'; got {by!r}")
         self.by = str(by)
-        self._rounds = (DroppedRounds(self.p, self.keep),) if by == DropBy.ROUND else ()
+        self._rounds = (DroppedRounds(self.p, self.keep),) if self.by == DropBy.ROUND else ()
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
         if self.by == DropBy.ROUND:

@@ -80,9 +80,9 @@ def with_parties(table: "pd.DataFrame", parties: "NDArray[np.bool_]") -> "pd.Dat
     """
     told = [" ".join(str(m) for m in np.flatnonzero(row)) for row in parties]
     decisions = {
-        name: [str(value) if some else "" for value, some in zip(table[name], parties.any(1), strict=True)]
-        for name in table
-        if str(name).split("_")[0] == "decision"
+        name: [str(value) if some else "" for value, some in zip(table[name], told, strict=True)]
+        for name in map(str, table)
+        if name.split("_")[0] == "decision"
     }
     return table.assign(**decisions, parties=told)
 
