@@ -220,7 +220,9 @@ class RoundVFL(VFLModule, ABC):
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
         state = None if self.kept is None or stage != Stage.FIT else self.kept.begin()
-        parties = replace(parties, memory=prepared.opened(aggregator, stage, parties), state=state)
+        memory = prepared.opened(aggregator, stage, parties)
+        if memory is not None or state is not None:
+            parties = replace(parties, memory=memory, state=state)
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed)
         exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire)
@@ -251,6 +253,8 @@ class RoundVFL(VFLModule, ABC):
 
     def coded_rows(self, batch: VerticalBatch) -> int:
         """The number of coded rows of the joint batch; without coded rows, its number of records."""
+        if self.aggregator.setup is None:
+            return joint_rows(batch).total
         blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
         return joint_rows(batch).total if blocks is None else len(blocks.coded_rows(joint_ids(batch))[0])
 

@@ -32,3 +32,7 @@ class Step:
     logged: Tensor | None = None
     before_optimizer: Callable[[Optimizer], None] | None = None
     after_optimizer: Callable[[], None] | None = None
+
+    def rest(self) -> "Step":
+        """What is left to do after the forward pass: this step without its losses, and with them the graph."""
+        return Step(None, self.learners, {}, self.withheld, None, self.before_optimizer, self.after_optimizer)

@@ -126,7 +126,7 @@ class TrainedModule(EvaluatedModule, ABC):
             self.books.given_up += 1
             self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)
         else:
-            self._pending = replace(step, loss=None, logged=None)
+            self._pending = step.rest()
         log_step(self, step.loss if step.logged is None else step.logged, step.notes, batch, batch_idx)
         return self._nothing() if step.loss is None else step.loss
 

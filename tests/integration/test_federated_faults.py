@@ -89,6 +89,22 @@ def test_a_party_may_be_killed_while_keys_are_exchanged(federation):
     assert differing(one) == []
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("name", ["exclude", "recovery"])
+def test_a_batch_that_is_lost_with_a_party_is_evaluated_again(federation, name, seconds):
+    one = federation(RECIPES[name], epochs=12)
+    one.everybody()
+    one.await_round(79)  # the last round before the second evaluation
+    time.sleep(seconds)
+    one.kill("party3")
+    time.sleep(0.2)
+    one.party("party3", "--ckpt_path", "last")
+    assert one.wait(120) == dict.fromkeys(("scorer", *NAMES), 0)
+    points = torch.load(one.checkpoint("scorer"), weights_only=True)["callbacks"]["ExperimentRecord"]["points"]
+    assert [epoch for epoch, _ in points["val/loss"]] == list(range(1, 13))
+    assert differing(one) == []
+
+
 @pytest.mark.parametrize("name", ["exclude", "recovery"])
 def test_all_that_resume_from_their_checkpoints_go_on_as_if_nothing_had_been(federation, tmp_path, name):
     recipe = (*RECIPES[name], "--model.waiting.seconds", "30")  # nobody is late
