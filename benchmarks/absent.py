@@ -53,7 +53,7 @@ SMALL_TRAINING = (
 OTHERS: Mapping[str, Options] = {
     "concat": ("--config=protocol/concat",),
     "DVFL": ("--config=protocol/dvfl",),
-    "PBM-VFL": ("--config=protocol/pbm",),
+    "PBM-VFL": ("--config=protocol/pbm", "--data.normaliser=Standardise", "--data.normaliser.public=true"),
     "masked sum, drop by round": (
         "--config=protocol/mean",
         "--model.aggregator=MaskedSum",

@@ -174,9 +174,9 @@ def test_rounds_without_parties_work_where_uploads_are_hidden(tmp_path):
     [
         (lambda: DropParties(1.0), "from 0 to below 1; got 1.0"),
         (lambda: DropParties(-0.1), "from 0 to below 1; got -0.1"),
-        (lambda: DropParties(0.1, by="week"), "'record' or 'round'; got 'week'"),
-        (lambda: TaskSampling("size"), "'tasks' or 'records'; got 'size'"),
-        (lambda: LaserVFL(by="week"), "'record' or 'batch'; got 'week'"),
+        (lambda: DropParties(0.1, by="week"), "'record' or 'round'; got 'week'"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: TaskSampling("size"), "'tasks' or 'records'; got 'size'"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: LaserVFL(by="week"), "'record' or 'batch'; got 'week'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: LaserVFL(MaskedSum()), "use Mean, Sum or Max"),
     ],
 )
@@ -191,7 +191,7 @@ def test_settings_that_cannot_be(make, words):
         ({"subsets": DropParties(0.1, keep=[7])}, "names party 7, but the parties are 0 to 2"),
         ({"aggregator": MaskedSum(), "subsets": TaskSampling()}, "use DropParties with by: round"),
         ({"aggregator": PoissonBinomial(), "subsets": DropParties(0.1)}, "use DropParties with by: round"),
-        ({"aggregator": LocalGaussian(1.0), "subsets": TaskSampling()}, "Mean, Sum, Max or Concat"),
+        ({"aggregator": LocalGaussian(), "subsets": TaskSampling()}, "Mean, Sum, Max or Concat"),
         ({"missing": Stale(), "subsets": TaskSampling()}, "use missing: Exclude or Skip"),
         ({"missing": Zeros(), "subsets": DropParties(0.1)}, "use missing: Exclude or Skip"),
     ],

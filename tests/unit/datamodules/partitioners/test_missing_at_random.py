@@ -63,7 +63,7 @@ def test_holders_of_the_other_partitioner_stay():
         (lambda: MissingAtRandom(p=0.1, beta=(1, 1)), "p or beta, one of them"),
         (lambda: MissingAtRandom(p=1.0), "from 0 to below 1; got 1.0"),
         (lambda: MissingAtRandom(beta=(0, 1)), "two numbers above 0"),
-        (lambda: MissingAtRandom(p=0.1, splits=["later"]), "one or more of train, val, test, predict"),
+        (lambda: MissingAtRandom(p=0.1, splits=["later"]), "one or more of train, val, test, predict"),  # type: ignore[list-item]  # wrong on purpose
         (lambda: MissingAtRandom(p=0.1, by=0), "'record' or a number of records; got 0"),
         (lambda: MissingAtRandom(Groups(ContiguousColumns(2), [1, 2]), p=0.1).split(Layout((4,))), "groups"),
     ],
