@@ -36,7 +36,7 @@ HALF_ABSENT: Options = (
     "--trainer.callbacks.probability=1.0",
     "--trainer.callbacks.proportion=0.5",
 )
-METHODS: Mapping[str, Options] = {
+METHODS: dict[str, Options] = {
     "ordinary": ("--config=protocol/mean",),
     "rounds without half": ("--config=protocol/mean", *HALF_ABSENT),
     "drop by record": ("--config=protocol/drop_parties",),
@@ -50,7 +50,7 @@ SMALL_TRAINING = (
     "--data.partitioner.aligned=12000",
     "--data.partitioner.only_aligned=true",
 )
-OTHERS: Mapping[str, Options] = {
+OTHERS: dict[str, Options] = {
     "concat": ("--config=protocol/concat",),
     "DVFL": ("--config=protocol/dvfl",),
     "PBM-VFL": ("--config=protocol/pbm", "--data.normaliser=Standardise", "--data.normaliser.public=true"),
@@ -113,7 +113,7 @@ CREDIT_MODEL: Options = (
     "--model.objective=Binary",
     "--model.objective.class_weights=balanced",
 )
-CREDIT_METHODS: Mapping[str, Options] = {
+CREDIT_METHODS: dict[str, Options] = {
     "mean of those there": METHODS["ordinary"],
     "LASER heads": METHODS["LASER heads"],
     "one head, task sampling": METHODS["task sampling"],
@@ -136,7 +136,13 @@ def credit(seeds: int, missing: Sequence[float] = (0.0, 0.1, 0.5)) -> Iterator[p
                     given = (*CREDIT, f"--config={recipe}", *options, *CREDIT_MODEL)
                     module, data, seconds = fitted(given, seed)
                 data.setup("test")
-                about = {"study": "credit", "seed": seed, "method": method, "p_train": p_train, "cpu_seconds": seconds}
+                about: dict[str, Any] = {
+                    "study": "credit",
+                    "seed": seed,
+                    "method": method,
+                    "p_train": p_train,
+                    "cpu_seconds": seconds,
+                }
                 rows = [about | {"p_test": p, **_scores(module, data, p, seed, standard)} for p in missing]
                 print(seed, p_train, method, f"{seconds:.1f} s", [round(row["f1"], 1) for row in rows], flush=True)
                 yield pd.DataFrame(rows)

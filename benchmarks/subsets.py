@@ -47,7 +47,7 @@ def chunk(make: Callable[..., VFLModule], parties: int) -> Callable[[], float]:
             loss = module.step(batch, RoundNames(0, Stage.FIT, next(rounds))).loss
             optimizer.zero_grad()
             if loss is not None:
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's
             optimizer.step()
         return (time.perf_counter() - begun) / STEPS
 

@@ -135,7 +135,7 @@ def main() -> None:
         seeds = read("credit")["seed"].nunique()
         parts += [
             "## Credit default, LASER-VFL's setting",
-            TEXTS["credit"] + f" Mean over {seeds} seeds, F1 x 100.",
+            TEXTS["credit"].strip() + f" F1 x 100, mean over {seeds} seed{'s' * (seeds > 1)}.",
             "\n".join(credit_table()),
         ]
     parts.append(TEXTS["foot"])
