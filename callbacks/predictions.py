@@ -10,13 +10,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import Predictions, VFLModule
-from lightning_vfl.trained.predictions import check_ending, prediction_table, write_table
+from lightning_vfl.trained.predictions import check_ending, prediction_table, with_parties, write_table
 
 
 class PredictionWriter(Callback):
     """Writes the predictions of ``predict``: the user's own record id, probabilities and decision, or one value.
 
-    Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data.
+    Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data. If
+    faults happen in the prediction (``faults_in_evaluation``), ``parties`` has the numbers of those that took part; a
+    record without a prediction has no numbers and no decision.
 
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.
@@ -48,7 +50,8 @@ class PredictionWriter(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         if isinstance(outputs, Predictions) and len(outputs.record_ids):
-            self._predictions.append(Predictions(outputs.record_ids.cpu(), outputs.values.cpu()))
+            parties = None if outputs.parties is None else outputs.parties.cpu()
+            self._predictions.append(Predictions(outputs.record_ids.cpu(), outputs.values.cpu(), parties))
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         federated = isinstance(pl_module, VFLModule) and pl_module.place is not None
@@ -57,7 +60,9 @@ class PredictionWriter(Callback):
         part = self.path.with_name(f".{self.path.name}.{trainer.global_rank}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         mine = self._predictions
-        torch.save({"ids": [p.record_ids for p in mine], "values": [p.values for p in mine]}, part)
+        took_part = [p.parties for p in mine if p.parties is not None]
+        saved = {"ids": [p.record_ids for p in mine], "values": [p.values for p in mine], "parties": took_part}
+        torch.save(saved, part)
         trainer.strategy.barrier("predictions are written")
         if trainer.is_global_zero:
             self._join(trainer, pl_module)
@@ -65,16 +70,19 @@ class PredictionWriter(Callback):
         part.unlink(missing_ok=True)
 
     def _join(self, trainer: Trainer, module: LightningModule) -> None:
-        found, values = [], []
+        found, values, parties = [], [], []
         for rank in range(trainer.world_size):
             saved = torch.load(self.path.with_name(f".{self.path.name}.{rank}"), weights_only=True)
             found += saved["ids"]
             values += saved["values"]
+            parties += saved["parties"]
         positions, order = torch.cat(found).sort()
         rows, data = positions.numpy(), getattr(trainer, "datamodule", None)
         ids = rows if data is None else data.records("predict").ids[rows]
         of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
         table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module), *of_labels)
+        if parties:
+            table = with_parties(table, torch.cat(parties)[order].numpy())
         write_table(table, self.path)
         print(f"{len(table):,} predictions: {self.path}")
 

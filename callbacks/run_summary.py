@@ -95,6 +95,8 @@ def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]
     if coverage := module.privacy.coverage():
         yield "privacy ledger", coverage
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
+    if getattr(module, "faults_in_evaluation", False):
+        evaluation = "with faults, waiting rule and policy; metered"
     uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
     yield "evaluation", evaluation + uncharged
 

@@ -378,7 +378,9 @@ class VerticalDataModule(SeatedDataModule, ABC):
     def _keep(self, name: SplitName, records: Records) -> None:
         """Store the records of the split, without those that the partitioner leaves out."""
         kept = self.partitioner.kept(name, len(records))
-        self._records[name] = self._of_seat(records if kept is None else records.only(kept))
+        records = records if kept is None else records.only(kept)
+        used = None if records.present is None else self.partitioner.only_held(name, records.present.numpy())
+        self._records[name] = self._of_seat(records if used is None else records.only(used))
         if name == "test" and not self.ids_are_places and self._of_model:
             self._warn_of_trained(self._records[name].ids)
 

@@ -6,6 +6,7 @@ from .partitioners.groups import Groups
 from .partitioners.importance import ColumnsByImportance
 from .partitioners.informed import InformedPartitioner, TrainingRecords
 from .partitioners.label_partition import LabelPartition
+from .partitioners.missing_at_random import MissingAtRandom
 from .partitioners.missing_party import MissingAtTest
 from .partitioners.overlap import LimitedOverlap
 from .partitioners.partition import ContiguousColumns, Grid, NamedColumns, Partitioner, RandomColumns, RowStrips, Views
@@ -62,6 +63,7 @@ __all__ = [
     "LabelPartition",
     "Layout",
     "LimitedOverlap",
+    "MissingAtRandom",
     "MissingAtTest",
     "ModelNet10Views",
     "MultiView",

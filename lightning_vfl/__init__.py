@@ -8,10 +8,24 @@ if TYPE_CHECKING:
     from lightning_vfl.protocols.base import VFLModule
     from lightning_vfl.protocols.cascade import CascadeVFL
     from lightning_vfl.protocols.decoupled import DecoupledVFL
+    from lightning_vfl.protocols.ensemble import EnsembleVFL
+    from lightning_vfl.protocols.laser import LaserVFL
+    from lightning_vfl.protocols.local import LocalVFL
     from lightning_vfl.protocols.split import SplitVFL
     from lightning_vfl.types import VerticalBatch
 
-__all__ = ["AsyncVFL", "CascadeVFL", "DecoupledVFL", "SplitVFL", "VFLModule", "VerticalBatch", "__version__"]
+__all__ = [
+    "AsyncVFL",
+    "CascadeVFL",
+    "DecoupledVFL",
+    "EnsembleVFL",
+    "LaserVFL",
+    "LocalVFL",
+    "SplitVFL",
+    "VFLModule",
+    "VerticalBatch",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
@@ -20,6 +34,9 @@ _LAZY = {
     "AsyncVFL": "lightning_vfl.protocols.asynchronous",
     "CascadeVFL": "lightning_vfl.protocols.cascade",
     "DecoupledVFL": "lightning_vfl.protocols.decoupled",
+    "EnsembleVFL": "lightning_vfl.protocols.ensemble",
+    "LaserVFL": "lightning_vfl.protocols.laser",
+    "LocalVFL": "lightning_vfl.protocols.local",
     "SplitVFL": "lightning_vfl.protocols.split",
     "VFLModule": "lightning_vfl.protocols.base",
     "VerticalBatch": "lightning_vfl.types",

@@ -73,6 +73,9 @@ class PartitionerOver(Partitioner):
     def kept(self, split: str, records: int) -> "NDArray[np.int64] | None":
         return self.inner.kept(split, records)
 
+    def only_held(self, split: str, held: "NDArray[np.bool_]") -> "NDArray[np.int64] | None":
+        return self.inner.only_held(split, held)
+
     def label_holders(
         self, labels: "NDArray[np.generic]", ids: "NDArray[np.generic]", parties: int
     ) -> "NDArray[np.int64] | None":

@@ -84,6 +84,15 @@ class Partitioner(ABC):
         """
         return None
 
+    def only_held(self, split: str, held: "NDArray[np.bool_]") -> "NDArray[np.int64] | None":
+        """Sorted positions of the records that are used, of those that are left after ``kept``; default: all.
+
+        Args:
+            split: the split.
+            held: (N, M), the holders of each record, of the data and of this partitioner together.
+        """
+        return None
+
     def label_holders(self, labels: "NDArray[np.generic]", ids: "NDArray[np.generic]", parties: int) -> "Shares | None":
         """(N,) int64, the party that holds the label of each training record, -1: no party.
 

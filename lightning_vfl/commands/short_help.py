@@ -30,7 +30,10 @@ GROUPS: dict[str, tuple[Told, ...]] = {
         Told("--seed_everything N", "seed of networks, batches, faults and noise of the simulation"),
     ),
     "model (all settings of a protocol: --model.help SplitVFL)": (
-        Told("--model CLASS", "the protocol: SplitVFL, AsyncVFL, DecoupledVFL, CascadeVFL, or a class of your own"),
+        Told(
+            "--model CLASS",
+            "the protocol: SplitVFL, AsyncVFL, DecoupledVFL, CascadeVFL, LaserVFL, ..., or a class of your own",
+        ),
         Told("--model.aggregator CLASS", "joins the embeddings: Concat, Sum, Mean, Max, MaskedSum, LagrangeCoded, ..."),
         Told(
             "--model.bottom CLASS",

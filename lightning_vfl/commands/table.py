@@ -32,7 +32,7 @@ class Entry:
 COMMANDS = {
     "fit": Entry("training.TrainerCommand", "Train the model of a recipe."),
     "validate": Entry("training.TrainerCommand", "Evaluate a trained model on the validation records."),
-    "test": Entry("training.TrainerCommand", "Evaluate a trained model on the test records."),
+    "test": Entry("testing.TestCommand", "Evaluate a trained model on the test records, also without some parties."),
     "predict": Entry("training.TrainerCommand", "Write the predictions of a trained model to a file."),
     "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
     "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),

@@ -15,7 +15,7 @@ from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
 from lightning_vfl.export.manifest import RECORDS, SERVER, PartyHalf, Port, ServerHalf
 from lightning_vfl.export.trained import Trained
 from lightning_vfl.objectives import MultiLabel
-from lightning_vfl.protocols import DecoupledVFL, RoundVFL, VFLModule
+from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, RoundVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
 from lightning_vfl.types import Roll, VerticalBatch
 
@@ -130,8 +130,14 @@ def refuse_hosts(module: VFLModule) -> None:
     """Accept a protocol whose server joins the embeddings itself.
 
     Raises:
-        ConfigurationError: for ``DecoupledVFL``, whose hosts compute between the parties and the owner.
+        ConfigurationError: for ``DecoupledVFL``, whose hosts compute between the parties and the owner, and for
+            protocols with a head at every party.
     """
+    if isinstance(module, HeadsVFL):
+        raise ConfigurationError(
+            f"{type(module).__name__} has a head at every party and no server, which export does not write; use "
+            "lightning-vfl predict"
+        )
     if isinstance(module, DecoupledVFL):
         raise ConfigurationError(
             "DecoupledVFL has hosts between its guests and the owner, which export does not write; export single "

@@ -7,6 +7,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.split import SplitVFL
+from lightning_vfl.protocols.subsets import Everybody
 
 if TYPE_CHECKING:
     from lightning_vfl.federation.session import Run
@@ -28,6 +29,9 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         raise ConfigurationError(f"{name} runs simulated only; federated protocols: SplitVFL, AsyncVFL")
     if isinstance(model, AsyncVFL):
         _refuse_events(model, data)
+    elif not isinstance(model.subsets, Everybody) or model.faults_in_evaluation:
+        setting = "faults_in_evaluation" if model.faults_in_evaluation else f"subsets: {type(model.subsets).__name__}"
+        raise ConfigurationError(f"{setting} runs simulated only; leave it out between processes")
     aggregator, kind = model.aggregator, type(model.aggregator).__name__
     if getattr(aggregator, "execution", None) == "equivalent" or getattr(aggregator, "_equivalent", False):
         raise ConfigurationError(

@@ -4,20 +4,33 @@ from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
+from lightning_vfl.protocols.ensemble import EnsembleVFL
 from lightning_vfl.protocols.evaluation import Predictions
 from lightning_vfl.protocols.groups.noise import UpdateNoise
+from lightning_vfl.protocols.heads import HeadsVFL
+from lightning_vfl.protocols.laser import LaserVFL
+from lightning_vfl.protocols.local import LocalVFL
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.protocols.subsets import DropParties, Everybody, Subsets, TaskSampling
 
 __all__ = [
     "AsyncVFL",
     "CascadeVFL",
     "DecoupledVFL",
+    "DropParties",
+    "EnsembleVFL",
+    "Everybody",
+    "HeadsVFL",
+    "LaserVFL",
+    "LocalVFL",
     "Predictions",
     "RoundVFL",
     "SplitVFL",
     "Step",
+    "Subsets",
+    "TaskSampling",
     "UpdateNoise",
     "VFLModule",
 ]

@@ -280,8 +280,17 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of the included parties (None: all), aggregated in real arithmetic."""
-        roll = roll or Roll.everyone(self.roster.parties)
-        return self.head(self.aggregator.plain(self.bottoms(batch.features), roll, batch.present))
+        return self.output_of(self.bottoms(batch.features), roll or Roll.everyone(self.roster.parties), batch.present)
+
+    def output_of(
+        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
+    ) -> Tensor:
+        """The server's output for M embeddings (B, D_m), aggregated in real arithmetic; ``columns`` as in ``head``."""
+        return self.head(self.aggregator.plain(h, roll, present), columns)
+
+    def answers(self, there: Tensor) -> Tensor:
+        """(B,) bool, the records that get a prediction if the parties in ``there`` (B, M) bool are not absent."""
+        return there.any(1)
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output for an aggregate; ``columns`` (D_out,) bool: the columns that arrived, None: all."""

@@ -15,6 +15,7 @@ from lightning_vfl.aggregators.parts import Wire
 from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records, refuse_unaccounted
+from lightning_vfl.protocols.faulty_evaluation import Attendance
 from lightning_vfl.protocols.logs import log_standing
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import Preparation
@@ -27,10 +28,15 @@ SPLITS: Mapping[Stage, str] = {Stage.VALIDATION: "val", Stage.TEST: "test", Stag
 
 
 class Predictions(NamedTuple):
-    """Positions (B,) in the predicted records, and probabilities or values (B,) or (B, C)."""
+    """Positions (B,) in the predicted records, and probabilities or values (B,) or (B, C).
+
+    ``parties`` (B, M) bool are the parties that took part in each prediction; None: no fault happens in evaluation.
+    Records without a prediction have NaN.
+    """
 
     record_ids: Tensor
     values: Tensor
+    parties: Tensor | None = None
 
 
 class Scores(nn.Module):
@@ -84,6 +90,7 @@ class EvaluatedModule(LightningModule, ABC):
     test: Scores
     place: Place | None = None  # None: everybody is hosted in this process
     tap: Tap | None = None  # listens to all messages, for an audit
+    attendance: Attendance | None = None  # of the last evaluation round; None: no fault happens in evaluation
 
     @abstractmethod
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
@@ -154,7 +161,8 @@ class EvaluatedModule(LightningModule, ABC):
         output = self.output(batch, self.next_round())
         if not self.scores_here:
             return Predictions(batch.record_ids[: len(output)], output)
-        return Predictions(batch.record_ids, self.objective.predict(output).float())
+        parties = None if self.attendance is None else self.attendance.parties
+        return Predictions(batch.record_ids, self.objective.predict(output).float(), parties)
 
     @property
     def scores_here(self) -> bool:
@@ -166,6 +174,13 @@ class EvaluatedModule(LightningModule, ABC):
             return output
         if self.place is not None and self.place.labels is not None:
             batch = batch._replace(labels=self.place.labels)
+        if self.attendance is not None:
+            answered = self.attendance.answered
+            left_out = float((~answered).sum())
+            self.log(f"{scores.split}/unanswered", left_out, reduce_fx="sum", on_epoch=True, on_step=False)
+            labels = labels_of(batch)[answered]
+            batch = batch._replace(labels=labels, record_ids=batch.record_ids[answered])
+            return scores.log(self, output[answered], batch)
         return scores.log(self, output, batch)
 
     def on_validation_epoch_end(self) -> None:

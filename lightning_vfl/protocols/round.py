@@ -26,7 +26,7 @@ from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_ro
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitForAll, WaitingRule
-from lightning_vfl.wire import Contribution, PartyView, ServerView
+from lightning_vfl.wire import Contribution, Embeddings, PartyView, ServerView
 
 
 class RoundVFL(VFLModule, ABC):
@@ -69,13 +69,18 @@ class RoundVFL(VFLModule, ABC):
 
     # ---- before training
 
-    def on_fit_start(self) -> None:
-        """Refuse unsuitable settings, then allocate the memory between rounds."""
+    def check_faults(self) -> None:
+        """Refuse a waiting rule and a policy that do not suit each other, the faults or the aggregator."""
         needed = self.wire.needed(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
         first, quiet = self.costs.legs(1)[0], self.wire.traits.loses_quietly
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         self._refuse_missing()
+
+    def on_fit_start(self) -> None:
+        """Refuse unsuitable settings, then allocate the memory between rounds."""
+        self.check_faults()
+        slow = self.faults.stragglers(self.roster)
         if self.kept is not None:
             self._refuse_state(type(self.aggregator).__name__)
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
@@ -139,6 +144,7 @@ class RoundVFL(VFLModule, ABC):
         forward: RoundOutcome,
         backward: RoundOutcome,
         takes_part: Callable[[Tensor, Tensor], Tensor],
+        policy: MissingPolicy | None = None,
     ) -> RoundPlan:
         """The plan of a round under this protocol's waiting rule and policy.
 
@@ -148,11 +154,12 @@ class RoundVFL(VFLModule, ABC):
             forward: the outcome of the request for embeddings.
             backward: the outcome of the request that sends the gradient.
             takes_part: which of the called and arrived parties the aggregator can include.
+            policy: for missing embeddings; None: that of training.
         """
         return plan_round(
             costs,
             self.waiting,
-            self.missing,
+            policy or self.missing,
             held,
             forward,
             backward,
@@ -171,11 +178,22 @@ class RoundVFL(VFLModule, ABC):
         return contribute(aggregator.form, bottoms, batch.features, hidden)
 
     def run_round(
-        self, batch: VerticalBatch, names: RoundNames, roll: Roll, policy: MissingPolicy
+        self,
+        batch: VerticalBatch,
+        names: RoundNames,
+        roll: Roll,
+        policy: MissingPolicy,
+        at_server: VerticalBatch | None = None,
     ) -> tuple[Tensor, Exchange]:
-        """The top's output (B, outputs) after a round of messages, and the exchange."""
+        """The top's output (B, outputs) after a round of messages, and the exchange.
+
+        ``at_server``: the rows that the server computes from the batch's embeddings, see ``Subsets``; None: the batch.
+        """
         contribution = self.contribute(self.bottoms, batch, roll)
-        value, exchange = self.exchange(batch, contribution, names, roll, policy)
+        if at_server is not None and len(at_server.record_ids) > len(batch.record_ids):
+            copies = len(at_server.record_ids) // len(batch.record_ids)
+            contribution = Embeddings(tuple(h.repeat(copies, 1) for h in contribution.leaves))
+        value, exchange = self.exchange(at_server or batch, contribution, names, roll, policy)
         if self.trains_jointly and not roll.complete:  # DDP needs a gradient of every parameter in every process
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
         return self.head(self.guard(value, batch, names), exchange.aggregate.columns), exchange

@@ -23,6 +23,7 @@ from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids, o
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
 from lightning_vfl.protocols.checks import labels_of, refuse_scaler
 from lightning_vfl.protocols.costs import labels_leg
+from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
 from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
 from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.groups.sums import UpdateSums
@@ -32,6 +33,7 @@ from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.protocols.subsets import Everybody, Subsets, TaskSampling
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
@@ -75,6 +77,10 @@ class SplitVFL(RoundVFL):
         update_noise: adds noise to the updates of groups before they are sent; None: exact updates.
         allow_invertible_updates: train groups even if the server could compute their records.
         downlink: protects the labels in what the server sends back; None: gradients are sent as they are.
+        subsets: the subsets of the parties that each batch is computed for, so that the model can predict without some
+            parties; None: ``Everybody()``.
+        faults_in_evaluation: validation, test and prediction meet the faults, the waiting rule and the policy too, at
+            requests of their own; bytes and virtual seconds are counted, and predictions say who took part.
         settings: settings of ``VFLModule``.
 
     Raises:
@@ -105,10 +111,14 @@ class SplitVFL(RoundVFL):
         update_noise: UpdateNoise | None = None,
         allow_invertible_updates: bool = False,
         downlink: Downlink | None = None,
+        subsets: Subsets | None = None,
+        faults_in_evaluation: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
         self._norm = norm
+        self.subsets = subsets or Everybody()
+        self.faults_in_evaluation = faults_in_evaluation
         self.update_noise = update_noise
         self.allow_invertible_updates = allow_invertible_updates
         self.downlink = downlink
@@ -133,6 +143,14 @@ class SplitVFL(RoundVFL):
 
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
+        self.subsets.check(self.aggregator, self.missing, self.roster)
+        if isinstance(self.subsets, TaskSampling) and (self.downlink is not None or self.tap is not None):
+            what = "audits listen to" if self.downlink is None else "downlinks change"
+            raise ConfigurationError(
+                f"{what} one gradient of each record in a round, and TaskSampling computes several; use DropParties"
+            )
+        for model in self.subsets.absences:
+            self.faults.add(model)
         if self.missing.padding is not None and self.norm is not None and not self.norm.by_columns:
             raise ConfigurationError(
                 f"missing: {type(self.missing).__name__} leaves absent columns out of the norm, but "
@@ -205,8 +223,9 @@ class SplitVFL(RoundVFL):
             return Step(None)
         if self.tap is not None:
             tell_of_labels(self, batch, names)
-        output, exchange = self.run_round(batch, names, plan.roll, self.missing)
-        loss = self.rank_loss(output, self.with_targets(batch))
+        rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
+        output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
+        loss = self.rank_loss(output, self.with_targets(rows_of_top))
         learning = [group for group in self.roster.shared if plan.learners[list(group)].any()]
         records = joint_ids(batch) if self.accounts_updates else torch.empty(0, dtype=torch.int64)
         return Step(
@@ -291,6 +310,18 @@ class SplitVFL(RoundVFL):
         return labels_leg(rows, self.roster)
 
     # ---- the server's output
+
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The top's output; with ``faults_in_evaluation``, ``attendance`` says who took part."""
+        if not self.faults_in_evaluation:
+            return super().output(batch, names)
+        output, self.attendance = faulty_output(self, batch, names, faults_of(self, names.stage))
+        return output
+
+    def _set_up(self, stage: Stage, loaders: Any) -> None:
+        if self.faults_in_evaluation:
+            self.check_faults()
+        super()._set_up(stage, loaders)
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output; what its networks draw does not depend on the draws of bottoms."""

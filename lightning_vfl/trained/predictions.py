@@ -65,6 +65,28 @@ def prediction_table(
     return table
 
 
+def with_parties(table: "pd.DataFrame", parties: "NDArray[np.bool_]") -> "pd.DataFrame":
+    """The table with a column ``parties``, the numbers of those that took part in each prediction.
+
+    Args:
+        table: of ``prediction_table``.
+        parties: (N, M), whether party m took part in the prediction of record n. Records without a party lose their
+            decision.
+
+    Examples:
+        >>> table = prediction_table(np.array([7, 8]), np.array([0.25, np.nan]), ["no", "yes"])
+        >>> with_parties(table, np.array([[True, True], [False, False]])).values.tolist()
+        [[7, 0.25, 'no', '0 1'], [8, nan, '', '']]
+    """
+    told = [" ".join(str(m) for m in np.flatnonzero(row)) for row in parties]
+    decisions = {
+        name: [str(value) if some else "" for value, some in zip(table[name], told, strict=True)]
+        for name in map(str, table)
+        if name.split("_")[0] == "decision"
+    }
+    return table.assign(**decisions, parties=told)
+
+
 def write_table(table: "pd.DataFrame", path: Path) -> None:
     """Write a ``.csv`` or ``.parquet`` file, which appears complete or not at all.
 

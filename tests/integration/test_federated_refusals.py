@@ -63,6 +63,12 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
             f"{FEDERATE} --config protocol/mean --config faults/unreliable",
             "injects faults in simulations and with federate --inject; here faults happen",
         ),
+        (f"{FEDERATE} --config protocol/task_sampling", "subsets: TaskSampling runs simulated only; leave it out"),
+        (
+            f"{FEDERATE} --config protocol/mean --model.faults_in_evaluation true",
+            "faults_in_evaluation runs simulated only; leave it out",
+        ),
+        (f"{FEDERATE} --config protocol/laser", "LaserVFL runs simulated only; federated protocols: SplitVFL"),
         (f"{FEDERATE} --config protocol/mean --trainer.devices 2", "a process of a federation hosts one seat"),
         ("federate --config data/digits --config protocol/mean", "add --local, or use serve and party"),
     ],

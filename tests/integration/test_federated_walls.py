@@ -22,6 +22,7 @@ from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link, Transport
 from lightning_vfl.federation.local import start
 from lightning_vfl.federation.reception import Reception
+from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from tests.integration.federations import prepare
 from tests.unit.federation.certificates import issued
 
@@ -154,7 +155,7 @@ def joined(charter, tmp_path, changed=lambda header: header, differs=lambda part
         line = Straight(hub, party, changed if party == 0 else lambda header: header)
         try:
             sign = lambda public: identity.signer.sign("keys", party, public)  # noqa: E731  # one line
-            return join(line, party, charter.digest, {"rounds": 0}, False, sign, check)
+            return join(RoundsAtParty, line, party, charter.digest, {"rounds": 0}, False, sign, check)
         except ConfigurationError as error:
             return error
 

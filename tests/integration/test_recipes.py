@@ -130,8 +130,26 @@ def fit_then_test(arguments, tmp_path, longer=()):
     return fitted
 
 
+ABSENT = tuple(f"protocol/{name}" for name in ("task_sampling", "drop_parties", "laser", "ensemble", "local"))
+
+
+@pytest.mark.parametrize("name", [ABSENT[0], *map(slow, ABSENT[1:])])
+def test_recipes_for_absent_parties(name, tmp_path, capsys):
+    """Also ``--absent``, which writes its files into the folder of the run."""
+    arguments = ["--config", "data/digits", "--config", name]
+    run(["fit", *arguments, *SHORT])
+    (path,) = tmp_path.rglob("*.ckpt")
+    run(["test", *arguments, *SHORT, "--ckpt_path", str(path), "--absent", "[[1],[1,2]]"])
+    assert "parties 1 2" in capsys.readouterr().out
+    (table,), (figure,) = tmp_path.rglob("absent.parquet"), tmp_path.rglob("absent.svg")
+    found = pd.read_parquet(table)
+    assert found["absent"].unique().tolist() == ["1", "1 2"]
+    assert found["value"].between(0, 1).all()
+    assert "<svg" in figure.read_text()
+
+
 def test_every_recipe_is_tested_here():
-    trained = {*KINDS.values(), *PLAIN.values(), "protocol/pbm", *FAULTS, *FAULTS.values(), *PACES}
+    trained = {*KINDS.values(), *PLAIN.values(), "protocol/pbm", *FAULTS, *FAULTS.values(), *PACES, *ABSENT}
     named = {name for name in RECIPES if name.split("/")[0] in ("protocol", "faults", "policy")}
     assert trained == named
     assert {*KINDS, *BOUNDED, *PLAIN} == set(DATA)

@@ -361,6 +361,9 @@ class DecoupledVFL(VFLModule):
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         return self.head(self.encode(batch.features, batch.present))
 
+    def output_of(self, h: Any, roll: Roll, present: Tensor | None, columns: Tensor | None = None) -> Tensor:
+        return self.head(torch.cat(self.hosts((self.aggregator.plain(h, roll, present),) * self.host_count), dim=1))
+
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The owner's output for encodings (B, H W_h)."""
         if self.standardise:

@@ -5,7 +5,7 @@ import torch
 
 from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
 from lightning_vfl.aggregators import Mean
-from lightning_vfl.protocols import Step
+from lightning_vfl.protocols import Step, TaskSampling
 from lightning_vfl.testing import LawBroken, check_protocol, protocol_laws
 
 slow = pytest.mark.slow
@@ -15,6 +15,9 @@ slow = pytest.mark.slow
     ("make", "epochs"),
     [
         pytest.param(lambda: SplitVFL(Mean(), width=5, seed=0), 2, id="SplitVFL"),
+        pytest.param(
+            lambda: SplitVFL(Mean(), width=5, seed=0, subsets=TaskSampling()), 2, id="TaskSampling", marks=slow
+        ),
         pytest.param(lambda: AsyncVFL(Mean(), width=5, seed=0), 2, id="AsyncVFL", marks=slow),
         pytest.param(lambda: CascadeVFL(Mean(), width=5, seed=0), 2, id="CascadeVFL", marks=slow),
         pytest.param(

@@ -1,0 +1,101 @@
+"""Rounds of validation, test and prediction that meet the faults, the waiting rule and the policy of training."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.missing import MissingPolicy, Zeros
+from lightning_vfl.networks.flops import Work
+from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
+from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.streams import seed_of
+from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.split import SplitVFL
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """Who took part in a round of evaluation with faults.
+
+    Args:
+        parties: (B, M) bool, the parties whose new embeddings are in the prediction of each record.
+        answered: (B,) bool, the records that have a prediction.
+    """
+
+    parties: Tensor
+    answered: Tensor
+
+
+def faults_of(module: "SplitVFL", stage: Stage) -> Faults:
+    """The faults of a stage: the models of training with streams of their own, without the subsets of training."""
+    faults = Faults(seed_of(module.seed, "faults in evaluation", stage))
+    for model in module.faults.models:
+        if not any(model is own for own in module.subsets.absences):
+            faults.add(model)
+    return faults
+
+
+def policy_of(module: "SplitVFL") -> MissingPolicy:
+    """The policy in evaluation: records of an evaluation have no earlier embedding, so ``Stale`` puts zeros."""
+    return Zeros() if module.missing.memory is not None else module.missing
+
+
+def plan_evaluation(module: "SplitVFL", batch: VerticalBatch, names: RoundNames, faults: Faults) -> RoundPlan:
+    """The plan of an evaluation round: the forward half of a training round, at requests 2·round and 2·round + 1."""
+    held = torch.ones(module.roster.parties, dtype=torch.bool)
+    if batch.present is not None and not module.wire.traits.everybody_called:
+        held = batch.present.any(0).cpu()
+    return module.plan(
+        forward_costs(module, batch, names),
+        held,
+        faults.at(2 * names.round, module.roster),
+        replace(faults.at(2 * names.round + 1, module.roster), receives=torch.ones_like(held)),
+        lambda called, arrived: module.wire.takes_part(called, arrived, module.roster),
+        policy_of(module),
+    )
+
+
+def forward_costs(module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> RoundCosts:
+    """Traffic and seconds of the forward half of a round; legs have the kinds of their stage."""
+    bottoms, top = module.costs.work()
+    forward = [Work(work.forward, 0.0) for work in bottoms]
+    legs = module.costs.legs_of_evaluation(module.coded_rows(batch), names.stage)
+    return RoundCosts.of(legs, None, joint_rows(batch).total, forward, Work(top.forward, 0.0), module.clock)
+
+
+def faulty_output(
+    module: "SplitVFL", batch: VerticalBatch, names: RoundNames, faults: Faults
+) -> tuple[Tensor, Attendance]:
+    """The top's output (B, outputs) of a round with faults, and who took part; its bytes and seconds are counted.
+
+    Records without a prediction have NaN: those of a round that is given up, and those that no party has answered.
+    """
+    plan = plan_evaluation(module, batch, names, faults)
+    called = int(plan.roll.called.sum())
+    if called:
+        module.clock.advance(module.enter_opening(joint_rows(batch).total, names, plan.roll.called))
+    for leg, senders in zip(forward_costs(module, batch, names).legs, plan.sent, strict=True):
+        module.books.meter.add(leg.among(called), senders)
+    module.clock.advance(plan.seconds)
+    rows, device = len(batch.record_ids), batch.record_ids.device
+    included = plan.roll.included & (not plan.skipped)
+    parties = included.to(device).expand(rows, -1)
+    parties = parties if batch.present is None else parties & batch.present
+    answered = module.answers(parties)
+    if plan.skipped:
+        shape = module.output_in_the_clear(batch, Roll.everyone(module.roster.parties))
+        return torch.full_like(shape, float("nan")), Attendance(parties, answered)
+    if module.protected_evaluation:
+        output = module.run_round(batch, names, plan.roll, policy_of(module))[0]
+    else:
+        h = tuple(
+            x if plan.roll.included[m] else torch.zeros_like(x) for m, x in enumerate(module.bottoms(batch.features))
+        )
+        columns = module.aggregator.columns(module.embedding_widths, plan.roll)
+        output = module.output_of(h, plan.roll, batch.present, columns)
+    nothing = output.new_full((), float("nan"))
+    return torch.where(answered.view(-1, *(1,) * (output.dim() - 1)), output, nothing), Attendance(parties, answered)

@@ -1,0 +1,98 @@
+"""The base class of protocols without a server: every party has a head of its own, and needs the labels."""
+
+from abc import ABC
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.plain import Mean
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
+from lightning_vfl.protocols.checks import mean_loss, refuse_several_processes
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+
+
+class HeadsVFL(VFLModule, ABC):
+    """M parties, each with a bottom and a head. There is no server, and every party has the labels.
+
+    ``top`` is the list of the heads, made by the factory ``top`` from the width of one embedding or of the aggregate.
+
+    Not guaranteed: training with faults, with groups of parties and in several processes; all are refused. Records that
+        only some parties hold are trained and predicted.
+
+    Raises:
+        ConfigurationError: for an aggregator that hides or changes uploads; before training, for the settings above.
+    """
+
+    top: nn.ModuleList
+
+    def __init__(
+        self,
+        aggregator: Aggregator | None = None,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        **settings: Any,
+    ) -> None:
+        aggregator = aggregator or Mean()
+        if aggregator.wire is not None:
+            raise ConfigurationError(
+                f"{type(self).__name__} has no server, and parties read each other's embeddings, which "
+                f"{type(aggregator).__name__} hides; use Mean, Sum or Max"
+            )
+        super().__init__(aggregator, bottom, top, width, **settings)
+
+    def configure_model(self) -> None:
+        if hasattr(self, "bottoms"):
+            return
+        super().configure_model()
+        outputs = self.objective.outputs(self.hparams["num_classes"])
+        more = (build_top(self._top, self.top_width(), outputs) for _ in range(self.roster.parties - 1))
+        self.top = nn.ModuleList([self.top, *more])
+
+    def on_fit_start(self) -> None:
+        """Refuse unsuitable settings."""
+        name = type(self).__name__
+        if self.faults.models:
+            raise ConfigurationError(
+                f"{name} trains without faults; use MissingAtRandom for records that parties lack, or SplitVFL"
+            )
+        if self.roster.shared:
+            raise ConfigurationError(f"{name} has a head for each party, not for groups; use SplitVFL")
+        refuse_several_processes(self.joint, f"{name} draws in one process; train in one process")
+        super().on_fit_start()
+
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        return self.output_in_the_clear(batch)
+
+    def owners(self) -> Iterator[nn.Module]:
+        for pair in zip(self.bottoms.parties, self.top, strict=True):
+            yield nn.ModuleList(pair)
+
+    def protection(self, uploads: int) -> str | None:
+        return "none: the labels are at every party, which trains a head of its own with them"
+
+
+def holders(h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Tensor:
+    """(B, M) bool, the included parties that hold each record."""
+    included = roll.included.to(h[0].device)
+    return included.expand(len(h[0]), -1) if present is None else present & included
+
+
+def mean_of_holders(outputs: Tensor, there: Tensor) -> Tensor:
+    """(B, O), the mean of the outputs (M, B, O) over the parties in ``there`` (B, M); zeros where there is none."""
+    shape = (*there.T.shape, *(1,) * (outputs.dim() - 2))
+    kept = torch.where(there.T.reshape(shape), outputs, outputs.new_zeros(()))
+    count = there.sum(1).clamp(min=1).view(shape[1:])
+    return kept.sum(0) / count
+
+
+def weighted_loss(module: VFLModule, output: Tensor, batch: VerticalBatch, weights: Tensor) -> Tensor:
+    """The mean over the batch of the loss of each row times its weight (B,)."""
+    own = weights if batch.weights is None else weights * batch.weights
+    return mean_loss(module.objective, output, batch._replace(weights=own))

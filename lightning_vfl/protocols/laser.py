@@ -1,0 +1,140 @@
+"""LaserVFL: a head at every party, trained for every subset of the parties by task sampling."""
+
+from enum import StrEnum
+from math import comb
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.heads import HeadsVFL, holders, mean_of_holders, weighted_loss
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.protocols.subsets import draws, repeated
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.wire import Leg
+
+
+class SampledBy(StrEnum):
+    """What the subsets of ``LaserVFL`` are drawn for."""
+
+    RECORD = "record"
+    BATCH = "batch"
+
+
+class LaserVFL(HeadsVFL):
+    r"""LASER-VFL: party m predicts with its own head from the mean embedding of any subset that contains m.
+
+    In a round every party sends its embeddings to all others. For every head m and every size k = 1 ... n, where n
+    parties hold the record, one subset of k holders with m among them is drawn; the loss is
+
+    .. math:: \sum_m \sum_{k=1}^n \frac{1}{k} \binom{n-1}{k-1} \, \ell(f_m(\mathrm{mean}_{i \in S_{mk}} h_i), y),
+
+    whose expectation is the sum over all 2^n - 1 subsets of the mean loss of their heads. The batch's mean of it is
+    ``train/loss``; at M = 4 it is about 15 times the loss of one prediction.
+
+    A prediction is the mean of the outputs of the heads whose parties are there. (The paper's authors average the
+    METRIC over these heads.)
+
+    Every party needs the labels of all training records, which is not so in ``SplitVFL`` with ``TaskSampling``.
+
+    Args:
+        aggregator: Mean in the paper; None: Mean.
+        bottom: as in ``VFLModule``.
+        top: makes the head of each party, from the width of the aggregate.
+        width: as in ``VFLModule``.
+        by: subsets are drawn for each ``record``, or one for the whole ``batch`` as in the authors' code.
+        settings: settings of ``VFLModule``.
+
+    Raises:
+        ConfigurationError: see ``HeadsVFL``.
+
+    References:
+        Valdeira, Wang, Chi, "Vertical Federated Learning with Missing Features During Training and Inference", ICLR
+        2025, https://arxiv.org/abs/2410.22564; weights as in https://github.com/Valdeira/LASER-VFL, methods/laser.py.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator | None = None,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        by: Literal["record", "batch"] = "record",
+        **settings: Any,
+    ) -> None:
+        super().__init__(aggregator, bottom, top, width, **settings)
+        if by not in tuple(SampledBy):
+            raise ConfigurationError(f"by of LaserVFL must be 'record' or 'batch'; got {by!r}")
+        self.by = str(by)
+
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
+        """Run one round."""
+        self._enter(len(batch.record_ids))
+        h = self.bottoms(batch.features)
+        everybody = Roll.everyone(self.roster.parties)
+        present = self._subsets(batch, names)  # (head, size, B, M)
+        parties, rows = self.roster.parties, len(h[0])
+        flat = present.reshape(-1, parties)
+        z = self.aggregator.plain(tuple(x.repeat(parties * parties, 1) for x in h), everybody, flat)
+        wide = repeated(batch, parties, flat[: parties * rows], None)
+        if batch.weights is not None:
+            wide = wide._replace(weights=batch.weights.repeat(parties))
+        weights = head_weights(holders(h, everybody, batch.present))
+        losses = [
+            weighted_loss(self, self.top[m](own), wide, weights[m].reshape(-1)) * parties
+            for m, own in enumerate(z.chunk(parties))
+        ]
+        return Step(torch.stack(losses).sum())
+
+    def output_of(
+        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
+    ) -> Tensor:
+        z = self.aggregator.plain(h, roll, present)
+        return mean_of_holders(torch.stack([head(z) for head in self.top]), holders(h, roll, present))
+
+    def _subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """(M, M, B, M) bool: for each head and size, a subset of the record's holders with the head's party in it."""
+        parties, device = self.roster.parties, batch.record_ids.device
+        there = holders(batch.features, Roll.everyone(parties), batch.present)
+        rows = joint_rows(batch)
+        lots = draws(names, rows, parties**3, "laser").to(device).view(-1, parties, parties, parties)
+        if self.by == SampledBy.BATCH:
+            lots = lots[:1].expand_as(lots)
+        own = torch.eye(parties, dtype=torch.bool, device=device).view(1, parties, 1, parties)
+        lots = lots.masked_fill(own, -1.0).masked_fill(~there[:, None, None], 2.0)
+        size = torch.arange(1, parties + 1, device=device).view(1, 1, parties, 1)
+        drawn = (lots.argsort(3).argsort(3) < size) & there[:, None, None]
+        return drawn.permute(1, 2, 0, 3)
+
+    def _enter(self, rows: int) -> None:
+        """Count the bytes between the parties and the seconds of a round."""
+        costs, parties = self.costs.of_round(rows), self.roster.parties
+        elements = rows * torch.tensor(self.embedding_widths) * (parties - 1)
+        nothing = torch.zeros(parties, dtype=torch.float64)
+        legs = [Leg(kind, "peers", elements, FLOAT_BITS, nothing) for kind in ("embeddings", "gradients")]
+        for leg in legs:
+            self.books.meter.add(leg)
+        self.books.mini_batches += parties
+        head = self.costs.work()[1]
+        heads = torch.full((parties,), (head.forward + head.backward) * rows * parties, dtype=torch.float64)
+        sending = sum(float(self.clock.transfer(leg).max()) for leg in legs)
+        work = costs.forward.max() + costs.backward.max() + self.clock.computing(heads).max()
+        self.clock.advance(sending + float(work))
+
+
+def head_weights(there: Tensor) -> Tensor:
+    """(M, M, B) float32, the weight C(n-1, k-1)/k of head m and size k for each record; 0 if m is not a holder.
+
+    ``there`` (B, M) bool are the holders, n of them.
+    """
+    parties = there.shape[1]
+    table = torch.zeros(parties + 1, parties)
+    for n in range(1, parties + 1):
+        for k in range(1, n + 1):
+            table[n, k - 1] = comb(n - 1, k - 1) / k
+    of_size = table.to(there.device)[there.sum(1)].T  # (size, B)
+    return of_size.unsqueeze(0) * there.T.unsqueeze(1)

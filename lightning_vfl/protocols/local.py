@@ -1,0 +1,79 @@
+"""LocalVFL: one party alone, without the others."""
+
+from typing import Any
+
+from torch import Tensor
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.protocols.heads import HeadsVFL, holders, weighted_loss
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+
+
+class LocalVFL(HeadsVFL):
+    """One party trains and predicts with its own columns. What the others add is measured against this baseline.
+
+    Records that this party does not hold are not trained, and have no prediction when the party is absent.
+
+    Args:
+        aggregator: of no use here; it is there because all protocols have one.
+        bottom: as in ``VFLModule``.
+        top: makes the party's head.
+        width: as in ``VFLModule``.
+        party: the number of the party; None: the active party, or party 0.
+        settings: settings of ``VFLModule``.
+
+    Raises:
+        ConfigurationError: for a number that no party has; see ``HeadsVFL``.
+
+    References:
+        Valdeira, Wang, Chi, "Vertical Federated Learning with Missing Features During Training and Inference", ICLR
+        2025, section 5 (the baseline Local, there averaged over the parties).
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator | None = None,
+        bottom: BottomFactory = MLP,
+        top: TopFactory = Linear,
+        width: int = 64,
+        party: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(aggregator, bottom, top, width, **settings)
+        self.party = (self.active or 0) if party is None else party
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        if not 0 <= self.party < self.roster.parties:
+            raise ConfigurationError(
+                f"party of LocalVFL must be from 0 to {self.roster.parties - 1}; got {self.party}; correct the number"
+            )
+
+    def top_width(self) -> int:
+        return self.aggregator.widths(self.width, self.roster)[0]
+
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
+        """One step of the party on its own loss."""
+        party, costs = self.party, self.costs.of_round(len(batch.record_ids))
+        self.clock.advance(float(costs.forward[party] + costs.backward[party]))
+        self.books.mini_batches += 1
+        h = self.bottoms.one(party, batch.features[party])
+        there = holders(batch.features, Roll.everyone(self.roster.parties), batch.present)[:, party]
+        loss = weighted_loss(self, self.top[party](h), batch, there.float())
+        return Step(loss, (party,), withheld=[head for m, head in enumerate(self.top) if m != party])
+
+    def output_of(
+        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
+    ) -> Tensor:
+        output: Tensor = self.top[self.party](h[self.party])
+        return output
+
+    def answers(self, there: Tensor) -> Tensor:
+        return there[:, self.party]
+
+    def protection(self, uploads: int) -> str | None:
+        return f"no embedding leaves party {self.party}, which has the labels; the other parties are not asked"
