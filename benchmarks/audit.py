@@ -35,7 +35,7 @@ def module(make: Callable[[], Aggregator]) -> LightningModule:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--turns", type=int, default=9, help="how often each kind of round is fitted")
+    parser.add_argument("--turns", type=int, default=5, help="how often each kind of round is fitted")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     keep_freed_memory()
