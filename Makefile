@@ -53,7 +53,12 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 test: $(INSTALLED)  ## the test suite, about 2 and a half minutes on two quiet cores
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist worksteal
 
-test-slow: $(INSTALLED)  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz
+.flower: constraints-flower.txt  # Flower wants other versions than constraints.txt has: protobuf < 7, rich < 15, packaging < 26
+	@$(PYTHON) -m venv $@
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt flwr
+	@touch $@
+
+test-slow: $(INSTALLED) .flower  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) fuzz
 	$(BIN)/python -m tests.planted_bugs

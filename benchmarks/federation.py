@@ -9,10 +9,17 @@ kinds of a round are measured in turn, some rounds each, over and over:
 - by hand: bare gRPC with mutual TLS, the same networks, tensors and optimisers, without frames, Lightning and rules. It
   is what the engine and the arithmetic cost at least where all processes share the cores.
 
+With the interpreters of environments that have them, two platforms carry the same tensors, without arithmetic:
+
+- NVFlare: the server asks all clients with requests on the auxiliary channel, as NVFlare's SplitNN does; its simulator,
+  a process for each client, without TLS;
+- Flower: the Message API with a SuperLink and a SuperNode for each client, without TLS.
+
 A proxy then delays every byte by 10 ms in each direction: a round cannot take less than one round trip for each leg
 that is answered.
 
-    python -m benchmarks.federation [--json FILE] [--parties 2 4 8] [--rounds R] [--repeats N]
+    python -m benchmarks.federation [--json FILE] [--parties 2 4 8 16] [--rounds R] [--repeats N] \
+        [--nvflare PYTHON] [--flower PYTHON]
 """
 
 import json
@@ -34,6 +41,7 @@ from torch import Tensor
 
 from benchmarks.delayed_link import DelayedLink
 from benchmarks.harness import Goal, Pairs, arguments, report
+from benchmarks.other_platforms.measure import over_flower, over_nvflare
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.datamodules import ContiguousColumns, Layout, Partitioner, Split, Unchanged, VerticalDataModule
@@ -47,6 +55,7 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.types import Seat
 
 COLUMNS, CLASSES, BATCH, WIDTH, BATCHES = 784, 10, 256, 64, 8
+FEW = 3  # rounds of seconds
 COLD = 10  # rounds at the start of a process that are not counted
 LINK = 0.010  # seconds in each direction
 KINDS = ("simulated", "mutual TLS", "plaintext", "by hand")
@@ -302,14 +311,26 @@ def measure(kind: str, parties: int, rounds: int) -> Figures:
         return figures
 
 
-def compare(parties: int, rounds: int, repeats: int) -> tuple[dict[str, Any], list[Goal]]:
-    """All kinds of a round in turn: a row, and the goals."""
+def compare(
+    parties: int, rounds: int, repeats: int, platforms: Mapping[str, Callable[[int], list[float]]]
+) -> tuple[dict[str, Any], list[Goal]]:
+    """All kinds of a round in turn: a row, and the goals.
+
+    Args:
+        parties: M.
+        rounds: of each process.
+        repeats: how often each kind is measured.
+        platforms: by name, the milliseconds of rounds of M parties over another platform.
+    """
+    elsewhere: dict[str, list[float]] = {name: [] for name in platforms}
     taken: dict[str, list[float]] = {kind: [] for kind in KINDS}
     figures: dict[str, Figures] = {}
     for _ in range(repeats):
         for kind in KINDS:
             figures[kind] = measure(kind, parties, rounds)
             taken[kind].append(median(figures[kind]["ms"]))
+        for name, rounds_over in platforms.items():
+            elsewhere[name].append(median(rounds_over(parties)))
     pairs = {kind: Pairs(taken["mutual TLS"], taken[kind]) for kind in KINDS}
     link = measure("link", parties, rounds)
     legs = 1  # SplitVFL in the clear: the upload, answered with the gradients
@@ -321,6 +342,7 @@ def compare(parties: int, rounds: int, repeats: int) -> tuple[dict[str, Any], li
     row = {
         "M": parties,
         **{f"{kind} ms": median(taken[kind]) for kind in KINDS},
+        **{f"{name} ms": median(milliseconds) for name, milliseconds in elsewhere.items()},
         "TLS/simulated": pairs["simulated"].ratio,
         "spread": pairs["simulated"].spread,
         "TLS/plaintext": pairs["plaintext"].ratio,
@@ -341,15 +363,26 @@ def compare(parties: int, rounds: int, repeats: int) -> tuple[dict[str, Any], li
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--parties", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--parties", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--rounds", type=int, default=200, help="of each process")
     parser.add_argument("--repeats", type=int, default=3, help="how often each kind is measured")
+    parser.add_argument("--nvflare", type=Path, help="the interpreter of an environment with nvflare")
+    parser.add_argument("--flower", type=Path, help="the interpreter of an environment with flwr")
     chosen = parser.parse_args()
+    platforms: dict[str, Callable[[int], list[float]]] = {}
+    if chosen.nvflare is None:
+        print("NVFlare is left out; give the interpreter of an environment with it: --nvflare PYTHON")
+    else:
+        platforms["NVFlare"] = lambda parties: over_nvflare(chosen.nvflare, parties, chosen.rounds, BATCH, WIDTH)
+    if chosen.flower is None:
+        print("Flower is left out; give the interpreter of an environment with it: --flower PYTHON")
+    else:
+        platforms["Flower"] = lambda parties: over_flower(chosen.flower, parties, FEW, BATCH, WIDTH)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)  # threads do not survive a fork
     rows, goals = [], []
     for parties in chosen.parties:
-        row, found_goals = compare(parties, chosen.rounds, chosen.repeats)
+        row, found_goals = compare(parties, chosen.rounds, chosen.repeats, platforms)
         rows.append(row)
         goals += found_goals
     report(rows, goals, chosen.json)

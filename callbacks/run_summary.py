@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lightning_vfl.privacy.events import AGAINST, coalitions, in_words, label
+from lightning_vfl.privacy.events import AGAINST, ASSUMED, coalitions, in_words, label
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.types import Stage
 
@@ -88,6 +88,10 @@ def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]
     for unit, epsilon in module.privacy.figures().items():
         yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
     yield from _against_coalitions(module)
+    if module.label_privacy.accountant is not None:
+        epsilon, delta = module.label_privacy.epsilon(), module.label_privacy.delta
+        yield f"privacy ε of a label, {ASSUMED}, δ = {delta:g}", f"{epsilon:,.4g}"
+        yield "privacy ledger of labels", module.label_privacy.coverage() or ""
     if coverage := module.privacy.coverage():
         yield "privacy ledger", coverage
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"

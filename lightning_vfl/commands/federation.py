@@ -37,7 +37,7 @@ class ServeCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
         events = None if given.events is None else Path(given.events)
-        _serve(cli, charter, identity, injected=False, events=events, local=False)
+        _serve(cli, charter, identity, injected=False, events=events, local=False, relay=_relay(given.relay))
         return 0
 
 
@@ -58,7 +58,8 @@ class PartyCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         number = charter.number(given.name)
         identity = load(seat.key, charter.parties[number].certificate)
-        _take_part(cli, charter, identity, seat, given.name, injected=False, local=False)
+        relay = _relay(given.relay)
+        _take_part(cli, charter, identity, seat, given.name, injected=False, local=False, relay=relay)
         return 0
 
 
@@ -119,7 +120,12 @@ def _with_federation(parser: LightningArgumentParser) -> LightningArgumentParser
     parser.add_argument(
         "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
     )
+    parser.add_argument("--relay", type=str, default=None, help="socket at which a relay calls, such as a Flower app")
     return parser
+
+
+def _relay(given: str | None) -> Path | None:
+    return None if given is None else Path(given)
 
 
 def _refuse_without_grpc(command: str) -> None:
@@ -132,17 +138,33 @@ def _refuse_without_grpc(command: str) -> None:
         raise ConfigurationError(f"{command} needs the package grpcio; pip install 'lightning-vfl[federation]'")
 
 
-def _serve(cli: VFLCLI, charter: Charter, identity: Identity, injected: bool, events: Path | None, local: bool) -> None:
+def _serve(
+    cli: VFLCLI,
+    charter: Charter,
+    identity: Identity,
+    injected: bool,
+    events: Path | None,
+    local: bool,
+    relay: Path | None = None,
+) -> None:
     from lightning_vfl.federation.session import Run, serve  # grpc, after the processes of federate have parted
 
     cli.build()
     _refuse_faults(cli, injected)
     cli.take_folder()
-    serve(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), events)
+    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay)
+    serve(run, events)
 
 
 def _take_part(
-    cli: VFLCLI, charter: Charter, identity: Identity, seat: SeatFile, name: str, injected: bool, local: bool
+    cli: VFLCLI,
+    charter: Charter,
+    identity: Identity,
+    seat: SeatFile,
+    name: str,
+    injected: bool,
+    local: bool,
+    relay: Path | None = None,
 ) -> None:
     from lightning_vfl.federation.session import Run, take_part
 
@@ -152,7 +174,8 @@ def _take_part(
         budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
         cli.trainer.callbacks.append(budget)  # type: ignore[attr-defined]  # set in Trainer.__init__
     cli.take_folder()
-    take_part(Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local)), seat, name)
+    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay)
+    take_part(run, seat, name)
 
 
 def _refuse_faults(cli: VFLCLI, injected: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import joblib
 from filelock import FileLock, Timeout
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 from lightning.pytorch.cli import LightningArgumentParser
 from rich.console import Console
 
@@ -28,8 +28,11 @@ from lightning_vfl.study.read import find_study, read_study
 from lightning_vfl.study.report import report
 from lightning_vfl.study.runner import Means, carry_out
 from lightning_vfl.study.search import search, write
+from lightning_vfl.study.slurm import array_script
 from lightning_vfl.study.spec import Study
+from lightning_vfl.study.worker import work
 
+_BACKENDS = Literal["loky", "dask", "ray", "slurm"]
 _ABOUT = (
     "Run a grid of recipes, overrides and seeds in parallel; write one table, a summary and figures. After an "
     "interruption, the same command continues the study: finished runs are not repeated."
@@ -47,8 +50,14 @@ class StudyCommand(Command):
         add("--out", type=str, help="folder of the results; default: studies/NAME")
         add("--jobs", type=PositiveInt | None, help="number of runs at a time; default: the number of cores")
         add("--threads", type=PositiveInt | None, help="torch threads of a run; default: cores / jobs")
-        add("--backend", type=Literal["loky", "dask", "ray"], default="loky", help="of joblib; loky: processes here")
+        add(
+            "--backend",
+            type=_BACKENDS,
+            default="loky",
+            help="loky: processes here; slurm: print a job script for sbatch",
+        )
         add("--backend-options", type=dict[str, Any], default={}, help="of dask: '{scheduler_host: tcp://HOST:8786}'")
+        add("--only", type=NonNegativeInt | None, help="carry out the run of this number alone, and make no table")
         return parser
 
     def run(self, cli: VFLCLI) -> int:
@@ -62,7 +71,8 @@ class StudyCommand(Command):
 def _run(said: Namespace) -> int:
     path = find_study(said.study)
     study = read_study(path)
-    means = _means(said)
+    _refuse_search(study, said)
+    means = None if said.backend == "slurm" or said.only is not None else _means(said)
     out = Path(said.out or Path("studies") / study.name).resolve()
     runs = list(grid(study, out))
     try:
@@ -70,6 +80,11 @@ def _run(said: Namespace) -> int:
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     out.mkdir(parents=True, exist_ok=True)
+    if said.only is not None:
+        return _carry_out_one(runs, said)
+    if means is None:
+        _copy(path, out / "study.yaml")
+        return _print_script(study, path, runs, out, said)
     lock = out / ".lock"
     try:
         with FileLock(lock, timeout=1):
@@ -82,6 +97,55 @@ def _run(said: Namespace) -> int:
         raise ConfigurationError(
             f"another process is running a study in {short(out)}; wait for its end, or give another --out"
         ) from None
+
+
+def _refuse_search(study: Study, said: Namespace) -> None:
+    """Refuse to carry out the trials of a search by number.
+
+    Raises:
+        ConfigurationError: names the option.
+    """
+    if study.search is not None and (said.backend == "slurm" or said.only is not None):
+        given = "--backend slurm" if said.only is None else "--only"
+        raise ConfigurationError(
+            f"{given} needs runs that are known beforehand, and the trials of a search depend on each other; use "
+            "--backend dask or ray"
+        )
+
+
+def _print_script(study: Study, path: Path, runs: Sequence[Run], out: Path, said: Namespace) -> int:
+    left = [number for number, run in enumerate(runs) if not tables.is_finished(run)]
+    if not left:
+        raise ConfigurationError(
+            f"all {len(runs)} runs in {short(out)} are finished; leave --backend out for the table"
+        )
+    script = array_script(
+        study.name, Path(path).resolve(), out, left, said.threads or 1, said.jobs, said.backend_options
+    )
+    print(script, end="")
+    return 0
+
+
+def _carry_out_one(runs: Sequence[Run], said: Namespace) -> int:
+    """Carry out one run in this process: a task of an array, which several machines work on at a time."""
+    if said.only >= len(runs):
+        raise ConfigurationError(f"--only {said.only}: the study has runs 0 to {len(runs) - 1}")
+    run = runs[said.only]
+    run.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(run.folder / ".lock", timeout=1):
+            if tables.is_finished(run):
+                print(f"finished already: {run.label}")
+                return 0
+            for stale in (run.result, run.failure):
+                stale.unlink(missing_ok=True)
+            _, outcome = work(run, program.run_or_exit, said.threads or 1)
+    except Timeout:
+        raise ConfigurationError(f"another process carries out {run.label}; wait for its end") from None
+    if outcome == "failed":
+        raise ConfigurationError(f"{run.label}: {_reason(run)} (log: {short(run.log)})")
+    print(f"finished: {run.label}")
+    return 0
 
 
 def _check(runs: Sequence[Run]) -> None:

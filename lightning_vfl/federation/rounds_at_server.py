@@ -59,7 +59,8 @@ class RoundsAtServer(AtServer):
         value = self._answered_later(
             module, aggregate, self.view(module, batch, names, uploads.roll), at, uploads, plan
         )
-        return Step(module.rank_loss(module.head(value, aggregate.columns), batch), ())
+        output = module.head(module.guard(value, batch, names), aggregate.columns)
+        return Step(module.rank_loss(output, module.with_targets(batch)), ())
 
     def _answered_later(
         self, module: "SplitVFL", aggregate: Aggregate, view: ServerView, at: At, uploads: Uploads, plan: RoundPlan

@@ -28,12 +28,14 @@ from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.recipe import first_difference
 from lightning_vfl.federation.record import Record
 from lightning_vfl.federation.refusals import refuse_unfederated
+from lightning_vfl.federation.relay import Relayed, RelayPort
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.loading import rounds_in
 from lightning_vfl.types import Seat
 
+_RELAYED = 60.0  # seconds that a relay may take to bring the last requests
 SIGNED = "lightning-vfl keys"  # what an identity signs: its key for sealed messages in this federation
 
 
@@ -52,6 +54,7 @@ class Run:
         injected: faults are played from the recipe.
         checkpoint: of this process; None: none.
         local: all processes are on this machine, so that each may load a whole data set.
+        relay: the socket at which a relay calls, such as a Flower app; None: over gRPC.
     """
 
     charter: Charter
@@ -64,6 +67,7 @@ class Run:
     injected: bool = False
     checkpoint: str | None = None
     local: bool = False
+    relay: Path | None = None
 
     @cached_property
     def rounds(self) -> int:
@@ -113,9 +117,13 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     hub.greet = greet
     kept = None if record is None else Record(record, names)
     who = _by_certificate(charter)
-    port = Port(hub, charter.server.address, who, server_credentials(run.identity, charter), charter.patience.silence)
+    if run.relay is not None:
+        port: Port | RelayPort = RelayPort(hub, run.relay, run.identity, charter)
+    else:
+        secret = server_credentials(run.identity, charter)
+        port = Port(hub, charter.server.address, who, secret, charter.patience.silence)
     try:
-        told(f"{charter.federation}: waiting for {', '.join(names)} at {charter.server.address}")
+        told(f"{charter.federation}: waiting for {', '.join(names)} at {run.relay or charter.server.address}")
         reception.await_all(charter.patience.join)
         for line in reception.remarks(run.about()["versions"]):
             told(line)
@@ -129,11 +137,17 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         place.take(run.model)
         run.train()
         hub.end({"outcome": "over", "why": f"{charter.federation} is over"})
-        hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, _for(5.0))
+        hub.wait(
+            lambda: None if any(map(hub.present, range(hub.parties))) else True,
+            _for(5.0 if run.relay is None else _RELAYED),
+        )
     except BaseException as error:
         why = f"the server has ended: {error}" if str(error) else f"the server has ended ({type(error).__name__})"
         hub.end({"outcome": "over", "why": " ".join(why.split())[:500]})
-        hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, _for(2.0))
+        hub.wait(
+            lambda: None if any(map(hub.present, range(hub.parties))) else True,
+            _for(2.0 if run.relay is None else _RELAYED),
+        )
         raise
     finally:
         port.close()
@@ -151,13 +165,7 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
     charter = run.charter
     refuse_unfederated(run, seat.evaluate == Consent.PLAIN)
     party = charter.number(name)
-    transport = Dialled(
-        charter.server.address,
-        party_credentials(run.identity, charter),
-        reconnect=charter.patience.reconnect,
-        silence=charter.patience.silence,
-        expected=charter.server.name,
-    )
+    transport = _dialled(run) if run.relay is None else Relayed(run.relay, party, run.identity, charter)
     try:
         names = tuple(one.name for one in charter.parties)
         run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
@@ -189,6 +197,17 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         run.train()
     finally:
         transport.close()
+
+
+def _dialled(run: Run) -> Dialled:
+    charter = run.charter
+    return Dialled(
+        charter.server.address,
+        party_credentials(run.identity, charter),
+        reconnect=charter.patience.reconnect,
+        silence=charter.patience.silence,
+        expected=charter.server.name,
+    )
 
 
 def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:

@@ -150,6 +150,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.preparation = Preparation()
         self.books = Books(clock or VirtualClock(), self.own_books())
         self.privacy = PrivacyBooks()
+        self.label_privacy = PrivacyBooks()
         self.privacy_ledger = privacy_ledger
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
 

@@ -55,6 +55,9 @@ def log_step(
     if books.epoch_loss.rows:
         mean = books.epoch_loss.mean()
         module.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
+    if module.label_privacy.accountant is not None:
+        spent = torch.tensor(module.label_privacy.epsilon(), dtype=torch.float64)
+        module.log("privacy/label_epsilon", spent, on_step=False, on_epoch=True, batch_size=1)
     if module.privacy.accountant is not None:
         spent = torch.tensor(module.privacy.epsilon(), dtype=torch.float64)
         name = "privacy/update_epsilon" if module.aggregator.accounting is None else "privacy/epsilon"

@@ -178,7 +178,11 @@ class RoundVFL(VFLModule, ABC):
         value, exchange = self.exchange(batch, contribution, names, roll, policy)
         if self.trains_jointly and not roll.complete:  # DDP needs a gradient of every parameter in every process
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
-        return self.head(value, exchange.aggregate.columns), exchange
+        return self.head(self.guard(value, batch, names), exchange.aggregate.columns), exchange
+
+    def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The aggregate for the head; a protocol may change the gradient that goes back through it."""
+        return value
 
     def exchange(
         self,

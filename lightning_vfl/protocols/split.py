@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -11,14 +12,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.downlinks import Downlink
+from lightning_vfl.downlinks.guard import guarded, refuse_mixed_gradients
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
-from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids
+from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids, open_account
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
-from lightning_vfl.protocols.checks import refuse_scaler
+from lightning_vfl.protocols.checks import labels_of, refuse_scaler
 from lightning_vfl.protocols.costs import labels_leg
 from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
 from lightning_vfl.protocols.groups.noise import UpdateNoise
@@ -71,6 +74,7 @@ class SplitVFL(RoundVFL):
             training is not sent. With plain SGD the step is -η times the sum.
         update_noise: adds noise to the updates of groups before they are sent; None: exact updates.
         allow_invertible_updates: train groups even if the server could compute their records.
+        downlink: protects the labels in what the server sends back; None: gradients are sent as they are.
         settings: settings of ``VFLModule``.
 
     Raises:
@@ -100,12 +104,14 @@ class SplitVFL(RoundVFL):
         sum_updates_over: int = 1,
         update_noise: UpdateNoise | None = None,
         allow_invertible_updates: bool = False,
+        downlink: Downlink | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
         self._norm = norm
         self.update_noise = update_noise
         self.allow_invertible_updates = allow_invertible_updates
+        self.downlink = downlink
         self.sums = UpdateSums(sum_updates_over)
         self._faultless: dict[
             tuple[tuple[int, int], tuple[tuple[int, ...], ...]], RoundPlan
@@ -117,6 +123,9 @@ class SplitVFL(RoundVFL):
         super().configure_model()
         self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width()))
         self._top_may_draw = not has_rule(self.top)
+        if self.downlink is not None:
+            self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
+            refuse_mixed_gradients(self.downlink, self.norm, self.top)
         if self.place is not None:
             keep_own(self, self.place.seat)
 
@@ -136,6 +145,8 @@ class SplitVFL(RoundVFL):
         self.accounts_updates = self.update_noise is not None and bool(self.roster.shared)
         self._faultless.clear()
         super().on_fit_start()
+        if self.downlink is not None and self.downlink.event is not None and self.scores_here:
+            open_account(self, self.label_privacy, self.datamodule, type(self.downlink).__name__)
 
     def on_train_start(self) -> None:
         """Refuse batches that are too small for the norm, and updates of groups that determine their records."""
@@ -195,7 +206,7 @@ class SplitVFL(RoundVFL):
         if self.tap is not None:
             tell_of_labels(self, batch, names)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing)
-        loss = self.rank_loss(output, batch)
+        loss = self.rank_loss(output, self.with_targets(batch))
         learning = [group for group in self.roster.shared if plan.learners[list(group)].any()]
         records = joint_ids(batch) if self.accounts_updates else torch.empty(0, dtype=torch.int64)
         return Step(
@@ -205,6 +216,23 @@ class SplitVFL(RoundVFL):
             before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
             after_optimizer=tell_of_bottoms(self, learning, exchange) if learning and self.tap is not None else None,
         )
+
+    def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
+        """The batch with the labels that the loss sees."""
+        if self.downlink is None:
+            return batch
+        return batch._replace(labels=self.downlink.targets(labels_of(batch), batch.record_ids, self.seed))
+
+    def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The aggregate, whose gradient the downlink changes in training; its release is charged first."""
+        downlink = self.downlink
+        if downlink is None or names.stage != Stage.FIT:
+            return value
+        if downlink.event is not None:
+            self.label_privacy.spend(names.round, downlink.event, joint_ids(batch))
+        labels, rows = labels_of(batch), joint_rows(batch)
+        records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
+        return guarded(value, lambda g: downlink.protect(g * records, labels, names, rows.start) / records)
 
     def enter_plan(
         self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
@@ -285,8 +313,9 @@ class SplitVFL(RoundVFL):
         yield self.top if self.norm is None else nn.ModuleList([self.norm, self.top])
 
     def protection(self, uploads: int) -> str | None:
-        """The aggregator's claim about embeddings, and the claim about model updates of groups."""
-        said, noise = super().protection(uploads), self.update_noise
+        """The claims of the aggregator about embeddings, of the downlink about labels, and about updates of groups."""
+        claims = [super().protection(uploads), None if self.downlink is None else self.downlink.claim()]
+        said, noise = "; ".join(claim for claim in claims if claim) or None, self.update_noise
         if not self.roster.shared:
             return said
         if self.allow_invertible_updates:
@@ -307,10 +336,18 @@ class SplitVFL(RoundVFL):
         super().on_save_checkpoint(checkpoint)
         if "optimizer_states" in checkpoint and self.sums.rounds:
             checkpoint[BOOKS]["update sums"] = self.sums.state()
+        if self.downlink is not None:
+            kept = {"labels": self.label_privacy.state(), "secrets": dict(self.downlink.state())}
+            checkpoint[BOOKS]["downlink"] = kept
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))
+        kept = checkpoint.get(BOOKS, {}).get("downlink")
+        if self.downlink is not None and kept is not None:
+            path = None if self._trainer is None else self.trainer.ckpt_path
+            self.label_privacy.load(kept["labels"], None if path is None else Path(path))
+            self.downlink.load(kept["secrets"])
 
     def parts(self) -> dict[str, str]:
         return super().parts() | {"norm": str(self.norm)}

@@ -55,6 +55,7 @@ class TrainedModule(EvaluatedModule, ABC):
     faults: Faults
     privacy: PrivacyBooks
     privacy_ledger: str
+    label_privacy: PrivacyBooks  # of labels, if a downlink is charged
     seed: int
     lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -24,6 +26,17 @@ def workers(backend: str, jobs: int, options: Mapping[str, Any]) -> Iterator[Non
             yield
     else:
         yield
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether this error of a backend says that a worker has died, and not that a run has failed."""
+    kinds: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+    if "ray" in sys.modules:
+        exceptions = import_module("ray.exceptions")
+        kinds += (exceptions.RayActorError, exceptions.WorkerCrashedError)
+    if "distributed" in sys.modules:
+        kinds += (import_module("distributed").KilledWorker,)
+    return isinstance(error, kinds)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ import joblib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lightning_vfl.study.clusters import workers
+from lightning_vfl.study.clusters import is_death, workers
 from lightning_vfl.study.grid import Run
 from lightning_vfl.study.orphans import end_with_parent
 from lightning_vfl.study.table import is_finished
@@ -50,8 +49,9 @@ class Means:
 def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock: str, console: Console) -> None:
     """Carry out runs; afterwards each has a result or a recorded failure.
 
-    When a worker dies, joblib ends the other workers of its pool too. Their runs are tried again. A run that was under
-    way at two deaths is tried alone, so that a third death is certainly its own.
+    When a worker dies, loky and ray end the other workers of the pool too, and dask gives its run to another worker.
+    The runs of all workers that have ended are tried again. A run that was under way at two deaths is
+    tried alone, so that a third death is certainly its own.
 
     Args:
         runs: in the order in which they are started.
@@ -80,7 +80,9 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
             try:
                 for run, outcome in _parallel(batch, command_line, means, lock):
                     tell(run, outcome)
-            except BrokenProcessPool:
+            except Exception as error:
+                if not is_death(error):
+                    raise
                 for run in [run for run in batch if run in left]:  # results that joblib could not return any more
                     if is_finished(run) or run.failure.exists():
                         tell(run, "failed" if run.failure.exists() else "finished")

@@ -34,12 +34,14 @@ def prepare() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def cut_digits(folder: Path) -> Path:
-    """Write the digits as a table for each of four parties, and one with the labels; returns the folder."""
+def cut_digits(folder: Path, parties: int = 4) -> Path:
+    """Write the digits as a table for each party, and one with the labels; returns the folder."""
 
     def role() -> None:
         prepare()
-        run_or_exit(["cut", "--config", "data/digits", "--out", str(folder)])
+        run_or_exit(
+            ["cut", "--config", "data/digits", "--data.partitioner.parties", str(parties), "--out", str(folder)]
+        )
 
     _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
     if status:
@@ -133,7 +135,7 @@ class Federation:
         if not self.events.exists():
             return []
         with self.events.open(newline="") as file:
-            return [row for row in csv.DictReader(file) if row["restored"] is not None]
+            return [row for row in csv.DictReader(file) if row.get("restored") is not None]
 
     def await_round(self, number: int, seconds: float = 60.0) -> None:
         """Wait until a training round is over."""

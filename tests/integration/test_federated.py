@@ -18,6 +18,14 @@ RECIPES = {
         *("--config", "protocol/pbm", "--model.aggregator.draws", "seeded"),
         *("--model.aggregator.inner.recovery", "auto", *LATE),
     ),
+    "guarded": (
+        *("--config", "protocol/mean", "--model.downlink", "GaussianGradients", "--model.downlink.clip", "1.0"),
+        *("--model.downlink.sigma", "0.5", "--model.downlink.draws", "seeded"),
+    ),
+    "response": (
+        *("--config", "protocol/vfedsec", "--model.downlink", "RandomizedResponse", "--model.downlink.epsilon", "2.0"),
+        *("--model.downlink.draws", "seeded"),
+    ),
     "fedvs": ("--config", "protocol/fedvs", "--model.waiting.timeout", "1.0"),
     "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
     "wait_dp": ("--config", "protocol/wait_dp", "--model.aggregator.draws", "seeded", *LATE),

@@ -38,7 +38,7 @@ REASONS = {
     "the tests of the command line run it": 4,
     "studies take minutes": 2,
     "the benchmarks take minutes": 6,
-    "it is run by a slow test of its own": 4,
+    "it is run by a slow test of its own": 6,
     WHOLE: 17,
     "studies take minutes to hours and need files of data sets": 57,
 }

@@ -204,9 +204,12 @@ def test_a_run_that_leaves_or_fails_is_recorded_and_the_others_go_on(capfd):
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_runs_of_a_dead_worker_are_tried_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("backend", ["loky", "dask", "ray"])
+def test_runs_of_a_dead_worker_are_tried_again(backend, tmp_path, monkeypatch):
+    pytest.importorskip({"dask": "distributed", "loky": "joblib"}.get(backend, backend))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    assert study(with_callback("Dies", tally=str(tmp_path / "tally"), times=1), "--jobs", "2") == 0
+    culprit = with_callback("Dies", tally=str(tmp_path / "tally"), times=1)
+    assert study(culprit, "--jobs", "2", "--backend", backend) == 0
     assert len(finished()) == 4
     assert (tmp_path / "tally").read_text() == "x"
 
@@ -217,6 +220,47 @@ def test_a_run_that_always_dies_fails_alone(tmp_path, capfd):
     assert study(with_callback("Dies", tally=str(tmp_path / "tally"), times=99), "--jobs", "2") == 1
     assert finished() == ["Sound/seed-0", "Sound/seed-1"]
     assert "failed: Culprit, seed 1: its process died 3 times" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
+def test_the_tasks_of_the_array_that_slurm_is_given_make_the_table_of_the_study(whole, capfd):
+    settings = "{partition: short, time: '00:10:00'}"
+    assert study(STUDY, "--backend", "slurm", "--jobs", "2", "--backend-options", settings) == 0
+    script = capfd.readouterr().out
+    asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script, re.M))
+    assert asked.keys() == {"job-name", "array", "cpus-per-task", "chdir", "output", "partition", "time"}
+    assert (asked["array"], asked["cpus-per-task"], asked["time"]) == ("0-3%2", "1", "00:10:00")
+    Path("job.sh").write_text(script)
+    subprocess.run(["bash", "-n", "job.sh"], check=True)
+    for task in ("0", "3", "1"):
+        subprocess.run(["bash", "job.sh"], env={**os.environ, "SLURM_ARRAY_TASK_ID": task}, check=True, timeout=120)
+    assert finished() == ["Max/seed-1", "Mean/seed-0", "Mean/seed-1"]
+    assert study(STUDY, "--backend", "slurm") == 0
+    assert "#SBATCH --array=2\n" in capfd.readouterr().out
+    Path("job.sh").write_text(script)
+    tasks = [{**os.environ, "SLURM_ARRAY_TASK_ID": task} for task in ("2", "3")]
+    assert [subprocess.run(["bash", "job.sh"], env=task, timeout=120).returncode for task in tasks] == [0, 0]
+    assert "finished already: Max, seed 1" in capfd.readouterr().out
+    assert study(STUDY) == 0
+    pd.testing.assert_frame_equal(pd.read_parquet("out/table.parquet"), pd.read_parquet(whole / "table.parquet"))
+    assert study(STUDY, "--backend", "slurm") == 1
+    assert "all 4 runs in out are finished; leave --backend out for the table" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "4"], "--only 4: the study has runs 0 to 3"),
+        (["--backend", "slurm", "--backend-options", "{array: '0-9'}"], "array: '0-9' is no setting of sbatch that"),
+        (["--backend", "slurm", "--backend-options", '{wrap: "a\\nb"}'], "is no setting of sbatch that"),
+    ],
+)
+def test_mistakes_with_arrays_end_in_one_line(options, message, capsys):
+    assert study(STUDY, *options) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.single_records import refuse_shared_statistics
 from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.rounds.plan import RoundPlan
@@ -25,13 +26,23 @@ def open_privacy(module: "TrainedModule", data: Any) -> None:
     """
     if module.aggregator.accounting is None and not module.accounts_updates:
         return
+    if data is not None:
+        refuse_what_links_records(module, data)
+    open_account(module, module.privacy, data, accounting_part(module))
+
+
+def open_account(module: "TrainedModule", privacy: PrivacyBooks, data: Any, who: str) -> None:
+    """Open an account of the training records for ``who``; one process writes its ledger.
+
+    Raises:
+        ConfigurationError: without a datamodule; for a ledger that is missing or does not fit.
+    """
     if data is None:
         raise ConfigurationError(
-            f"{accounting_part(module)} accounts for the privacy of each record and must know the records; give "
-            "the trainer a VerticalDataModule instead of a loader"
+            f"{who} accounts for the privacy of each record and must know the records; give the trainer a "
+            "VerticalDataModule instead of a loader"
         )
-    refuse_what_links_records(module, data)
-    trainer, privacy, failure = module.trainer, module.privacy, None
+    trainer, failure = module.trainer, None
     if trainer.is_global_zero:
         try:
             privacy.open(len(data.records("train")), _ledger_folder(trainer), module.privacy_ledger)

@@ -1,0 +1,1 @@
+"""A Flower app that carries the frames of a lightning-vfl federation, and can neither read nor change them."""

@@ -1,0 +1,93 @@
+"""Clipped gradients with Gaussian noise: differential privacy of labels."""
+
+from math import inf, sqrt
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.downlinks.base import GradientDownlink
+from lightning_vfl.downlinks.draws import NormalDraws
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy.draws import SIMULATED, Draws
+from lightning_vfl.privacy.events import GaussianEvent
+from lightning_vfl.privacy.gaussian import analytic_sigma
+from lightning_vfl.types import RoundNames
+
+
+class GaussianGradients(GradientDownlink):
+    r"""The gradient of each record is clipped to norm C, and Gaussian noise is added to each of its numbers.
+
+    .. math:: \tilde g_i = g_i \cdot \min(1, C / \|g_i\|_2) + \mathcal{N}(0, \sigma^2 I),
+
+    where g_i is the gradient of the loss of record i alone at its aggregate.
+
+    Shapes: gradients (B, D).
+    Units: ``clip`` and ``sigma`` have the unit of the gradient of ONE record's loss, before the mean over the batch.
+    Guarantee: one round has the privacy of ``GaussianEvent(sigma, 2 clip, 1)`` for the label of a record of its batch.
+        Every round is charged to its records before gradients are sent; the summary has the ε of a label.
+    Not guaranteed: that the label says nothing through weights: the top learns from the true labels, and with it the
+        gradients of other records. ``RandomizedResponse`` covers these. With ``draws: seeded``, the noise is not
+        secret. The clip and the noise are computed in floating point on a grid of 2⁻³⁰ σ.
+
+    Args:
+        clip: C; a gradient with a larger L2 norm is scaled down to C.
+        sigma: σ of the noise; or give ``epsilon``.
+        epsilon: ε of a label after ``rounds`` rounds, from which σ follows.
+        delta: δ for ``epsilon``.
+        rounds: how often a record is in a batch: the number of epochs.
+        draws: ``system``: secret noise of AES-256 under a key from the operating system. ``seeded``: reproducible.
+
+    Raises:
+        ConfigurationError: for numbers that are not above 0, and unless exactly one of ``sigma`` and ``epsilon`` is
+            given.
+
+    Examples:
+        >>> GaussianGradients(clip=1.0, sigma=4.0).event
+        GaussianEvent(sigma=4.0, sensitivity=2.0, parties=1)
+
+    References:
+        Dwork, Roth, "The Algorithmic Foundations of Differential Privacy", 2014, appendix A (the Gaussian mechanism).
+        Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018 (σ from ε).
+    """
+
+    def __init__(
+        self,
+        clip: float,
+        sigma: float | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        rounds: int = 1,
+        draws: Draws = "system",
+    ) -> None:
+        if (sigma is None) == (epsilon is None):
+            raise ConfigurationError(f"give sigma or epsilon, and not both; got sigma {sigma} and epsilon {epsilon}")
+        given = {"clip": clip, "sigma": sigma, "epsilon": epsilon, "rounds": rounds}
+        for name, number in given.items():
+            if number is not None and not 0 < number < inf:
+                raise ConfigurationError(f"{name} of GaussianGradients must be a number above 0; got {number}")
+        self.clip = clip
+        self.sigma = sigma or analytic_sigma(epsilon or 0.0, delta, 2 * clip * sqrt(rounds))
+        self._draws = NormalDraws(draws)
+
+    def prepare(self, num_classes: int | None, outputs: int) -> None:
+        return
+
+    def protect(self, grad: Tensor, labels: Tensor, names: RoundNames, first: int) -> Tensor:
+        norms = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
+        if not bool(torch.isfinite(norms).all()):
+            raise ConfigurationError(
+                "a gradient has NaN or infinite numbers, which noise cannot hide; clean the data or lower the learning "
+                "rate"
+            )
+        clipped = grad * (self.clip / norms.clamp(min=self.clip))
+        noise = self._draws.rows(len(grad), grad.shape[1], names, first)
+        sent: Tensor = clipped + (self.sigma * noise).to(grad)
+        return sent
+
+    @property
+    def event(self) -> GaussianEvent:
+        return GaussianEvent(self.sigma, 2 * self.clip, 1)
+
+    def claim(self) -> str:
+        simulated = f"; {SIMULATED}" if self._draws.draws == "seeded" else ""
+        return f"gradients of records are clipped to {self.clip:g}, with noise of deviation {self.sigma:.4g}{simulated}"

@@ -1,0 +1,46 @@
+"""The place of a downlink: behind the aggregate, in the server's graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.downlinks.base import Downlink
+from lightning_vfl.errors import ConfigurationError
+
+
+def guarded(value: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:
+    """The value (B, D), with ``protect`` applied to the gradient that goes back through it."""
+    inside: Tensor = _Guarded.apply(value, protect)  # type: ignore[no-untyped-call]  # torch's
+    return inside
+
+
+def refuse_mixed_gradients(downlink: Downlink, norm: nn.Module | None, top: nn.Module) -> None:
+    """Refuse networks of the server in which the gradient of one record depends on labels of other records.
+
+    Raises:
+        ConfigurationError: naming the layer.
+    """
+    networks = [network for network in (norm, top) if network is not None]
+    mixing = [layer for network in networks for layer in network.modules() if isinstance(layer, _MIXING)]
+    if downlink.event is not None and mixing:
+        raise ConfigurationError(
+            f"{type(downlink).__name__} protects the gradient of each record alone, and {type(mixing[0]).__name__} in "
+            "the server's network mixes the records of a batch; use LayerNorm, or RandomizedResponse"
+        )
+
+
+_MIXING = nn.modules.batchnorm._BatchNorm
+
+
+class _Guarded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.protect = protect
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            return ctx.protect(grads[0]), None
