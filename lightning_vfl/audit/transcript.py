@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -72,6 +72,7 @@ class Transcript(Tap):
     # ---- what is told
 
     def sent(self, message: Message, ids: Tensor, at: int | None = None) -> None:
+        ids = ids.cpu()
         for part in (message, message.alongside):
             if part is not None:
                 self._one(part, ids, at)
@@ -80,7 +81,7 @@ class Transcript(Tap):
         self, value: Tensor, names: RoundNames, ids: Tensor, at: int | None = None, kind: str = AGGREGATES
     ) -> None:
         if names.stage == Stage.FIT and self.attacker.reads(at):
-            self._keep(Entry(kind, "own", None, at, self.epoch, names.round, ids, value))
+            self._keep(Entry(kind, "own", None, at, self.epoch, names.round, ids.cpu(), _copy(value)))
 
     def _one(self, message: Message, ids: Tensor, at: int | None) -> None:
         fit = message.round is None or message.round.stage == Stage.FIT
@@ -95,7 +96,7 @@ class Transcript(Tap):
                     continue
                 self._count(kind, way, receiver, piece.numel(), number)
                 if fit and (receiver in mine or self.attacker.reads(at)):
-                    self._keep(Entry(kind, "down", at, receiver, self.epoch, number, ids, piece))
+                    self._keep(Entry(kind, "down", at, receiver, self.epoch, number, ids, _copy(piece)))
             return
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             if message.to == "server":
@@ -103,14 +104,14 @@ class Transcript(Tap):
                     continue
                 self._count(kind, way, sender, piece.numel(), number)
                 if fit and (self.attacker.reads(at) or sender in mine):
-                    self._keep(Entry(kind, "up", sender, at, self.epoch, number, ids, piece))
+                    self._keep(Entry(kind, "up", sender, at, self.epoch, number, ids, _copy(piece)))
                 continue
             receivers = message.receivers or tuple(range(len(piece)))
             others = [(place, receiver) for place, receiver in enumerate(receivers) if receiver != sender]
             self._count(kind, way, sender, piece.numel() // max(len(receivers), 1) * len(others), number)
             for place, receiver in others if fit else ():
                 if receiver in mine or sender in mine:
-                    self._keep(Entry(kind, "peer", sender, receiver, self.epoch, number, ids, piece[place]))
+                    self._keep(Entry(kind, "peer", sender, receiver, self.epoch, number, ids, _copy(piece[place])))
 
     def _keep(self, entry: Entry) -> None:
         self.kept_bytes += entry.value.nbytes
@@ -119,8 +120,7 @@ class Transcript(Tap):
                 f"what {self.attacker} receives takes more than limit_bytes = {self.limit_bytes:.0f} by round "
                 f"{entry.round}; raise limit_bytes, or train fewer epochs"
             )
-        copy = entry.value.detach().to("cpu", copy=True)
-        self.entries.append(replace(entry, ids=entry.ids.detach().cpu(), value=copy))
+        self.entries.append(entry)
 
     # ---- the count
 
@@ -199,6 +199,11 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
     last = {record: place for place, record in enumerate(every.tolist())}
     places = torch.tensor(sorted(last.values()))
     return every[places], rows[places]
+
+
+def _copy(value: Tensor) -> Tensor:
+    """A copy in the memory of the CPU, without a graph."""
+    return value.detach().to("cpu", copy=True)
 
 
 class Several(Tap):
