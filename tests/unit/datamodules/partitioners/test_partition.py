@@ -20,6 +20,7 @@ from lightning_vfl.datamodules import (
     LabelPartition,
     Layout,
     LimitedOverlap,
+    MissingAtRandom,
     MissingAtTest,
     NamedColumns,
     OverlappingColumns,
@@ -155,6 +156,7 @@ CASES = {
     ColumnsByCorrelation: correlation,
 }
 SHARING = {OverlappingColumns}  # columns go to several parties: test_shared_columns.py
+LACKING = {MissingAtRandom}  # columns are those of another partitioner: test_missing_at_random.py
 
 
 def built_on(base: type[Partitioner]) -> Iterator[type[Partitioner]]:
@@ -167,7 +169,7 @@ def built_on(base: type[Partitioner]) -> Iterator[type[Partitioner]]:
 
 def test_every_partitioner_is_in_the_list():
     public = {c for c in built_on(Partitioner) if c.__module__.startswith("lightning_vfl.")}
-    assert public == set(CASES) | SHARING
+    assert public == set(CASES) | SHARING | LACKING
 
 
 @pytest.mark.parametrize("partitioner", CASES, ids=lambda c: c.__name__)
