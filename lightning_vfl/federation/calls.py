@@ -136,19 +136,30 @@ class Calls:
     # ---- who is there
 
     def _possible(self, module: "VFLModule", at: At, policy: MissingPolicy) -> bool | None:
-        """True if the parties that are there can make a round; lets in those that wait for it."""
+        """True if the parties that are there can make a round; lets in those that wait for it, if it needs them.
+
+        The others have been told who is called, and make keys with these parties alone. So a party that comes back
+        between two rounds waits for the next one, unless this one is not possible without it.
+        """
         for party in range(self.hub.parties):
-            waiting = self.hub.waiting(party)
             if not self.hub.present(party):
                 self.called = self.called & (torch.arange(self.hub.parties) != party)
-            elif not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at == at:
+        if self._suffice(module, policy):
+            return True
+        for party in range(self.hub.parties):
+            waiting = self.hub.waiting(party)
+            if not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at == at:
                 self._admit(party)
+        return True if self._suffice(module, policy) else None
+
+    def _suffice(self, module: "VFLModule", policy: MissingPolicy) -> bool:
+        """Whether the parties that are called are enough for a round."""
         there = module.wire.takes_part(self.called, self.called, module.roster)
         if not there.any() or int(there.sum()) < module.wire.needed(module.roster.parties):
-            return None
+            return False
         if module.roster.active is not None and not there[module.roster.active]:  # nobody else has the labels
-            return None
-        return None if policy.plan(torch.ones_like(there), there) is None else True
+            return False
+        return policy.plan(torch.ones_like(there), there) is not None
 
     def _admit(self, party: int) -> None:
         """Call a party that was away; it has no keys of any stage, so that all keys are renewed."""

@@ -71,7 +71,7 @@ def test_a_frozen_party_is_left_out_until_it_goes_on(federation, name):
     one.kill("party2", signal.SIGSTOP)
     time.sleep(20)
     one.kill("party2", signal.SIGCONT)
-    assert one.wait(150) == dict.fromkeys(("scorer", *NAMES), 0)
+    assert one.wait(300) == dict.fromkeys(("scorer", *NAMES), 0)
     assert max(included(one, "party2")) == int(one.rounds()[-1]["round"])
     assert differing(one) == []
 
