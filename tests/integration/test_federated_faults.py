@@ -141,7 +141,7 @@ def test_twenty_kills_at_any_time(federation, tmp_path):
         time.sleep(drawn.random())
         saved = any((tmp_path / str(seed) / "runs" / party).rglob("*.ckpt"))
         one.party(party, *(("--ckpt_path", "last") if saved else ()))
-        statuses = one.wait(60)
+        statuses = one.wait(120)  # longer than a party calls a server that has ended
         others = [status for who, status in statuses.items() if who != party]
         ended += others == [0] * 4
         found = differing(one, () if statuses[party] == 0 else (NAMES.index(party),))
