@@ -58,6 +58,7 @@ class Record:
         fresh = not path.exists()
         self._file = path.open("a", newline="", encoding="utf-8")
         self._lines = csv.writer(self._file)
+        self._next = 0  # the number of the round after the last one that was written
         self.restored: dict[int, int] = {}  # parties that have come back, with the round of their checkpoint
         if fresh:
             self._lines.writerow(COLUMNS)
@@ -74,9 +75,10 @@ class Record:
         )
         for party, name in enumerate(self.names):
             flags = [int(column[party]) for column in columns]
-            back = self.restored.pop(party, "") if flags[0] else ""
+            back = self.restored.pop(party, "")
             self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back, ""])
         self._file.flush()
+        self._next = round + 1
 
     def add_event(self, event: Event, seconds: float) -> None:
         """Write an asynchronous event: who was served, with which of its batches."""
@@ -85,9 +87,14 @@ class Record:
             back, request = self.restored.pop(party, ""), event.request if party == event.party else ""
             self._lines.writerow([event.number, party, name, *flags, 0, repr(seconds), back, request])
         self._file.flush()
+        self._next = event.number + 1
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. Parties that have come back after the last round stand in lines of the round after it."""
+        if self.restored and self._next:
+            for party, name in enumerate(self.names):
+                back = self.restored.pop(party, "")
+                self._lines.writerow([self._next, party, name, 0, 0, 0, 0, 0, 1, repr(0.0), back, ""])
         self._file.close()
 
 

@@ -47,7 +47,7 @@ class Replay(Callback):
         module.bottoms.groups = ()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep states that are needed later, and put states back."""
+        """Keep states that are needed later."""
         module: Any = pl_module
         round = module.books.rounds.get("fit", 0)
         (optimizer,) = trainer.optimizers
@@ -55,6 +55,12 @@ class Replay(Callback):
             bottom = module.bottoms.parties[party]
             moments = [deepcopy(optimizer.state.get(p)) for p in bottom.parameters()]
             self._kept[round, party] = deepcopy(bottom.state_dict()), moments
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Put the states back of parties that have come back before the next round."""
+        module: Any = pl_module
+        round = module.books.rounds.get("fit", 0)
+        (optimizer,) = trainer.optimizers
         for party, since in self.record.restored.get(round, {}).items():
             weights, moments = self._kept[since, party]
             bottom = module.bottoms.parties[party]

@@ -64,15 +64,14 @@ def test_parties_that_learnt_may_be_told(tmp_path):
     assert Replayed(tmp_path / "events.csv").plan(0, 1).learners.tolist() == [False, True, True]
 
 
-def test_who_comes_back_is_written_in_the_first_round_that_calls_it(tmp_path):
+def test_who_comes_back_is_written_in_the_next_round_or_after_the_last(tmp_path):
     record = Record(tmp_path / "events.csv", NAMES)
     record.add(0, PLANS[0])
     record.restored[0] = 0
-    record.add(1, PLANS[2])  # without party 0
-    record.add(2, PLANS[1])
-    record.add(3, PLANS[1])
+    record.add(1, PLANS[2])  # which does not call party 0
+    record.restored[2] = 1
     record.close()
-    assert Replayed(tmp_path / "events.csv").restored == {2: {0: 0}}
+    assert Replayed(tmp_path / "events.csv").restored == {1: {0: 0}, 2: {2: 1}}
 
 
 def test_a_resumed_server_writes_on_and_a_repeated_round_counts_once(tmp_path):
