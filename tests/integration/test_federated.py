@@ -20,7 +20,7 @@ RECIPES = {
     ),
     "guarded": (
         *("--config", "protocol/mean", "--model.downlink", "GaussianGradients", "--model.downlink.clip", "1.0"),
-        *("--model.downlink.sigma", "0.5", "--model.downlink.draws", "seeded"),
+        *("--model.downlink.sigma", "0.5", "--model.downlink.draws", "seeded", *LATE),
     ),
     "response": (
         *("--config", "protocol/vfedsec", "--model.downlink", "RandomizedResponse", "--model.downlink.epsilon", "2.0"),
