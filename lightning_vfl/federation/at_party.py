@@ -44,8 +44,7 @@ class AtParty(Place):
         standing = self.link.standing
         if key.at < standing.at:  # while the party was away, the others went on
             return False
-        enough = len(standing.called) >= module.wire.needed(module.roster.parties)
-        if self.party in standing.called and enough:  # too few are told so, and wait until others are back
+        if self.party in standing.called and standing.enough:
             return True
         return self.link.ask(Key(key.at, -1), "ready") is not None
 

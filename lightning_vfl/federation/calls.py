@@ -38,6 +38,8 @@ class Calls:
         self.retries = 0  # batches of the evaluation that is going on that were lost and are evaluated again
         self.metrics: Mapping[str, float] = {}  # of the latest evaluation
         self.joins: Callable[[], int] = lambda: 0  # how often a party has joined, with a new key for sealed messages
+        self.enough = True  # whether the parties that are called can make a round; else they wait for others
+        self._suffice: Callable[[], bool] = lambda: True
         self._counts: dict[str, int] = {}
         self.last = At(0, 0, -1)
 
@@ -45,6 +47,9 @@ class Calls:
 
     def begin(self, module: "VFLModule", at: At, policy: MissingPolicy) -> None:
         """Begin a round: requests of earlier rounds are closed from now on.
+
+        The parties that were told that they are called begin too, so the set is left as it was told, although some of
+        them may have gone since. If they were told that they are too few, everybody waits here for others.
 
         Args:
             module: the protocol.
@@ -57,14 +62,9 @@ class Calls:
         self.close(module, at)
         if self.injected:
             return
-        began = monotonic()
-        if self.hub.wait(lambda: self._possible(module, at, policy), lambda: began) is None:
-            rank_zero_warn(f"round {at.round} waits for parties that are away; present are parties {self._present()}")
-            if self.hub.wait(lambda: self._possible(module, at, policy), lambda: began + self.reconnect) is None:
-                raise ConfigurationError(
-                    f"round {at.round} has waited {self.reconnect:g} s for parties that are away (present: "
-                    f"{self._present()}); start them again with --ckpt_path last, or use a policy that goes on"
-                )
+        self._suffice = lambda: self._can_make_a_round(module, policy)
+        if not self.enough:
+            self._await_enough(at)
         for party in numbers(self.called):  # for parties that do not know yet that they are called
             self.hub.post(party, Key(at, -1), self.standing("go"))
 
@@ -92,7 +92,7 @@ class Calls:
                 continue
             if waiting.key.at == at:
                 self.hub.post(party, waiting.key, {**self.standing("closed"), "plan": plan})
-            elif waiting.key.at > at and waiting.say == "ready" and not self.injected:
+            elif waiting.key.at > at and waiting.say == "ready" and self.enough and not self.injected:
                 self.hub.post(party, waiting.key, self.standing("go"))
         self.hub.close(At(at.round, at.stage, at.batch + 1), self._closed)
 
@@ -108,6 +108,7 @@ class Calls:
         fresh, self.called = following & ~self.called, following
         for party in numbers(fresh):
             self._admit(party)
+        self.enough = self._suffice()
 
     # ---- what parties are told
 
@@ -116,6 +117,7 @@ class Calls:
         told = {
             "at": list(self.last),
             "called": numbers(self.called),
+            "enough": self.enough,
             "counts": self._counts,
             "keyed": self.keyed,
             "joins": self.joins(),
@@ -135,24 +137,33 @@ class Calls:
 
     # ---- who is there
 
-    def _possible(self, module: "VFLModule", at: At, policy: MissingPolicy) -> bool | None:
-        """True if the parties that are there can make a round; lets in those that wait for it, if it needs them.
+    def _await_enough(self, at: At) -> None:
+        """Wait until enough parties are there, and call those that wait for this round.
 
-        The others have been told who is called, and make keys with these parties alone. So a party that comes back
-        between two rounds waits for the next one, unless this one is not possible without it.
+        Raises:
+            ConfigurationError: if they do not come back.
         """
-        for party in range(self.hub.parties):
-            if not self.hub.present(party):
-                self.called = self.called & (torch.arange(self.hub.parties) != party)
-        if self._suffice(module, policy):
-            return True
-        for party in range(self.hub.parties):
-            waiting = self.hub.waiting(party)
-            if not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at == at:
-                self._admit(party)
-        return True if self._suffice(module, policy) else None
 
-    def _suffice(self, module: "VFLModule", policy: MissingPolicy) -> bool:
+        def enough() -> bool | None:
+            for party in range(self.hub.parties):
+                waiting = self.hub.waiting(party)
+                if not self.hub.present(party):
+                    self.called = self.called & (torch.arange(self.hub.parties) != party)
+                elif not self.called[party] and waiting is not None and (waiting.say, waiting.key.at) == ("ready", at):
+                    self._admit(party)
+            self.enough = self._suffice()
+            return self.enough or None
+
+        began = monotonic()
+        if self.hub.wait(enough, lambda: began) is None:
+            rank_zero_warn(f"round {at.round} waits for parties that are away; present are parties {self._present()}")
+            if self.hub.wait(enough, lambda: began + self.reconnect) is None:
+                raise ConfigurationError(
+                    f"round {at.round} has waited {self.reconnect:g} s for parties that are away (present: "
+                    f"{self._present()}); start them again with --ckpt_path last, or use a policy that goes on"
+                )
+
+    def _can_make_a_round(self, module: "VFLModule", policy: MissingPolicy) -> bool:
         """Whether the parties that are called are enough for a round."""
         there = module.wire.takes_part(self.called, self.called, module.roster)
         if not there.any() or int(there.sum()) < module.wire.needed(module.roster.parties):

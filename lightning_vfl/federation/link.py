@@ -41,6 +41,7 @@ class Standing:
     Args:
         at: the last round that has begun.
         called: the parties that are called in the next round.
+        enough: whether these can make a round; else they wait until others are back.
         counts: rounds of every stage that had begun when ``at`` began.
         keyed: by stage, the parties that have the keys of its rounds.
         joins: how often a party has joined, with a new key for sealed messages.
@@ -49,6 +50,7 @@ class Standing:
 
     at: At = field(default=START)
     called: frozenset[int] = frozenset()
+    enough: bool = True
     counts: Mapping[str, int] = field(default_factory=dict)
     keyed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     joins: int = 0
@@ -91,7 +93,7 @@ class Link:
         standing = frame.header.get("standing")
         if standing is not None:
             at, called = At(*standing["at"]), frozenset(standing["called"])
-            more = (standing[name] for name in ("counts", "keyed", "joins", "retries"))
+            more = (standing[name] for name in ("enough", "counts", "keyed", "joins", "retries"))
             self.standing = Standing(at, called, *more)
         self.told = frame.header.get("plan")
         self.metrics = frame.header.get("metrics", self.metrics)

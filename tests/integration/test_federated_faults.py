@@ -22,6 +22,7 @@ RECIPES = {
     "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
     "skip": (*MEAN, "--model.missing", "Skip"),
 }
+RECIPES["masked, skip"] = (*RECIPES["masked"], "--model.missing", "Skip")
 GOES_ON = ("stale", "zeros", "exclude", "masked", "recovery", "lagrange_shared")
 
 
@@ -46,7 +47,7 @@ def test_a_party_that_is_killed_is_left_out(federation, name):
     assert differing(one, without=(2,)) == []
 
 
-@pytest.mark.parametrize("name", [*GOES_ON, "skip"])
+@pytest.mark.parametrize("name", [*GOES_ON, "skip", "masked, skip"])
 def test_a_party_that_comes_back_learns_again(federation, name):
     one = federation(RECIPES[name], epochs=20)
     one.everybody()
