@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,25 @@ from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.wire import Message
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A round of evaluation, as a party takes part in it.
+
+    Args:
+        names: of the round.
+        roll: the parties of a round without faults.
+        key: its first turn.
+        called: (M,) bool, the parties that are called.
+        plan: of the round, if faults are played from the recipe.
+    """
+
+    names: RoundNames
+    roll: Roll
+    key: Key
+    called: Tensor
+    plan: RoundPlan | None
 
 
 class AtParty(Place):
@@ -91,20 +111,8 @@ class AtParty(Place):
     # ---- evaluation
 
     @abstractmethod
-    def evaluate(
-        self,
-        module: Any,
-        batch: VerticalBatch,
-        names: RoundNames,
-        roll: Roll,
-        key: Key,
-        called: Tensor,
-        plan: RoundPlan | None,
-    ) -> Message | None:
-        """Take part in a round of evaluation at its first turn ``key``.
-
-        ``plan``: if faults are played from the recipe. Returns the server's answer; None: the round is closed.
-        """
+    def evaluate(self, module: Any, batch: VerticalBatch, turn: Evaluation) -> Message | None:
+        """Take part in a round of evaluation; the server's answer. None: the round is closed."""
 
     def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
         """Take part in a round of evaluation, again if the server has lost it with another party."""
@@ -113,7 +121,7 @@ class AtParty(Place):
             plan = RoundPlan(roll, roll.called, (roll.called,), roll.called, 0.0, False)
             if bool(roll.called[self.party]) or module.aggregator.opening is not None:
                 at = at_of(module, names, self.evaluated)
-                found = self.evaluate(module, batch, names, roll, Key(at, 0), roll.called, plan)
+                found = self.evaluate(module, batch, Evaluation(names, roll, Key(at, 0), roll.called, plan))
         else:
             lost = -1
             while found is None and self._retries(module, names) > lost:
@@ -124,7 +132,7 @@ class AtParty(Place):
                     names = names._replace(round=begun)  # the server's number: this party may have missed some
                     module.books.rounds[str(names.stage)] = begun + 1
                     called = mask_of(self.link.standing.called, module.roster.parties)
-                    found = self.evaluate(module, batch, names, roll, Key(at, 0), called, None)
+                    found = self.evaluate(module, batch, Evaluation(names, roll, Key(at, 0), called, None))
         self.evaluated += 1
         told = found is not None and self.tells_predictions and names.stage == Stage.PREDICT
         return found.pieces[0] if found is not None and told else nothing()

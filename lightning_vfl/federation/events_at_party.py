@@ -9,15 +9,14 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.federation.answers import answered
 from lightning_vfl.federation.arrivals import OwnEvents
-from lightning_vfl.federation.at_party import AtParty
+from lightning_vfl.federation.at_party import AtParty, Evaluation
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Schedule
-from lightning_vfl.types import Event, Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Event, RoundNames, VerticalBatch
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
@@ -43,13 +42,11 @@ class EventsAtParty(AtParty):
 
     _served: _Served | None = None
 
-    def take(self, module: "AsyncVFL") -> None:
-        super().take(module)
-        module.ordered = lambda planned: self.order(module, planned)
-
     def order(self, module: "AsyncVFL", planned: FirstComeFirstServed) -> Schedule:
         """The order of events: this party's own one after the other, unless faults are played from the recipe."""
-        return planned if self.injected else OwnEvents(planned, module, self.party)
+        if self.injected:
+            return planned
+        return OwnEvents(planned, module, self.party)
 
     def step(self, module: "AsyncVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Upload if nothing is on the way, and learn in the event in which this party is served."""
@@ -93,22 +90,13 @@ class EventsAtParty(AtParty):
 
     # ---- evaluation
 
-    def evaluate(
-        self,
-        module: "AsyncVFL",
-        batch: VerticalBatch,
-        names: RoundNames,
-        roll: Roll,
-        key: Key,
-        called: Tensor,
-        plan: RoundPlan | None,
-    ) -> Message | None:
-        self.refuse_few(called)
+    def evaluate(self, module: "AsyncVFL", batch: VerticalBatch, turn: Evaluation) -> Message | None:
+        self.refuse_few(turn.called)
         with torch.no_grad():
             embedding = module.bottoms.one(self.party, batch.features[self.party])
-        message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=names)
+        message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=turn.names)
         labels = self.own_labels(module, batch)
-        return self.answer(module, self.tell_server(module, message, len(embedding), key, labels))
+        return self.answer(module, self.tell_server(module, message, len(embedding), turn.key, labels))
 
 
 def _nothing_learnt(module: Any) -> Step:

@@ -39,14 +39,10 @@ class EventsAtServer(AtServer):
     def __init__(self, hub: Hub, injected: bool, reconnect: float = 600.0, record: "Record | None" = None) -> None:
         super().__init__(hub, injected, reconnect, record)
         self._upload: Request | None = None  # of the event that comes next
-        self._taken: dict[int, tuple[bytes, int]] = {}  # by party, the last upload: its process and the call's number
+        self._met: dict[int, tuple[bytes, int]] = {}  # by party, the last upload that was served or refused
 
     def policy(self, module: Any) -> MissingPolicy:
         return Exclude()
-
-    def take(self, module: "AsyncVFL") -> None:
-        super().take(module)
-        module.ordered = lambda planned: self.order(module, planned)
 
     def order(self, module: "AsyncVFL", planned: FirstComeFirstServed) -> Schedule:
         """The order of events: as uploads arrive, unless faults are played from the recipe."""
@@ -97,7 +93,7 @@ class EventsAtServer(AtServer):
             if any(map(self.hub.present, range(self.hub.parties))):
                 since[0] = monotonic()
             waiting = map(self.hub.waiting, range(self.hub.parties))
-            new = (one for one in waiting if one is not None and self._call(one) != self._taken.get(one.party))
+            new = (one for one in waiting if one is not None and self._call(one) != self._met.get(one.party))
             there = [one for one in new if self._fits(module, planned, one)]
             return min(there, key=lambda one: one.arrived, default=None)
 
@@ -109,7 +105,7 @@ class EventsAtServer(AtServer):
                     f"event {number} has waited {self.calls.reconnect:g} s, and no party is there; start the parties "
                     "again with --ckpt_path last"
                 )
-        self._taken[self._upload.party] = self._call(self._upload)
+        self._met[self._upload.party] = self._call(self._upload)
         party, request = self._upload.party, int(self._upload.frame.header["request"])
         return Event(number, party, request, start, start + monotonic() - began, (party,))
 
@@ -125,13 +121,14 @@ class EventsAtServer(AtServer):
         if type(number) is not int or not 0 <= number < 2**31:
             why = f"the number {number!r} of its event, a number from 0 on was planned"
         else:
-            rows = len(planned.batch(request.party, number))
+            rows = planned.rows(request.party)
             leg = InTheClear(module.aggregator).legs(rows, module.embedding_widths, (), module.roster)[0]
             why = misfit(request, leg, visible=True)
         if why is None:
             return True
         why = f"refused: party {request.party} sent {why}; all must run the same recipe"
         rank_zero_warn(why)
+        self._met[request.party] = self._call(request)
         self.hub.post(request.party, request.key, {"outcome": "refused", "why": why})
         return False
 

@@ -15,7 +15,7 @@ from lightning_vfl.protocols.asynchronous import AsyncVFL
 class Replay(Callback):
     """Puts a party back to the state from which it has come back in the federation.
 
-    ``SplitVFL.replayed`` repeats the rounds themselves, and ``AsyncVFL.ordered`` the events.
+    ``SplitVFL.replayed`` repeats the rounds themselves, and ``AsyncVFL.replayed`` the events.
 
     Args:
         record: of the federation.
@@ -41,7 +41,7 @@ class Replay(Callback):
                 f"{self.record.path} is of {self.record.parties} parties, the recipe has {module.roster.parties}"
             )
         if isinstance(module, AsyncVFL):
-            module.ordered = lambda planned: Recorded(planned, module, self.record)
+            module.replayed = lambda planned: Recorded(planned, module, self.record)
         else:
             module.replayed = self.record
         module.bottoms.groups = ()

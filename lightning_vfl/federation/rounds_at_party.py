@@ -11,7 +11,7 @@ from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.parts import Heard
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import answered
-from lightning_vfl.federation.at_party import AtParty
+from lightning_vfl.federation.at_party import AtParty, Evaluation
 from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
@@ -26,7 +26,7 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.ends import opening_end, party_end
 from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import RecordSource, RoundNames, Rows, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
 
 if TYPE_CHECKING:
@@ -231,19 +231,10 @@ class RoundsAtParty(AtParty):
         hosted = (self.party,) if self.party in heard["answering"] else ()
         return Heard(included, hosted, received)
 
-    def evaluate(
-        self,
-        module: "SplitVFL",
-        batch: VerticalBatch,
-        names: RoundNames,
-        roll: Roll,
-        key: Key,
-        called: Tensor,
-        plan: RoundPlan | None,
-    ) -> Message | None:
+    def evaluate(self, module: "SplitVFL", batch: VerticalBatch, turn: Evaluation) -> Message | None:
         if module.protected_evaluation:
-            module.enter_evaluation(batch, names, roll)
-        found = self._round(module, batch, names, key, called, plan, evaluation=True)
+            module.enter_evaluation(batch, turn.names, turn.roll)
+        found = self._round(module, batch, turn.names, turn.key, turn.called, turn.plan, evaluation=True)
         return None if found is None else found[1]
 
     # ---- set-up

@@ -116,12 +116,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
 
     hub.greet = greet
     kept = None if record is None else Record(record, names)
-    who = _by_certificate(charter)
-    if run.relay is not None:
-        port: Port | RelayPort = RelayPort(hub, run.relay, run.identity, charter)
-    else:
-        secret = server_credentials(run.identity, charter)
-        port = Port(hub, charter.server.address, who, secret, charter.patience.silence)
+    port = _opened(run, hub)
     try:
         told(f"{charter.federation}: waiting for {', '.join(names)} at {run.relay or charter.server.address}")
         reception.await_all(charter.patience.join)
@@ -134,20 +129,12 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
             roll_call.finish(charter.patience.join)
         place = _places(run.model)[0](hub, run.injected, charter.patience.reconnect, kept)
         place.calls.joins = lambda: reception.joins
-        place.take(run.model)
+        run.model.place = place
         run.train()
-        hub.end({"outcome": "over", "why": f"{charter.federation} is over"})
-        hub.wait(
-            lambda: None if any(map(hub.present, range(hub.parties))) else True,
-            _for(5.0 if run.relay is None else _RELAYED),
-        )
+        _part(hub, f"{charter.federation} is over", 5.0 if run.relay is None else _RELAYED)
     except BaseException as error:
         why = f"the server has ended: {error}" if str(error) else f"the server has ended ({type(error).__name__})"
-        hub.end({"outcome": "over", "why": " ".join(why.split())[:500]})
-        hub.wait(
-            lambda: None if any(map(hub.present, range(hub.parties))) else True,
-            _for(2.0 if run.relay is None else _RELAYED),
-        )
+        _part(hub, " ".join(why.split())[:500], 2.0 if run.relay is None else _RELAYED)
         raise
     finally:
         port.close()
@@ -185,7 +172,7 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
 
         place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check)
         place.least_members = seat.least_members
-        place.take(run.model)
+        run.model.place = place
         if run.data.own_files:
             run.use_fitted()
             align(
@@ -201,7 +188,24 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         transport.close()
 
 
+def _opened(run: Run, hub: Hub) -> Port | RelayPort:
+    """The server's end of the lines to the parties."""
+    charter = run.charter
+    if run.relay is not None:
+        return RelayPort(hub, run.relay, run.identity, charter)
+    secret = server_credentials(run.identity, charter)
+    return Port(hub, charter.server.address, _by_certificate(charter), secret, charter.patience.silence)
+
+
+def _part(hub: Hub, why: str, seconds: float) -> None:
+    """Tell all parties that it is over, and wait so long until they have hung up."""
+    end = monotonic() + seconds
+    hub.end({"outcome": "over", "why": why})
+    hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, lambda: end)
+
+
 def _dialled(run: Run) -> Dialled:
+    """A party's end of the line to the server."""
     charter = run.charter
     return Dialled(
         charter.server.address,
@@ -250,8 +254,3 @@ def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | No
             f"round {run.rounds} or before"
         )
     return first_difference(run.recipe, {str(k): str(v) for k, v in theirs.items()}, f"party {name}")
-
-
-def _for(seconds: float) -> Callable[[], float]:
-    end = monotonic() + seconds
-    return lambda: end

@@ -79,8 +79,8 @@ class AsyncVFL(VFLModule):
         https://arxiv.org/abs/2007.06081, Algorithm 1.
     """
 
-    ordered: Callable[[FirstComeFirstServed], Schedule] | None = None
-    """Makes the order of events from the planned one, where events are not simulated; None: they come as planned."""
+    replayed: Callable[[FirstComeFirstServed], Schedule] | None = None
+    """Makes the order of events that have happened in a federation, if this training repeats it."""
     _event_costs: RoundCosts
 
     def __init__(
@@ -145,7 +145,9 @@ class AsyncVFL(VFLModule):
             first=self.counts.most_events,
             number=self.books.rounds.get(Stage.FIT, 0),
         )
-        return planned if self.ordered is None else self.ordered(planned)
+        if self.place is not None:
+            return self.place.order(self, planned)
+        return planned if self.replayed is None else self.replayed(planned)
 
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the table of latest embeddings."""

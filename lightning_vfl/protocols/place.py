@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.base import VFLModule
+    from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 
 
 class Elsewhere(nn.Module):
@@ -53,9 +55,9 @@ class Place(ABC):
     tells_predictions: bool = False
     labels: Tensor | None = None
 
-    def take(self, module: Any) -> None:
-        """Let a module run here."""
-        module.place = self
+    def order(self, module: Any, planned: "FirstComeFirstServed") -> Schedule:
+        """The order of asynchronous events, which a plan knows only in a simulation; default: as planned."""
+        return planned
 
     @abstractmethod
     def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:

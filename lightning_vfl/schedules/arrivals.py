@@ -111,6 +111,10 @@ class FirstComeFirstServed(Schedule):
         """The records (B,) of a party's event ``request``."""
         return self._orders.batch(party, request)
 
+    def rows(self, party: int) -> int:
+        """The number of records of each event of a party."""
+        return self._orders.rows(party)
+
     def epoch(self, epoch: int) -> Iterator[Planned]:
         """Plan each event when the iterator reaches it, so a trace need not be longer than the training."""
         return ((ids, event) for ids, event, _ in self._events(self.steps))

@@ -39,6 +39,10 @@ class OwnOrders:
         size = self._sizes[holder]
         return self._order(holder, turn)[place * size : (place + 1) * size]
 
+    def rows(self, holder: int) -> int:
+        """The number of records in each mini-batch of a holder."""
+        return self._sizes[holder]
+
     def _shuffled(self, holder: int, turn: int) -> "NDArray[np.int64]":
         own = self._held[holder]
         return own[permutation(len(own), self._seed, "order", "fit", "party", holder, turn)]
