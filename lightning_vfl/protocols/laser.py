@@ -13,7 +13,7 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.heads import HeadsVFL, holders, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.protocols.subsets import draws, repeated
+from lightning_vfl.protocols.subsets import draws, repeated, table_of_sizes
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.wire import Leg
 
@@ -131,10 +131,9 @@ def head_weights(there: Tensor) -> Tensor:
 
     ``there`` (B, M) bool are the holders, n of them.
     """
-    parties = there.shape[1]
-    table = torch.zeros(parties + 1, parties)
-    for n in range(1, parties + 1):
-        for k in range(1, n + 1):
-            table[n, k - 1] = comb(n - 1, k - 1) / k
-    of_size = table.to(there.device)[there.sum(1)].T  # (size, B)
+    of_size = table_of_sizes(there.shape[1], _weight_of_head).to(there.device)[there.sum(1)].T  # (size, B)
     return of_size.unsqueeze(0) * there.T.unsqueeze(1)
+
+
+def _weight_of_head(parties: int, holders: int, size: int) -> float:
+    return comb(holders - 1, size - 1) / size

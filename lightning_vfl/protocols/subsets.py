@@ -6,9 +6,10 @@ through the aggregator and the top in one call.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import cache
 from math import comb
 from typing import TYPE_CHECKING, Literal
 
@@ -279,12 +280,26 @@ def size_weights(holders: Tensor, parties: int, weights: TaskWeights) -> Tensor:
         parties: M.
         weights: see ``TaskSampling``.
     """
+    weigh = _weight_of_task if weights == TaskWeights.TASKS else _weight_of_copy
+    return table_of_sizes(parties, weigh).to(holders.device)[holders].T.reshape(-1)
+
+
+@cache
+def table_of_sizes(parties: int, weigh: Callable[[int, int, int], float]) -> Tensor:
+    """(M+1, M) float32, in row n and column k - 1 ``weigh(M, n, k)`` for subsets of size k of n holders, else 0."""
     table = torch.zeros(parties + 1, parties)
     for n in range(1, parties + 1):
         for k in range(1, n + 1):
-            share = comb(n, k) / (2**n - 1) if weights == TaskWeights.TASKS else 1 / n
-            table[n, k - 1] = parties * share
-    return table.to(holders.device)[holders].T.reshape(-1)
+            table[n, k - 1] = weigh(parties, n, k)
+    return table
+
+
+def _weight_of_task(parties: int, holders: int, size: int) -> float:
+    return parties * (comb(holders, size) / ((1 << holders) - 1))
+
+
+def _weight_of_copy(parties: int, holders: int, size: int) -> float:
+    return parties * (1 / holders)
 
 
 def repeated(batch: VerticalBatch, copies: int, present: Tensor, weights: Tensor | None) -> VerticalBatch:
