@@ -73,6 +73,11 @@ class Subsets(Rebuildable, ABC):
 
     @property
     @abstractmethod
+    def repeats(self) -> bool:
+        """Whether ``rows`` computes a record several times, so that it has several gradients in a round."""
+
+    @property
+    @abstractmethod
     def absences(self) -> tuple[FaultModel, ...]:
         """Absences that the server announces in training, for subsets of whole rounds."""
 
@@ -89,6 +94,10 @@ class Everybody(Subsets):
 
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
         return
+
+    @property
+    def repeats(self) -> bool:
+        return False
 
     @property
     def absences(self) -> tuple[FaultModel, ...]:
@@ -147,6 +156,10 @@ class DropParties(Subsets):
             _refuse_stand_in(self, missing)
 
     @property
+    def repeats(self) -> bool:
+        return False
+
+    @property
     def absences(self) -> tuple[FaultModel, ...]:
         return self._rounds
 
@@ -192,6 +205,10 @@ class TaskSampling(Subsets):
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
         _refuse_hidden(self, aggregator, "DropParties with by: round")
         _refuse_stand_in(self, missing)
+
+    @property
+    def repeats(self) -> bool:
+        return True
 
     @property
     def absences(self) -> tuple[FaultModel, ...]:
