@@ -138,6 +138,7 @@ class SplitVFL(RoundVFL):
             refuse_mixed_gradients(self.downlink, self.norm, self.top)
         if self.place is not None:
             keep_own(self, self.place.seat)
+            self.norm = self.norm if self.scores_here else None
 
     # ---- before training
 
