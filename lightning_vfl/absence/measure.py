@@ -12,7 +12,7 @@ from lightning_vfl.absence.asked import Asked, Subset, by_probability, subsets_o
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude, Moments
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
-from lightning_vfl.types import VerticalBatch
+from lightning_vfl.types import Roll, VerticalBatch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,16 +155,14 @@ def _of_subset(
     scored = 0
     for start in range(0, len(records.labels), _CHUNK):
         part = slice(start, start + _CHUNK)
-        own = there.to(records.labels.device)
-        held = own.expand(len(records.labels[part]), -1)
-        held = held if records.present is None else held & records.present[part]
-        answered = module.answers(held)
+        own = None if records.present is None else records.present[part]
+        answered = module.answers(Roll.of(there).holders(records.labels[part], own))
         if not answered.any():
             continue
         filled = stand_in.fill(tuple(x[part][answered] for x in records.h), there, moments)
         present = None
-        if records.present is not None:  # a replacement counts for every record
-            present = records.present[part][answered] | filled.roll.filled.to(own.device)
+        if own is not None:  # a replacement counts for every record
+            present = own[answered] | filled.roll.filled.to(own.device)
         columns = None
         if not isinstance(module, DecoupledVFL | HeadsVFL):
             columns = module.aggregator.columns(module.embedding_widths, filled.roll)

@@ -81,10 +81,9 @@ def faulty_output(
     for leg, senders in zip(forward_costs(module, batch, names).legs, plan.sent, strict=True):
         module.books.meter.add(leg.among(called), senders)
     module.clock.advance(plan.seconds)
-    rows, device = len(batch.record_ids), batch.record_ids.device
-    included = plan.roll.included & (not plan.skipped)
-    parties = included.to(device).expand(rows, -1)
-    parties = parties if batch.present is None else parties & batch.present
+    parties = plan.roll.holders(batch.record_ids, batch.present)
+    if plan.skipped:
+        parties = torch.zeros_like(parties)
     answered = module.answers(parties)
     if plan.skipped:
         shape = module.output_in_the_clear(batch, Roll.everyone(module.roster.parties))

@@ -11,7 +11,7 @@ from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.protocols.heads import HeadsVFL, holders, mean_of_holders, weighted_loss
+from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import draws, repeated, table_of_sizes
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
@@ -83,7 +83,7 @@ class LaserVFL(HeadsVFL):
         wide = repeated(batch, parties, flat[: parties * rows], None)
         if batch.weights is not None:
             wide = wide._replace(weights=batch.weights.repeat(parties))
-        weights = head_weights(holders(h, everybody, batch.present))
+        weights = head_weights(everybody.holders(h[0], batch.present))
         losses = [
             weighted_loss(self, self.top[m](own), wide, weights[m].reshape(-1)) * parties
             for m, own in enumerate(z.chunk(parties))
@@ -94,12 +94,12 @@ class LaserVFL(HeadsVFL):
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
     ) -> Tensor:
         z = self.aggregator.plain(h, roll, present)
-        return mean_of_holders(torch.stack([head(z) for head in self.top]), holders(h, roll, present))
+        return mean_of_holders(torch.stack([head(z) for head in self.top]), roll.holders(h[0], present))
 
     def _subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """(M, M, B, M) bool: for each head and size, a subset of the record's holders with the head's party in it."""
         parties, device = self.roster.parties, batch.record_ids.device
-        there = holders(batch.features, Roll.everyone(parties), batch.present)
+        there = Roll.everyone(parties).holders(batch.record_ids, batch.present)
         rows = joint_rows(batch)
         lots = draws(names, rows, parties**3, "laser").to(device).view(-1, parties, parties, parties)
         if self.by == SampledBy.BATCH:

@@ -135,7 +135,7 @@ class DropParties(Subsets):
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
         if self.by == DropBy.ROUND:
             return batch
-        there = whose(batch, roll)
+        there = roll.holders(batch.record_ids, batch.present)
         kept = torch.zeros(there.shape[1], dtype=torch.bool, device=there.device)
         kept[list(always_kept(self.keep, roster))] = True
         drawn = draws(names, joint_rows(batch), there.shape[1], "drop").to(there.device)
@@ -194,7 +194,7 @@ class TaskSampling(Subsets):
         self.weights = str(weights)
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
-        there = whose(batch, roll)
+        there = roll.holders(batch.record_ids, batch.present)
         parties = there.shape[1]
         present = sampled_sizes(there, names, joint_rows(batch))
         weights = size_weights(there.sum(1), parties, TaskWeights(self.weights))
@@ -263,12 +263,6 @@ def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> tuple[int, ...]
     """The parties that are never left out; if ``keep`` says nothing, the active party."""
     usual = () if roster.active is None else (roster.active,)
     return usual if keep is None else keep
-
-
-def whose(batch: VerticalBatch, roll: Roll) -> Tensor:
-    """(B, M) bool, the included parties that hold each record."""
-    included = roll.included.to(batch.record_ids.device)
-    return included.expand(len(batch.record_ids), -1) if batch.present is None else batch.present & included
 
 
 def draws(names: RoundNames, rows: Rows, numbers: int, purpose: str) -> Tensor:
