@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_vfl.absence.asked import Asked, Subset, by_probability, subsets_of
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude, Moments
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.types import Roll, VerticalBatch
 
@@ -77,9 +78,7 @@ def measure(
     refuse_unable(module, stand_in)
     parties = module.roster.parties
     subsets, exact = subsets_of(asked, parties, module.active, module.seed)
-    was_training = module.training
-    module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(module):
         records = embed(module, batches)
         moments = None
         if stand_in.learns:
@@ -89,7 +88,6 @@ def measure(
                 h = module.bottoms(tuple(x.to(module.device) for x in batch.features))
                 moments.add(h if held is None else tuple(x[held.to(x.device)] for x in h))
         rows = [row for subset in subsets for row in _of_subset(module, records, subset, stand_in, moments)]
-    module.train(was_training)
     import pandas as pd  # imported here, because the import takes 0.5 s
 
     table = pd.DataFrame(rows)
