@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isnan
 
 import torch
@@ -52,29 +53,36 @@ def run_attack(case: Case, attack: Attack) -> Finding:
         guesses = attack.run(seen, known)
     except NothingSeen as nothing:
         chance = chance_of(case, attack)
-        taken = time.perf_counter() - began
+        score = Score(measure_of(case, attack.target), chance, chance, chance, chance)
         verdict = f"nothing to attack: {nothing}"
-        name = measure_of(case, attack.target)
-        return Finding(
-            label(attack), attacker, str(nothing), name, chance, chance, chance, chance, without, None, verdict, taken
-        )
+        return _finding(attack, attacker, str(nothing), score, without, None, verdict, began)
     score = score_of(case, attack, guesses, known.ids)
-    taken = time.perf_counter() - began
     claimed = case.claimed_epsilon if attack.target == Target.CANARIES else None
-    return Finding(
-        label(attack), attacker, guesses.saw, score.measure, score.success, score.low, score.high, score.chance,
-        without, claimed, _verdict(score, without, claimed), taken, _pictures(case, attack, guesses, known.ids),
-    )  # fmt: skip
+    verdict = _verdict(score, without, claimed)
+    found = _finding(attack, attacker, guesses.saw, score, without, claimed, verdict, began)
+    return replace(found, pictures=_pictures(case, attack, guesses, known.ids))
 
 
 def _of_mechanism(case: Case, attack: EpsilonLowerBound, began: float) -> Finding:
     trials = run_trials(case.module.aggregator, case.module.roster, attack, case.module.seed)
     guesses = attack.run(trials.seen, Known(torch.empty(0, dtype=torch.int64)))
     score = epsilon_of_trials(guesses.values.numpy(), trials.second.numpy(), attack.delta)
-    return Finding(
-        label(attack), "server", guesses.saw, score.measure, score.success, score.low, score.high, score.chance,
-        None, trials.claimed, _verdict(score, None, trials.claimed), time.perf_counter() - began,
-    )  # fmt: skip
+    verdict = _verdict(score, None, trials.claimed)
+    return _finding(attack, "server", guesses.saw, score, None, trials.claimed, verdict, began)
+
+
+def _finding(
+    attack: Attack,
+    attacker: str,
+    saw: str,
+    score: Score,
+    without: float | None,
+    claimed: float | None,
+    verdict: str,
+    began: float,
+) -> Finding:
+    measured = score.measure, score.success, score.low, score.high, score.chance
+    return Finding(label(attack), attacker, saw, *measured, without, claimed, verdict, time.perf_counter() - began)
 
 
 def _verdict(score: Score, without: float | None, claimed: float | None) -> str:
