@@ -223,8 +223,7 @@ class SplitVFL(RoundVFL):
         self.enter_plan(plan, batch, names, rows)
         if plan.skipped:
             return Step(None)
-        if self.tap is not None:
-            tell_of_labels(self, batch, names)
+        tell_of_labels(self, batch, names)
         rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
         loss = self.rank_loss(output, self.with_targets(rows_of_top))
