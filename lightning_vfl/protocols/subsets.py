@@ -11,9 +11,8 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 from math import comb
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,11 +22,8 @@ from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
-from lightning_vfl.streams import stream
+from lightning_vfl.streams import stream, uniform
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, VerticalBatch, joint_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class TaskWeights(StrEnum):
@@ -268,8 +264,7 @@ def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> tuple[int, ...]
 def draws(names: RoundNames, rows: Rows, numbers: int, purpose: str) -> Tensor:
     """(B, numbers) float64 in [0, 1), this process's part of the draws of the joint batch."""
     words = stream(names.seed, "subsets", purpose, names.stage, names.round).random_raw(rows.total * numbers)
-    drawn: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return torch.from_numpy(drawn.reshape(rows.total, numbers)[rows.start : rows.start + len(rows.ids)])
+    return torch.from_numpy(uniform(words).reshape(rows.total, numbers)[rows.start : rows.start + len(rows.ids)])
 
 
 def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, purpose: str = "tasks") -> Tensor:
