@@ -1,6 +1,6 @@
 """The metrics of a trained model for every subset of absent parties."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,7 +93,7 @@ def measure(
     table = pd.DataFrame(rows)
     if asked.absent is None:
         passive = parties - (module.active is not None)
-        table = pd.concat([table, *_summaries(table, asked.probabilities, passive, exact)], ignore_index=True)
+        table = pd.DataFrame([*rows, *_summaries(table, asked.probabilities, passive, exact)])
     return Measured(table, exact)
 
 
@@ -175,11 +175,8 @@ def _of_subset(
 
 def _summaries(
     table: "pd.DataFrame", probabilities: Sequence[float], passive: int, exact: bool
-) -> "list[pd.DataFrame]":
+) -> Iterator[dict[str, Any]]:
     """The rows by number absent and by probability."""
-    import pandas as pd
-
-    rows = []
     for metric, own in table.groupby("metric", sort=False):
         means, halves = [], []
         for number in range(int(own["number"].max()) + 1):
@@ -188,36 +185,20 @@ def _summaries(
             error = 0.0 if exact or n < 2 or n == comb(passive, number) else float(same["value"].std()) / sqrt(n)
             means.append(float(same["value"].mean()))
             halves.append(1.96 * error)
-            rows.append(
-                {
-                    "what": "number",
-                    "absent": "",
-                    "number": number,
-                    "p": float("nan"),
-                    "metric": metric,
-                    "value": means[-1],
-                    "half_width": halves[-1],
-                    "subsets": n,
-                    "records": int(same["records"].sum()),
-                    "left_out": int(same["left_out"].sum()),
-                }
-            )
+            said = {"what": "number", "absent": "", "number": number, "p": float("nan"), "metric": metric}
+            yield said | {"value": means[-1], "half_width": halves[-1]} | _counted(same)
         for p in probabilities:
             shares = by_probability(p, passive, len(means) - 1)
             value = sum(share * mean for share, mean in zip(shares, means, strict=True) if share > 0)
             half = sqrt(sum((share * one) ** 2 for share, one in zip(shares, halves, strict=True)))
-            rows.append(
-                {
-                    "what": "probability",
-                    "absent": "",
-                    "number": float("nan"),
-                    "p": p,
-                    "metric": metric,
-                    "value": value,
-                    "half_width": half,
-                    "subsets": len(own),
-                    "records": int(own["records"].sum()),
-                    "left_out": int(own["left_out"].sum()),
-                }
-            )
-    return [pd.DataFrame(rows)]
+            said = {"what": "probability", "absent": "", "number": float("nan"), "p": p, "metric": metric}
+            yield said | {"value": value, "half_width": half} | _counted(own)
+
+
+def _counted(subsets: "pd.DataFrame") -> dict[str, int]:
+    """How many subsets a row is about, and their records."""
+    return {
+        "subsets": len(subsets),
+        "records": int(subsets["records"].sum()),
+        "left_out": int(subsets["left_out"].sum()),
+    }
