@@ -23,7 +23,6 @@ that is answered.
 """
 
 import json
-import socket
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -40,6 +39,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from benchmarks.delayed_link import DelayedLink
+from benchmarks.free_ports import free_ports
 from benchmarks.harness import Goal, Pairs, arguments, report
 from benchmarks.other_platforms.measure import over_flower, over_nvflare
 from lightning_vfl import SplitVFL
@@ -267,16 +267,6 @@ def _networks(data: Floats) -> list[torch.nn.Module]:
     return [*module.bottoms.parties, module.top]
 
 
-def _free_ports(number: int) -> list[int]:
-    opened = [socket.socket() for _ in range(number)]
-    for one in opened:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in opened]
-    for one in opened:
-        one.close()
-    return ports
-
-
 def measure(kind: str, parties: int, rounds: int) -> Figures:
     """The figures of one kind of a round, from processes of its own."""
     with tempfile.TemporaryDirectory() as name:
@@ -287,10 +277,10 @@ def measure(kind: str, parties: int, rounds: int) -> Figures:
             roles["simulation"] = partial(simulate, parties, rounds, file)
         else:
             charter = found("benchmark", parties, folder)
-            ports = _free_ports(parties) if kind == "plaintext" else []
+            ports = free_ports(parties) if kind == "plaintext" else []
             to: list[int | None] = [*ports] or [None] * parties
             if kind == "link":
-                (through,) = _free_ports(1)
+                (through,) = free_ports(1)
                 link = DelayedLink(through, int(charter.server.address.rpartition(":")[2]), LINK)
                 roles["link"] = partial(link.run, linked)
                 to = [through] * parties

@@ -12,8 +12,9 @@ from lightning_vfl.audit.attacks.canaries import CanariesInTraining
 from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.usual import usual_attacks
+from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.count import missing_bytes
-from lightning_vfl.audit.harness import Case, refuse_unsuitable, run_attacks
+from lightning_vfl.audit.harness import refuse_unsuitable, run_attacks
 from lightning_vfl.audit.members import members_and_others
 from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES, Several

@@ -57,6 +57,17 @@ def key_of(seed: int, *names: Name) -> bytes:
     return _digest(seed, names, 32)
 
 
+def uniform(words: "NDArray[np.uint64]") -> "NDArray[np.float64]":
+    """Numbers in [0, 1), multiples of 2⁻⁵³, from the upper bits of uniform words.
+
+    Examples:
+        >>> uniform(np.array([0, 2**63, 2**64 - 1], np.uint64)).tolist() == [0.0, 0.5, 1 - 2.0**-53]
+        True
+    """
+    numbers: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return numbers
+
+
 def permutation(n: int, seed: int, *names: Name) -> "NDArray[np.int64]":
     """A uniformly random order of ``range(n)``: the ranks of n 64-bit words of the named stream.
 

@@ -292,6 +292,16 @@ class Roll:
         """The numbers of the included parties."""
         return tuple(self.included.nonzero().flatten().tolist())
 
+    def holders(self, like: Tensor, present: Tensor | None) -> Tensor:
+        """(B, M) bool, the included parties that hold each record.
+
+        Args:
+            like: (B, ...), has the number of records and the device.
+            present: (B, M) bool, the parties that hold each record; None: all.
+        """
+        included = self.included.to(like.device)
+        return included.expand(len(like), -1) if present is None else present & included
+
     @cached_property
     def counted(self) -> tuple[int, ...]:
         """The parties that count in the aggregate: included or filled."""

@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
 
+from benchmarks.free_ports import free_ports
+
 HERE = Path(__file__).parent
 TRIES = 3
 
@@ -60,7 +62,7 @@ def over_flower(python: Path, clients: int, rounds: int, rows: int, width: int) 
     programs = python.parent
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        link, *nodes = _free_ports(1 + clients)
+        link, *nodes = free_ports(1 + clients)
         environment = {
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",
@@ -130,13 +132,3 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _free_ports(number: int) -> list[int]:
-    opened = [socket.socket() for _ in range(number)]
-    for one in opened:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in opened]
-    for one in opened:
-        one.close()
-    return ports

@@ -7,7 +7,7 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.streams import stream
+from lightning_vfl.streams import stream, uniform
 
 from ..records.layout import Layout, Part
 from .over import PartitionerOver
@@ -121,6 +121,4 @@ class MissingAtRandom(PartitionerOver):
 
 def _uniforms(n: int, seed: int, *names: str) -> "NDArray[np.float64]":
     """(n,) draws in [0, 1)."""
-    words = stream(seed, "missing at random", *names).random_raw(n)
-    drawn: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return drawn
+    return uniform(stream(seed, "missing at random", *names).random_raw(n))

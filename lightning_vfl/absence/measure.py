@@ -1,6 +1,6 @@
 """The metrics of a trained model for every subset of absent parties."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,8 +11,9 @@ from torch import Tensor
 from lightning_vfl.absence.asked import Asked, Subset, by_probability, subsets_of
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude, Moments
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
-from lightning_vfl.types import VerticalBatch
+from lightning_vfl.types import Roll, VerticalBatch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,9 +78,7 @@ def measure(
     refuse_unable(module, stand_in)
     parties = module.roster.parties
     subsets, exact = subsets_of(asked, parties, module.active, module.seed)
-    was_training = module.training
-    module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(module):
         records = embed(module, batches)
         moments = None
         if stand_in.learns:
@@ -89,13 +88,12 @@ def measure(
                 h = module.bottoms(tuple(x.to(module.device) for x in batch.features))
                 moments.add(h if held is None else tuple(x[held.to(x.device)] for x in h))
         rows = [row for subset in subsets for row in _of_subset(module, records, subset, stand_in, moments)]
-    module.train(was_training)
     import pandas as pd  # imported here, because the import takes 0.5 s
 
     table = pd.DataFrame(rows)
     if asked.absent is None:
         passive = parties - (module.active is not None)
-        table = pd.concat([table, *_summaries(table, asked.probabilities, passive, exact)], ignore_index=True)
+        table = pd.DataFrame([*rows, *_summaries(table, asked.probabilities, passive, exact)])
     return Measured(table, exact)
 
 
@@ -155,16 +153,14 @@ def _of_subset(
     scored = 0
     for start in range(0, len(records.labels), _CHUNK):
         part = slice(start, start + _CHUNK)
-        own = there.to(records.labels.device)
-        held = own.expand(len(records.labels[part]), -1)
-        held = held if records.present is None else held & records.present[part]
-        answered = module.answers(held)
+        own = None if records.present is None else records.present[part]
+        answered = module.answers(Roll.of(there).holders(records.labels[part], own))
         if not answered.any():
             continue
         filled = stand_in.fill(tuple(x[part][answered] for x in records.h), there, moments)
         present = None
-        if records.present is not None:  # a replacement counts for every record
-            present = records.present[part][answered] | filled.roll.filled.to(own.device)
+        if own is not None:  # a replacement counts for every record
+            present = own[answered] | filled.roll.filled.to(own.device)
         columns = None
         if not isinstance(module, DecoupledVFL | HeadsVFL):
             columns = module.aggregator.columns(module.embedding_widths, filled.roll)
@@ -179,11 +175,8 @@ def _of_subset(
 
 def _summaries(
     table: "pd.DataFrame", probabilities: Sequence[float], passive: int, exact: bool
-) -> "list[pd.DataFrame]":
+) -> Iterator[dict[str, Any]]:
     """The rows by number absent and by probability."""
-    import pandas as pd
-
-    rows = []
     for metric, own in table.groupby("metric", sort=False):
         means, halves = [], []
         for number in range(int(own["number"].max()) + 1):
@@ -192,36 +185,20 @@ def _summaries(
             error = 0.0 if exact or n < 2 or n == comb(passive, number) else float(same["value"].std()) / sqrt(n)
             means.append(float(same["value"].mean()))
             halves.append(1.96 * error)
-            rows.append(
-                {
-                    "what": "number",
-                    "absent": "",
-                    "number": number,
-                    "p": float("nan"),
-                    "metric": metric,
-                    "value": means[-1],
-                    "half_width": halves[-1],
-                    "subsets": n,
-                    "records": int(same["records"].sum()),
-                    "left_out": int(same["left_out"].sum()),
-                }
-            )
+            said = {"what": "number", "absent": "", "number": number, "p": float("nan"), "metric": metric}
+            yield said | {"value": means[-1], "half_width": halves[-1]} | _counted(same)
         for p in probabilities:
             shares = by_probability(p, passive, len(means) - 1)
             value = sum(share * mean for share, mean in zip(shares, means, strict=True) if share > 0)
             half = sqrt(sum((share * one) ** 2 for share, one in zip(shares, halves, strict=True)))
-            rows.append(
-                {
-                    "what": "probability",
-                    "absent": "",
-                    "number": float("nan"),
-                    "p": p,
-                    "metric": metric,
-                    "value": value,
-                    "half_width": half,
-                    "subsets": len(own),
-                    "records": int(own["records"].sum()),
-                    "left_out": int(own["left_out"].sum()),
-                }
-            )
-    return [pd.DataFrame(rows)]
+            said = {"what": "probability", "absent": "", "number": float("nan"), "p": p, "metric": metric}
+            yield said | {"value": value, "half_width": half} | _counted(own)
+
+
+def _counted(subsets: "pd.DataFrame") -> dict[str, int]:
+    """How many subsets a row is about, and their records."""
+    return {
+        "subsets": len(subsets),
+        "records": int(subsets["records"].sum()),
+        "left_out": int(subsets["left_out"].sum()),
+    }

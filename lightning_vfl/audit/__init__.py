@@ -14,7 +14,7 @@ from lightning_vfl.audit.attacks.labels_by_norm import LabelsByNorm
 from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.single_upload import SingleUpload
-from lightning_vfl.audit.harness import Finding
+from lightning_vfl.audit.finding import Finding
 from lightning_vfl.audit.transcript import Entry, Transcript
 
 __all__ = [

@@ -8,7 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_vfl.audit.harness import Finding
+from lightning_vfl.audit.finding import Finding
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field.modular import Modular, integers
+from lightning_vfl.streams import uniform
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     Words = Callable[[int], "NDArray[np.uint64]"]
@@ -90,8 +91,7 @@ class FixedPoint:
         """
         scaled = self._scaled(w.detach(), "l_w", self.l_w)
         below = scaled.floor()
-        uniform = (words(w.numel()) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        drawn = torch.from_numpy(uniform).reshape(w.shape).to(w.device)
+        drawn = torch.from_numpy(uniform(words(w.numel()))).reshape(w.shape).to(w.device)
         return below.to(torch.int64) + (drawn < scaled - below)
 
     def dequantise(self, elements: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lightning_vfl.protocols.heads import HeadsVFL, holders, mean_of_holders, weighted_loss
+from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 
@@ -31,7 +31,7 @@ class EnsembleVFL(HeadsVFL):
         self.clock.advance(float((costs.forward + costs.backward).max()))
         self.books.mini_batches += self.roster.parties
         h = self.bottoms(batch.features)
-        there = holders(h, Roll.everyone(self.roster.parties), batch.present)
+        there = Roll.everyone(self.roster.parties).holders(h[0], batch.present)
         losses = [
             weighted_loss(self, head(own), batch, there[:, m].float())
             for m, (head, own) in enumerate(zip(self.top, h, strict=True))
@@ -42,4 +42,4 @@ class EnsembleVFL(HeadsVFL):
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
     ) -> Tensor:
         outputs = torch.stack([head(own) for head, own in zip(self.top, h, strict=True)])
-        return mean_of_holders(outputs, holders(h, roll, present))
+        return mean_of_holders(outputs, roll.holders(h[0], present))

@@ -1,6 +1,7 @@
 """Rounds of validation, test and prediction that meet the faults, the waiting rule and the policy of training."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,17 +45,19 @@ def policy_of(module: "SplitVFL") -> MissingPolicy:
     return Zeros() if module.missing.memory is not None else module.missing
 
 
-def plan_evaluation(module: "SplitVFL", batch: VerticalBatch, names: RoundNames, faults: Faults) -> RoundPlan:
+def plan_evaluation(
+    module: "SplitVFL", costs: RoundCosts, batch: VerticalBatch, names: RoundNames, faults: Faults
+) -> RoundPlan:
     """The plan of an evaluation round: the forward half of a training round, at requests 2·round and 2·round + 1."""
     held = torch.ones(module.roster.parties, dtype=torch.bool)
     if batch.present is not None and not module.wire.traits.everybody_called:
         held = batch.present.any(0).cpu()
     return module.plan(
-        forward_costs(module, batch, names),
+        costs,
         held,
         faults.at(2 * names.round, module.roster),
         replace(faults.at(2 * names.round + 1, module.roster), receives=torch.ones_like(held)),
-        lambda called, arrived: module.wire.takes_part(called, arrived, module.roster),
+        partial(module.wire.takes_part, roster=module.roster),
         policy_of(module),
     )
 
@@ -74,17 +77,17 @@ def faulty_output(
 
     Records without a prediction have NaN: those of a round that is given up, and those that no party has answered.
     """
-    plan = plan_evaluation(module, batch, names, faults)
+    costs = forward_costs(module, batch, names)
+    plan = plan_evaluation(module, costs, batch, names, faults)
     called = int(plan.roll.called.sum())
     if called:
         module.clock.advance(module.enter_opening(joint_rows(batch).total, names, plan.roll.called))
-    for leg, senders in zip(forward_costs(module, batch, names).legs, plan.sent, strict=True):
+    for leg, senders in zip(costs.legs, plan.sent, strict=True):
         module.books.meter.add(leg.among(called), senders)
     module.clock.advance(plan.seconds)
-    rows, device = len(batch.record_ids), batch.record_ids.device
-    included = plan.roll.included & (not plan.skipped)
-    parties = included.to(device).expand(rows, -1)
-    parties = parties if batch.present is None else parties & batch.present
+    parties = plan.roll.holders(batch.record_ids, batch.present)
+    if plan.skipped:
+        parties = torch.zeros_like(parties)
     answered = module.answers(parties)
     if plan.skipped:
         shape = module.output_in_the_clear(batch, Roll.everyone(module.roster.parties))

@@ -14,7 +14,7 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
 from lightning_vfl.protocols.checks import mean_loss, refuse_several_processes
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import RoundNames, VerticalBatch
 
 
 class HeadsVFL(VFLModule, ABC):
@@ -76,12 +76,6 @@ class HeadsVFL(VFLModule, ABC):
 
     def protection(self, uploads: int) -> str | None:
         return "none: the labels are at every party, which trains a head of its own with them"
-
-
-def holders(h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Tensor:
-    """(B, M) bool, the included parties that hold each record."""
-    included = roll.included.to(h[0].device)
-    return included.expand(len(h[0]), -1) if present is None else present & included
 
 
 def mean_of_holders(outputs: Tensor, there: Tensor) -> Tensor:

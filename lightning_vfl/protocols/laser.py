@@ -11,9 +11,9 @@ from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.protocols.heads import HeadsVFL, holders, mean_of_holders, weighted_loss
+from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.protocols.subsets import draws, repeated
+from lightning_vfl.protocols.subsets import draws, repeated, table_of_sizes
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.wire import Leg
 
@@ -83,7 +83,7 @@ class LaserVFL(HeadsVFL):
         wide = repeated(batch, parties, flat[: parties * rows], None)
         if batch.weights is not None:
             wide = wide._replace(weights=batch.weights.repeat(parties))
-        weights = head_weights(holders(h, everybody, batch.present))
+        weights = head_weights(everybody.holders(h[0], batch.present))
         losses = [
             weighted_loss(self, self.top[m](own), wide, weights[m].reshape(-1)) * parties
             for m, own in enumerate(z.chunk(parties))
@@ -94,12 +94,12 @@ class LaserVFL(HeadsVFL):
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
     ) -> Tensor:
         z = self.aggregator.plain(h, roll, present)
-        return mean_of_holders(torch.stack([head(z) for head in self.top]), holders(h, roll, present))
+        return mean_of_holders(torch.stack([head(z) for head in self.top]), roll.holders(h[0], present))
 
     def _subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """(M, M, B, M) bool: for each head and size, a subset of the record's holders with the head's party in it."""
         parties, device = self.roster.parties, batch.record_ids.device
-        there = holders(batch.features, Roll.everyone(parties), batch.present)
+        there = Roll.everyone(parties).holders(batch.record_ids, batch.present)
         rows = joint_rows(batch)
         lots = draws(names, rows, parties**3, "laser").to(device).view(-1, parties, parties, parties)
         if self.by == SampledBy.BATCH:
@@ -131,10 +131,9 @@ def head_weights(there: Tensor) -> Tensor:
 
     ``there`` (B, M) bool are the holders, n of them.
     """
-    parties = there.shape[1]
-    table = torch.zeros(parties + 1, parties)
-    for n in range(1, parties + 1):
-        for k in range(1, n + 1):
-            table[n, k - 1] = comb(n - 1, k - 1) / k
-    of_size = table.to(there.device)[there.sum(1)].T  # (size, B)
+    of_size = table_of_sizes(there.shape[1], _weight_of_head).to(there.device)[there.sum(1)].T  # (size, B)
     return of_size.unsqueeze(0) * there.T.unsqueeze(1)
+
+
+def _weight_of_head(parties: int, holders: int, size: int) -> float:
+    return comb(holders - 1, size - 1) / size

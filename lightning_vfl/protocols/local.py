@@ -8,7 +8,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.protocols.heads import HeadsVFL, holders, weighted_loss
+from lightning_vfl.protocols.heads import HeadsVFL, weighted_loss
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 
@@ -62,7 +62,7 @@ class LocalVFL(HeadsVFL):
         self.clock.advance(float(costs.forward[party] + costs.backward[party]))
         self.books.mini_batches += 1
         h = self.bottoms.one(party, batch.features[party])
-        there = holders(batch.features, Roll.everyone(self.roster.parties), batch.present)[:, party]
+        there = Roll.everyone(self.roster.parties).holders(h, batch.present)[:, party]
         loss = weighted_loss(self, self.top[party](h), batch, there.float())
         return Step(loss, (party,), withheld=[head for m, head in enumerate(self.top) if m != party])
 

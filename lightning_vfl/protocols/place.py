@@ -106,8 +106,6 @@ def keep_own(module: "VFLModule", seat: Seat) -> None:
     module.bottoms.groups = ()
     if seat.party is not None:
         module.top = Elsewhere("the server")
-        if hasattr(module, "norm"):
-            module.norm = None
 
 
 def nothing() -> Tensor:

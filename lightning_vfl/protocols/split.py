@@ -33,7 +33,7 @@ from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.protocols.subsets import Everybody, Subsets, TaskSampling
+from lightning_vfl.protocols.subsets import Everybody, Subsets
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
@@ -138,16 +138,18 @@ class SplitVFL(RoundVFL):
             refuse_mixed_gradients(self.downlink, self.norm, self.top)
         if self.place is not None:
             keep_own(self, self.place.seat)
+            self.norm = self.norm if self.scores_here else None
 
     # ---- before training
 
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
         self.subsets.check(self.aggregator, self.missing, self.roster)
-        if isinstance(self.subsets, TaskSampling) and (self.downlink is not None or self.tap is not None):
+        if self.subsets.repeats and (self.downlink is not None or self.tap is not None):
             what = "audits listen to" if self.downlink is None else "downlinks change"
             raise ConfigurationError(
-                f"{what} one gradient of each record in a round, and TaskSampling computes several; use DropParties"
+                f"{what} one gradient of each record in a round, and {type(self.subsets).__name__} computes several; "
+                "use DropParties"
             )
         for model in self.subsets.absences:
             self.faults.add(model)
@@ -221,8 +223,7 @@ class SplitVFL(RoundVFL):
         self.enter_plan(plan, batch, names, rows)
         if plan.skipped:
             return Step(None)
-        if self.tap is not None:
-            tell_of_labels(self, batch, names)
+        tell_of_labels(self, batch, names)
         rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
         loss = self.rank_loss(output, self.with_targets(rows_of_top))

@@ -6,13 +6,13 @@ through the aggregator and the top in one call.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import cache
 from math import comb
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,11 +22,8 @@ from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
-from lightning_vfl.streams import stream
+from lightning_vfl.streams import stream, uniform
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, VerticalBatch, joint_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class TaskWeights(StrEnum):
@@ -72,6 +69,11 @@ class Subsets(Rebuildable, ABC):
 
     @property
     @abstractmethod
+    def repeats(self) -> bool:
+        """Whether ``rows`` computes a record several times, so that it has several gradients in a round."""
+
+    @property
+    @abstractmethod
     def absences(self) -> tuple[FaultModel, ...]:
         """Absences that the server announces in training, for subsets of whole rounds."""
 
@@ -88,6 +90,10 @@ class Everybody(Subsets):
 
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
         return
+
+    @property
+    def repeats(self) -> bool:
+        return False
 
     @property
     def absences(self) -> tuple[FaultModel, ...]:
@@ -125,7 +131,7 @@ class DropParties(Subsets):
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
         if self.by == DropBy.ROUND:
             return batch
-        there = whose(batch, roll)
+        there = roll.holders(batch.record_ids, batch.present)
         kept = torch.zeros(there.shape[1], dtype=torch.bool, device=there.device)
         kept[list(always_kept(self.keep, roster))] = True
         drawn = draws(names, joint_rows(batch), there.shape[1], "drop").to(there.device)
@@ -144,6 +150,10 @@ class DropParties(Subsets):
         if self.by == DropBy.RECORD:
             _refuse_hidden(self, aggregator, "DropParties with by: round")
             _refuse_stand_in(self, missing)
+
+    @property
+    def repeats(self) -> bool:
+        return False
 
     @property
     def absences(self) -> tuple[FaultModel, ...]:
@@ -180,7 +190,7 @@ class TaskSampling(Subsets):
         self.weights = str(weights)
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
-        there = whose(batch, roll)
+        there = roll.holders(batch.record_ids, batch.present)
         parties = there.shape[1]
         present = sampled_sizes(there, names, joint_rows(batch))
         weights = size_weights(there.sum(1), parties, TaskWeights(self.weights))
@@ -191,6 +201,10 @@ class TaskSampling(Subsets):
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
         _refuse_hidden(self, aggregator, "DropParties with by: round")
         _refuse_stand_in(self, missing)
+
+    @property
+    def repeats(self) -> bool:
+        return True
 
     @property
     def absences(self) -> tuple[FaultModel, ...]:
@@ -247,17 +261,10 @@ def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> tuple[int, ...]
     return usual if keep is None else keep
 
 
-def whose(batch: VerticalBatch, roll: Roll) -> Tensor:
-    """(B, M) bool, the included parties that hold each record."""
-    included = roll.included.to(batch.record_ids.device)
-    return included.expand(len(batch.record_ids), -1) if batch.present is None else batch.present & included
-
-
 def draws(names: RoundNames, rows: Rows, numbers: int, purpose: str) -> Tensor:
     """(B, numbers) float64 in [0, 1), this process's part of the draws of the joint batch."""
     words = stream(names.seed, "subsets", purpose, names.stage, names.round).random_raw(rows.total * numbers)
-    drawn: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return torch.from_numpy(drawn.reshape(rows.total, numbers)[rows.start : rows.start + len(rows.ids)])
+    return torch.from_numpy(uniform(words).reshape(rows.total, numbers)[rows.start : rows.start + len(rows.ids)])
 
 
 def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, purpose: str = "tasks") -> Tensor:
@@ -279,12 +286,26 @@ def size_weights(holders: Tensor, parties: int, weights: TaskWeights) -> Tensor:
         parties: M.
         weights: see ``TaskSampling``.
     """
+    weigh = _weight_of_task if weights == TaskWeights.TASKS else _weight_of_copy
+    return table_of_sizes(parties, weigh).to(holders.device)[holders].T.reshape(-1)
+
+
+@cache
+def table_of_sizes(parties: int, weigh: Callable[[int, int, int], float]) -> Tensor:
+    """(M+1, M) float32, in row n and column k - 1 ``weigh(M, n, k)`` for subsets of size k of n holders, else 0."""
     table = torch.zeros(parties + 1, parties)
     for n in range(1, parties + 1):
         for k in range(1, n + 1):
-            share = comb(n, k) / (2**n - 1) if weights == TaskWeights.TASKS else 1 / n
-            table[n, k - 1] = parties * share
-    return table.to(holders.device)[holders].T.reshape(-1)
+            table[n, k - 1] = weigh(parties, n, k)
+    return table
+
+
+def _weight_of_task(parties: int, holders: int, size: int) -> float:
+    return parties * (comb(holders, size) / ((1 << holders) - 1))
+
+
+def _weight_of_copy(parties: int, holders: int, size: int) -> float:
+    return parties * (1 / holders)
 
 
 def repeated(batch: VerticalBatch, copies: int, present: Tensor, weights: Tensor | None) -> VerticalBatch:

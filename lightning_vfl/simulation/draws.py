@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_vfl.streams import Name, stream
+from lightning_vfl.streams import Name, stream, uniform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +39,6 @@ def uniforms(seed: int, request: int, entities: int, *names: Name) -> "NDArray[n
 def uniform_block(seed: int, block: int, entities: int, *names: Name) -> "NDArray[np.float64]":
     """The draws of requests [64 block, 64 block + 64), (64, entities), read-only."""
     words = stream(seed, *names, block).random_raw(entities * BLOCK)
-    drawn = np.ascontiguousarray((words >> np.uint64(11)).astype(np.float64).reshape(entities, BLOCK).T) * 2.0**-53
+    drawn = np.ascontiguousarray(uniform(words).reshape(entities, BLOCK).T)
     drawn.flags.writeable = False  # the array is cached
     return drawn

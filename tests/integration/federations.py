@@ -3,7 +3,6 @@
 import csv
 import os
 import signal
-import socket
 import sys
 import time
 import warnings
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from benchmarks.free_ports import free_ports
 from lightning_vfl.commands.program import run_or_exit
 from lightning_vfl.federation.identity import make_identity
 from lightning_vfl.federation.local import start
@@ -69,9 +69,7 @@ class Federation:
             make_identity(name, keys)
             seat = {"key": f"keys/{name}.key", "evaluate": "plain"}
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(seat))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         said = {
             "federation": "trial",
             "server": {"name": "scorer", "address": f"127.0.0.1:{port}", "certificate": "keys/scorer.crt"},

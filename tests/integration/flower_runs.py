@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from benchmarks.free_ports import free_ports
 from lightning_vfl.federation.identity import make_identity
 
 ROOT = Path(__file__).parents[2]
@@ -138,14 +139,3 @@ class Flower:
         public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         path.with_suffix(".pub").write_bytes(public + b"\n")
         return path
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports of this machine that nobody listens at."""
-    opened = [socket.socket() for _ in range(number)]
-    for one in opened:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in opened]
-    for one in opened:
-        one.close()
-    return ports

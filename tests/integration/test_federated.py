@@ -81,7 +81,7 @@ def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
     "settings",
     [
         "--optimizer SGD --optimizer.lr 0.05 --optimizer.momentum 0.9 --lr_scheduler StepLR --lr_scheduler.step_size 1",
-        "--lr_scheduler ReduceLROnPlateau --lr_scheduler.monitor val/loss --lr_scheduler.patience 0"
+        "--lr_scheduler ReduceLROnPlateau --lr_scheduler.patience 0"
         " --lr_scheduler.threshold 10.0 --lr_scheduler.threshold_mode abs",
         "--trainer.gradient_clip_val 0.1",
         "--trainer.val_check_interval 3",

@@ -3,7 +3,6 @@
 import os
 import runpy
 import shutil
-import socket
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from benchmarks.free_ports import free_ports
 from lightning_vfl.commands.program import run_or_exit
 from lightning_vfl.federation.local import start, wait_for
 from tests.integration.federations import prepare
@@ -53,9 +53,7 @@ def together(folder, roles):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("federation")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     for host in HOSTS:
         (folder / host).mkdir()
         for name, content in (("federation", "federation"), ("loans", "loans"), ("seat", "seat")):

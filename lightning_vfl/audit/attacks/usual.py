@@ -17,7 +17,7 @@ from lightning_vfl.audit.attacks.single_upload import SingleUpload
 from lightning_vfl.protocols import CascadeVFL
 
 if TYPE_CHECKING:
-    from lightning_vfl.audit.harness import Case
+    from lightning_vfl.audit.case import Case
 
 
 def usual_attacks(case: "Case") -> list[Attack]:

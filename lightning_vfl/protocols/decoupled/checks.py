@@ -1,14 +1,16 @@
-"""Checks before decoupled training."""
+"""Checks before decoupled training, and a warning after it."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.record_table import TableDtype
 from lightning_vfl.protocols.decoupled.replay import Register
+from lightning_vfl.types import RecordSource
 
 
 def refuse_settings(
@@ -74,6 +76,28 @@ def refuse_other_settings(trained: Mapping[str, Any], own: Mapping[str, Any]) ->
             raise ConfigurationError(
                 f"the checkpoint was trained with {name} {there}, but this model has {own[name]}; resume with {there}"
             )
+
+
+def refuse_register(register: Register, records: RecordSource) -> None:
+    """Refuse to replace lost messages by the last message, if guests hold different records.
+
+    Raises:
+        ConfigurationError: with the other kind.
+    """
+    if register == "message" and records.present is not None:
+        raise ConfigurationError(
+            "register: message replaces rows by position, which is wrong if guests hold different records; use "
+            "register: record"
+        )
+
+
+def warn_untrained(trainer: Trainer) -> None:
+    """Warn of a fit that ended before the owner's first step."""
+    if not trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        rank_zero_warn(
+            "the training ended before the owner's phase, so the classifier is untrained; resume from the checkpoint, "
+            "or raise trainer.max_epochs"
+        )
 
 
 def refuse_early_stopping(trainer: Trainer) -> None:

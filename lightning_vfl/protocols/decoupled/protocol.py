@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.plain import Concat
@@ -20,8 +20,10 @@ from lightning_vfl.protocols.checks import refuse_several_processes
 from lightning_vfl.protocols.decoupled.checks import (
     refuse_early_stopping,
     refuse_other_settings,
+    refuse_register,
     refuse_settings,
     refuse_short,
+    warn_untrained,
 )
 from lightning_vfl.protocols.decoupled.collection import collect, embeddings_leg, enter_collection, mean_and_scale
 from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
@@ -224,11 +226,7 @@ class DecoupledVFL(VFLModule):
             refuse_other_settings(self.counts.settings, settings)
         self.counts.settings = settings
         super().on_fit_start()
-        if self.register_kind == "message" and self.datamodule.records("train").present is not None:
-            raise ConfigurationError(
-                "register: message replaces rows by position, which is wrong if guests hold different records; use "
-                "register: record"
-            )
+        refuse_register(self.register_kind, self.datamodule.records("train"))
         self._guest_seconds = self._guests.flops() / self.clock.speeds(self.roster.parties)
         self._host_seconds = float(self._hosts.flops()[0]) / self.clock.server_speed
         self._owner_seconds = (
@@ -257,11 +255,8 @@ class DecoupledVFL(VFLModule):
     def on_train_end(self) -> None:
         """Warn if the fit ended before the owner's first step."""
         super().on_train_end()
-        if not self.counts.collected and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
-            rank_zero_warn(
-                "the training ended before the owner's phase, so the classifier is untrained; resume from the "
-                "checkpoint, or raise trainer.max_epochs"
-            )
+        if not self.counts.collected:
+            warn_untrained(self.trainer)
 
     def setup(self, stage: str) -> None:
         super().setup(stage)

@@ -239,6 +239,7 @@ def test_a_table_that_has_moved_is_named(folder, capsys):
     take = ("take", "--party", "bank", "--in", "o", "--out", "bank.parquet")
     align(*take, error="bank.csv of party 'bank' cannot be read", capsys=capsys)
     align(*take, "--table", "moved.csv")
+    assert read("bank.parquet")["id"].tolist() == list(range(12))
 
 
 def test_another_column_of_the_name_of_the_numbers_is_refused(folder, capsys):

@@ -166,7 +166,7 @@ def test_marvell_adds_noise_of_the_asked_power():
         (lambda: Marvell(0.0), "power of Marvell must be a number above 0; got 0.0"),
         (lambda: MaxNorm("secret"), "draws must be 'system'"),  # type: ignore[arg-type]  # a mistake
         (lambda: Marvell().prepare(3, 3), "Marvell makes two classes alike, and the data report num_classes = 3"),
-        (lambda: RandomizedResponse(1.0).prepare(None, 1), "replaces classes, and the labels are real numbers"),
+        (lambda: RandomizedResponse(1.0).prepare(None, 1), "changes classes, and the labels are real numbers"),
         (lambda: LaplaceLabels(1.0).prepare(None, 1), "changes classes, and the labels are real numbers"),
         (
             lambda: GaussianGradients(1.0, 1.0).protect(torch.full((1, 2), float("nan")), IDS[:1], names(), 0),

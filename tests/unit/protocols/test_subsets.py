@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lightning_vfl.aggregators import Concat, LocalGaussian, MaskedSum, Max, Mean, PoissonBinomial, Sum
+from lightning_vfl.downlinks import MaxNorm
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale, Zeros
 from lightning_vfl.protocols import DropParties, Everybody, LaserVFL, TaskSampling
@@ -127,6 +128,12 @@ def test_two_processes_draw_what_one_draws(subsets):
     assert torch.equal(whole, torch.cat(parts, 1))
 
 
+@pytest.mark.parametrize("subsets", [Everybody(), DropParties(0.4), TaskSampling()], ids=repr)
+def test_subsets_say_whether_they_repeat_records(subsets):
+    rows = subsets.rows(batch_of(3), NAMES, everyone(), ROSTER)
+    assert subsets.repeats == (len(rows.record_ids) > 3)
+
+
 def test_everybody_changes_nothing():
     batch = batch_of(3)
     assert Everybody().rows(batch, NAMES, everyone(), ROSTER) is batch
@@ -194,6 +201,7 @@ def test_settings_that_cannot_be(make, words):
         ({"aggregator": LocalGaussian(), "subsets": TaskSampling()}, "Mean, Sum, Max or Concat"),
         ({"missing": Stale(), "subsets": TaskSampling()}, "use missing: Exclude or Skip"),
         ({"missing": Zeros(), "subsets": DropParties(0.1)}, "use missing: Exclude or Skip"),
+        ({"downlink": MaxNorm(), "subsets": TaskSampling()}, "downlinks change one gradient .* TaskSampling computes"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_training(settings, words, tmp_path):

@@ -1,0 +1,58 @@
+"""A training that is attacked: its records, and what the attacker has of it."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from lightning_vfl.audit.attack import Seen
+from lightning_vfl.audit.truth import Truth
+
+if TYPE_CHECKING:
+    from lightning_vfl.audit.transcript import Transcript
+    from lightning_vfl.protocols import VFLModule
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A training that is attacked.
+
+    Args:
+        module: the trained protocol.
+        truth: its records.
+        transcript: what the attacker has received.
+        inputs: as in ``Seen``.
+        members: (n,) bool, which of the records of ``inputs`` have been trained on; None: unknown.
+        coins: (N,) bool, the coins of the canaries in the training, by record; None: there are none.
+    """
+
+    module: "VFLModule"
+    truth: Truth
+    transcript: "Transcript"
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    members: Tensor | None = None
+    coins: Tensor | None = None
+
+    @property
+    def claimed_epsilon(self) -> float | None:
+        """The accountant's ε of a party's record in this training; None: the aggregator claims none."""
+        accountant = self.module.privacy.accountant
+        return None if accountant is None else accountant.epsilon(1e-5, "party-record")
+
+    def seen(self) -> Seen:
+        """What the attacker has."""
+        module, attacker = self.module, self.transcript.attacker
+        return Seen(
+            attacker,
+            self.transcript,
+            self.truth.records,
+            self.truth.classes,
+            {party: self.truth.raw(party) for party in attacker.parties},
+            {party: module.bottoms.parties[party] for party in attacker.parties},
+            module.top if attacker.server else None,
+            module.roster,
+            module.aggregator,
+            module.preparation.agreed,
+            module.seed,
+            self.inputs,
+        )

@@ -1,0 +1,55 @@
+"""What an audit reports of an attack."""
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from lightning_vfl.audit.attack import Attack
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one attack.
+
+    Args:
+        attack: its name, with the settings that are not the defaults.
+        attacker: who attacked.
+        saw: what was used.
+        measure: of the success.
+        success: the success; NaN: the attack could not be tried.
+        low: end of the 95 % interval.
+        high: end of the 95 % interval.
+        chance: the success of guesses that do not depend on the truth.
+        without: the success without the protocol, from what the attacker knows anyway; None: there is no such attack.
+        claimed: the accountant's ε; None: the attack bounds no ε.
+        verdict: in a few words.
+        seconds: the time that the attack took.
+        pictures: guesses and truth of a few records, for the page.
+    """
+
+    attack: str
+    attacker: str
+    saw: str
+    measure: str
+    success: float
+    low: float
+    high: float
+    chance: float
+    without: float | None
+    claimed: float | None
+    verdict: str
+    seconds: float
+    pictures: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+
+
+def label(attack: Attack) -> str:
+    """The name of an attack, with the settings that are not the defaults."""
+    settings: dict[str, Any] = {}
+    for name, parameter in inspect.signature(type(attack)).parameters.items():
+        value = getattr(attack, name, parameter.default)
+        if value != parameter.default:
+            settings[name] = value
+    inside = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return type(attack).__name__ + (f"({inside})" if inside else "")

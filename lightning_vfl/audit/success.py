@@ -1,0 +1,136 @@
+"""The success of guesses, by what is guessed; of guesses without the protocol; and by chance."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Target
+from lightning_vfl.audit.case import Case
+from lightning_vfl.audit.scores import Score, auc, epsilon_of_one_run, r_squared, share
+from lightning_vfl.audit.without import from_other_columns, from_own_features
+
+CLOSE = 0.05  # a record is recovered if its relative error in L2 norm is at most this
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How guesses of one kind are scored.
+
+    Args:
+        measure: the name of the success.
+        score: of a case and an attack, the success of guesses (n, ...) with their ids (n,).
+        of_party: whether the attack names the party that it attacks.
+        of_records: whether ids are training records; those that the attacker knows are not scored.
+    """
+
+    measure: str
+    score: Callable[[Case, Attack, Tensor, Tensor], Score]
+    of_party: bool = False
+    of_records: bool = True
+
+
+def score_of(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> Score:
+    """The success for the records that the attacker did not know."""
+    rule, ids, values = RULES[attack.target], guesses.ids, guesses.values.double()
+    if rule.of_records:
+        keep = ~torch.isin(ids, known)
+        ids, values = ids[keep], values[keep]
+    return rule.score(case, attack, ids, values)
+
+
+def measure_of(case: Case, target: Target) -> str:
+    """The name of the success of an attack on this target."""
+    return "AUC" if target == Target.CLASSES and case.truth.classes <= 2 else RULES[target].measure
+
+
+def chance_of(case: Case, attack: Attack) -> float:
+    """The success of an attacker who sees nothing."""
+    if attack.target in (Target.RANKS, Target.MEMBERS):
+        return 0.5
+    if attack.target == Target.CLASSES:
+        counts = torch.bincount(case.truth.labels())
+        return 0.5 if case.truth.classes == 2 else float(counts.max()) / int(counts.sum())
+    return 0.0
+
+
+def success_without(case: Case, attack: Attack, known: Known) -> float | None:
+    """The success with the same side knowledge and without any message."""
+    truth, attacker = case.truth, case.transcript.attacker
+    if attack.target in (Target.RANKS, Target.CLASSES) and attacker.parties:
+        own = torch.cat([truth.features(party) for party in attacker.parties], 1)
+        ids = torch.arange(truth.records)
+        guesses = Guesses(ids, from_own_features(own, known, truth.classes), "")
+        return score_of(case, attack, guesses, known.ids).success
+    if attack.target in (Target.FEATURES, Target.EMBEDDINGS) and known.features is not None:
+        others = torch.cat([truth.features(m) for m in range(truth.parties) if m != attack.party], 1)
+        guesses = Guesses(torch.arange(truth.records), from_other_columns(others, known), "")
+        return score_of(case, attack, guesses, known.ids).success
+    return None
+
+
+def _ranks(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    return auc(values.numpy(), case.truth.labels()[ids].numpy() == 1)
+
+
+def _classes(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    if case.truth.classes == 2:
+        return _ranks(case, attack, ids, values if values.dim() == 1 else values[:, 1] - values[:, 0])
+    labels = case.truth.labels()[ids]
+    most = float(torch.bincount(labels).max()) / len(labels)
+    return share(int((values.argmax(1) == labels).sum()), len(ids), most)
+
+
+def _counts(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    return r_squared(values.numpy(), case.truth.counts(case.transcript, ids).numpy())
+
+
+def _features(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    return r_squared(values.numpy(), case.truth.features(attack.party)[ids].numpy())
+
+
+def _records(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    truth = case.truth.group_features(attack.party)[ids]
+    close = (values - truth).norm(dim=1) <= CLOSE * truth.norm(dim=1)
+    return share(int(close.sum()), len(ids), 0.0, RULES[Target.RECORDS].measure)
+
+
+def _shares(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    truth = case.truth.shared_numbers(case.module, attack.party, ids)
+    most = float((truth == truth.flatten().mode().values).double().mean())  # always the most frequent number
+    return share(int((values == truth).sum()), truth.numel(), most, RULES[Target.SHARES].measure)
+
+
+def _embeddings(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    return r_squared(values.numpy(), case.truth.embeddings(case.module, attack.party)[ids].numpy())
+
+
+def _coins(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    raise TypeError("trials of a mechanism have coins of their own; the harness scores them")
+
+
+def _canaries(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    if case.coins is None:
+        raise TypeError("no canaries are in this training")
+    return epsilon_of_one_run(values.numpy(), case.coins[ids].numpy(), getattr(attack, "delta", 1e-5))
+
+
+def _members(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    if case.members is None:
+        raise TypeError("it is not known who was trained on")
+    return auc(values.numpy(), case.members[ids].numpy())
+
+
+RULES = {
+    Target.RANKS: Rule("AUC", _ranks),
+    Target.CLASSES: Rule("accuracy", _classes),
+    Target.COUNTS: Rule("R²", _counts, of_records=False),
+    Target.FEATURES: Rule("R²", _features, of_party=True),
+    Target.RECORDS: Rule("share of records within 5 %", _records, of_party=True),
+    Target.SHARES: Rule("share of exact numbers", _shares, of_party=True),
+    Target.EMBEDDINGS: Rule("R²", _embeddings, of_party=True),
+    Target.COINS: Rule("ε (lower bound)", _coins, of_records=False),
+    Target.CANARIES: Rule("ε (lower bound)", _canaries, of_party=True),
+    Target.MEMBERS: Rule("AUC", _members, of_records=False),
+}
