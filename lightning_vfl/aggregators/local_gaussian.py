@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lightning_vfl.privacy.draws import Words
 
 # A norm in float64 is off by (D / 2 + 2) 2⁻⁵³ of itself: up to D = 16,000 this keeps it from passing the clip.
-_INSIDE = 1 - 2.0**-40
+INSIDE = 1 - 2.0**-40
 # The grid: steps of at most σ 2⁻²⁰, so that rounding to it is small beside the noise, and of at least C 2⁻⁶⁰, so that a
 # clipped value and its noise fit 64 bits.
 _FINE, _COARSE, _SMALLEST = 20, 60, -1022
@@ -89,7 +89,7 @@ class Mechanism:
         exact = h.to(torch.float64)
         if self.bounds == "value":
             return exact.clamp(-self.clip, self.clip)
-        inside = self.clip * _INSIDE
+        inside = self.clip * INSIDE
         norm = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
         scale: Tensor = inside / norm.clamp(min=inside)
         return exact * scale

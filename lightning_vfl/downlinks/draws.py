@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.local_gaussian import normal
+from lightning_vfl.aggregators.local_gaussian import grid, normal
 from lightning_vfl.privacy.draws import Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.streams import key_of
@@ -39,6 +39,20 @@ class NormalDraws:
             whole = rounded_normal(count * columns, 1 / _STEP, self._keystreams.of(0))
             drawn = whole.reshape(count, columns).astype(np.float64) * _STEP
         return torch.from_numpy(drawn)
+
+    def added(self, value: Tensor, sigma: float, clip: float, names: RoundNames, first: int) -> Tensor:
+        """(B, D) float64: values (B, D), whose rows have norms up to ``clip``, with noise of deviation σ.
+
+        Guarantee: with ``system``, the sum is that of the ideal mechanism, rounded to a grid. What a value is cannot be
+            read from the last bits of the sum.
+        """
+        if self.draws == "seeded":
+            return value + sigma * self.rows(value.shape[0], value.shape[1], names, first).to(value)
+        step = grid(sigma, clip)
+        whole = torch.trunc(value / step).to(torch.int64)  # towards zero: no row becomes longer
+        noise = rounded_normal(value.numel(), sigma / step, self._keystreams.of(0))
+        whole += torch.from_numpy(noise).reshape(value.shape).to(value.device)
+        return whole.to(torch.float64) * step
 
 
 class RecordDraws:

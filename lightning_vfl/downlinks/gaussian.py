@@ -5,6 +5,7 @@ from math import inf, sqrt
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.local_gaussian import INSIDE
 from lightning_vfl.downlinks.base import GradientDownlink
 from lightning_vfl.downlinks.draws import NormalDraws
 from lightning_vfl.errors import ConfigurationError
@@ -27,7 +28,8 @@ class GaussianGradients(GradientDownlink):
         Every round is charged to its records before gradients are sent; the summary has the ε of a label.
     Not guaranteed: that the label says nothing through weights: the top learns from the true labels, and with it the
         gradients of other records. ``RandomizedResponse`` covers these. With ``draws: seeded``, the noise is not
-        secret. The clip and the noise are computed in floating point on a grid of 2⁻³⁰ σ.
+        secret and is computed in floating point. With ``draws: system``, the clipped gradient and its noise are
+        rounded to one grid before they are added, so that last bits tell nothing more.
 
     Args:
         clip: C; a gradient with a larger L2 norm is scaled down to C.
@@ -73,16 +75,16 @@ class GaussianGradients(GradientDownlink):
         return
 
     def protect(self, grad: Tensor, labels: Tensor, names: RoundNames, first: int) -> Tensor:
-        norms = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
+        exact = grad.to(torch.float64)
+        norms = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
         if not bool(torch.isfinite(norms).all()):
             raise ConfigurationError(
                 "a gradient has NaN or infinite numbers, which noise cannot hide; clean the data or lower the learning "
                 "rate"
             )
-        clipped = grad * (self.clip / norms.clamp(min=self.clip))
-        noise = self._draws.rows(len(grad), grad.shape[1], names, first)
-        sent: Tensor = clipped + (self.sigma * noise).to(grad)
-        return sent
+        inside = self.clip * INSIDE
+        clipped = exact * (inside / norms.clamp(min=inside))
+        return self._draws.added(clipped, self.sigma, self.clip, names, first).to(grad)
 
     @property
     def event(self) -> GaussianEvent:

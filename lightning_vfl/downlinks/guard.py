@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_vfl.downlinks.base import Downlink
+from lightning_vfl.downlinks.base import Downlink, LabelDownlink
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.objectives import Objective
 
 
 def guarded(value: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:
@@ -28,6 +29,27 @@ def refuse_mixed_gradients(downlink: Downlink, norm: nn.Module | None, top: nn.M
         raise ConfigurationError(
             f"{type(downlink).__name__} protects the gradient of each record alone, and {type(mixing[0]).__name__} in "
             "the server's network mixes the records of a batch; use LayerNorm, or RandomizedResponse"
+        )
+
+
+def refuse_unprotected_loss(downlink: Downlink, objective: Objective) -> None:
+    """Refuse losses in which labels count that the downlink does not protect.
+
+    Raises:
+        ConfigurationError: for class weights from the counts of the true labels, and for a loss that divides by the sum
+            of the weights of a batch.
+    """
+    name = type(downlink).__name__
+    if objective.needs_counts and (downlink.event is not None or isinstance(downlink, LabelDownlink)):
+        raise ConfigurationError(
+            f"class_weights: balanced is made of the counts of the true labels, which {name} does not protect; give a "
+            "number for each class"
+        )
+    criterion = getattr(objective, "criterion", None)
+    if downlink.event is not None and isinstance(criterion, nn.CrossEntropyLoss) and criterion.weight is not None:
+        raise ConfigurationError(
+            f"{name} protects the gradient of each record alone, and CrossEntropyLoss with weights divides by those of "
+            "the whole batch; give class_weights, a number for each class"
         )
 
 

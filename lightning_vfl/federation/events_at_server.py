@@ -124,6 +124,8 @@ class EventsAtServer(AtServer):
             rows = planned.rows(request.party)
             leg = InTheClear(module.aggregator).legs(rows, module.embedding_widths, (), module.roster)[0]
             why = misfit(request, leg, visible=True)
+            shape = rows, module.embedding_widths[request.party]
+            why = _unusable(request.frame.tensors[0], shape, module) if why is None else why
         if why is None:
             return True
         why = f"refused: party {request.party} sent {why}; all must run the same recipe"
@@ -134,3 +136,14 @@ class EventsAtServer(AtServer):
 
 
 _FIT = RoundNames(0, Stage.FIT, 0)
+
+
+def _unusable(embedding: Tensor, shape: tuple[int, int], module: Any) -> str | None:
+    """Why the server cannot compute with an embedding; None: it can."""
+    if tuple(embedding.shape) != shape:
+        return f"embeddings of shape {tuple(embedding.shape)}, {shape} was planned"
+    own = next((p.dtype for p in module.top.parameters()), embedding.dtype)
+    mixed = "mixed" in str(module.trainer.precision) and embedding.dtype != torch.float64
+    if embedding.dtype != own and not mixed:
+        return f"embeddings of {embedding.dtype}, {own} was planned"
+    return None if bool(torch.isfinite(embedding).all()) else "NaN or infinite numbers"

@@ -150,14 +150,22 @@ def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: 
         hand_on(owner, hop + 1, _raised(given, secret, f"party {session.parties[owner]}"))
     shuffle = _raise_for_server(link, seals, secret, parties) if for_server else None
     places = _ask(link, "places").tensors[0].numpy()
+    if not _are_places(places, len(ids)):
+        raise ConfigurationError("the places of common records that the server tells are none; start again")
     if shuffle is not None:
         asked = _ask(link, "fetch", of=SERVER, what="places of the server").tensors[0].numpy()
-        if len(asked) != len(places):  # the server may learn of the records that all have, and of no other
+        # the server may learn of the records that all have, and of no other
+        if asked.shape != places.shape or not _are_places(asked, len(shuffle)):
             raise ConfigurationError("the server asks for others than the common records; check who runs the server")
         _ask(link, "give", [torch.from_numpy(shuffle[asked])], to=SERVER, what="places of the server")
-    if not len(places) or not 0 <= places.min() <= places.max() < len(ids) or len(np.unique(places)) < len(places):
-        raise ConfigurationError("the places of common records that the server tells are none; start again")
     return Common(link, seals, ids[secret.order[places]])
+
+
+def _are_places(told: "NDArray[np.generic]", length: int) -> bool:
+    """Whether these are different places of a list, at least one."""
+    if told.dtype != np.int64 or told.ndim != 1 or not len(told):
+        return False
+    return int(told.min()) >= 0 and int(told.max()) < length and len(np.unique(told)) == len(told)
 
 
 def _keep(path: Path, session: Session, order: "Mapping[str, Ids]") -> None:

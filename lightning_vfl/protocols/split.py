@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.downlinks import Downlink
-from lightning_vfl.downlinks.guard import guarded, refuse_mixed_gradients
+from lightning_vfl.downlinks.guard import guarded, refuse_mixed_gradients, refuse_unprotected_loss
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.batched import has_rule
@@ -136,6 +136,7 @@ class SplitVFL(RoundVFL):
         if self.downlink is not None:
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
             refuse_mixed_gradients(self.downlink, self.norm, self.top)
+            refuse_unprotected_loss(self.downlink, self.objective)
         if self.place is not None:
             keep_own(self, self.place.seat)
             self.norm = self.norm if self.scores_here else None

@@ -43,6 +43,24 @@ def test_noise_of_the_system_is_never_the_same():
     assert not bool((one == two).any())
 
 
+@pytest.mark.parametrize("value", [0.1, 1 / 3])
+def test_the_last_bits_of_what_is_sent_do_not_tell_the_gradient(value):
+    """Noise on a grid of its own, added to a value beside it, shows the value where the sum is small."""
+    sent = GaussianGradients(clip=1.0, sigma=1.0).protect(
+        torch.full((20_000, 4), value), torch.zeros(20_000), names(), 0
+    )
+    steps = sent[sent.abs() < 1.0].double() * 2**20
+    assert torch.equal(steps, steps.round())
+
+
+def test_the_gradient_of_a_record_is_never_longer_than_the_clip():
+    torch.manual_seed(0)
+    grad = torch.randn(5000, 7) * 10
+    downlink = GaussianGradients(clip=0.3, sigma=1e-12)
+    sent = downlink.protect(grad.double(), torch.zeros(5000), names(), 0)
+    assert float(torch.linalg.vector_norm(sent, dim=1).max()) <= 0.3 + 1e-10
+
+
 def test_sigma_follows_from_the_epsilon_of_all_rounds():
     downlink = GaussianGradients(clip=3.0, epsilon=2.0, delta=1e-6, rounds=20)
     assert gaussian_epsilon(downlink.sigma, 6.0, 1e-6, uploads=20) == pytest.approx(2.0, rel=1e-6)

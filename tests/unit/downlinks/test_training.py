@@ -11,6 +11,7 @@ from lightning_vfl.datamodules import ContiguousColumns
 from lightning_vfl.datamodules.records.records import Request
 from lightning_vfl.downlinks import GaussianGradients, LaplaceLabels, MaxNorm, RandomizedResponse
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.objectives import MultiClass
 from lightning_vfl.privacy import gaussian_epsilon
 from lightning_vfl.types import Roll
 from tests.subjects import Blobs, same, split, trainer
@@ -111,4 +112,18 @@ def test_a_resumed_training_has_the_same_bits(tmp_path, make):
 def test_networks_that_mix_records_are_refused(tmp_path):
     module = split(Mean(), norm=nn.BatchNorm1d, downlink=GaussianGradients(1.0, 1.0))
     with pytest.raises(ConfigurationError, match="BatchNorm1d in the server's network mixes the records of a batch"):
+        fit(tmp_path, module)
+
+
+@pytest.mark.parametrize("downlink", [GaussianGradients(1.0, 1.0), RandomizedResponse(1.0), LaplaceLabels(1.0)])
+def test_class_weights_of_the_counts_of_true_labels_are_refused(tmp_path, downlink):
+    module = split(Mean(), objective=MultiClass(class_weights="balanced"), downlink=downlink)
+    with pytest.raises(ConfigurationError, match="balanced is made of the counts of the true labels"):
+        fit(tmp_path, module)
+
+
+def test_a_loss_that_divides_by_the_weights_of_a_batch_is_refused(tmp_path):
+    loss = nn.CrossEntropyLoss(weight=torch.ones(2))
+    module = split(Mean(), objective=MultiClass(loss), downlink=GaussianGradients(1.0, 1.0))
+    with pytest.raises(ConfigurationError, match="divides by those of the whole batch"):
         fit(tmp_path, module)

@@ -222,11 +222,16 @@ def test_lists_that_cannot_be_used_are_refused_and_named(tmp_path, step, spoil, 
     assert all(ended is not None for ended in run.ended)
 
 
-def test_a_server_that_asks_for_other_records_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "asked",
+    [torch.arange(5), torch.arange(5)[None].expand(3, 5).clone(), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 9])],
+    ids=["more", "several in one", "one twice", "none of the list"],
+)
+def test_a_server_that_asks_for_other_records_is_refused(tmp_path, monkeypatch, asked):
     from lightning_vfl.federation import private_ring
 
     give = private_ring.PrivateRing._give
-    more = lambda ring, party, what, t: give(ring, party, what, torch.arange(5) if t.dtype == torch.int64 else t)  # noqa: E731
+    more = lambda ring, party, what, t: give(ring, party, what, asked if t.dtype == torch.int64 else t)  # noqa: E731
     monkeypatch.setattr(private_ring.PrivateRing, "_give", more)
     run = Run(tmp_path)
     assert "the server asks for others than the common records" in run.ended[2]

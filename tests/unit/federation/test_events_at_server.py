@@ -1,0 +1,69 @@
+"""What the server of asynchronous events serves, and what it refuses; without processes."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightning_vfl.aggregators import Mean
+from lightning_vfl.federation.events_at_server import EventsAtServer
+from lightning_vfl.federation.frames import unpack
+from lightning_vfl.federation.hub import At, Frame, Hub, Key, Request
+from lightning_vfl.types import Roster
+
+GOOD = torch.zeros(6, 4)
+
+
+def asked(embedding, request=0):
+    letter = {"kind": "embeddings", "to": "server", "senders": [1], "pieces": 1, "receivers": None}
+    header = {"part": "upload", "request": request, "message": {**letter, "round": None, "relayed": False}}
+    return Request(1, 0, Key(At(0, 2, 0), 0), "tell", Frame(header, (embedding,)), 0.0)
+
+
+def fits(request):
+    """Whether the server serves an upload, and what it tells the sender."""
+    hub = Hub(2)
+    module = SimpleNamespace(
+        aggregator=Mean(),
+        embedding_widths=(4, 4),
+        roster=Roster(2),
+        top=nn.Linear(4, 1),
+        trainer=SimpleNamespace(precision="32-true"),
+        books=SimpleNamespace(rounds={}),
+    )
+    planned = SimpleNamespace(batch=lambda party, number: np.arange(6))
+    found = EventsAtServer(hub, injected=False)._fits(module, planned, request)
+    posted = [unpack(content).header for content in hub._desks[1].posted.values()]
+    return found, [one["why"] for one in posted]
+
+
+def test_an_upload_of_the_planned_form_is_served():
+    assert fits(asked(GOOD)) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("embedding", "line"),
+    [
+        (torch.zeros(24), "of shape (24,), (6, 4) was planned"),
+        (torch.zeros(4, 6), "of shape (4, 6), (6, 4) was planned"),
+        (torch.zeros(6, 4, dtype=torch.float64), "of torch.float64, torch.float32 was planned"),
+        (torch.zeros(6, 4, dtype=torch.float16), "of torch.float16, torch.float32 was planned"),
+        (torch.full((6, 4), torch.nan), "NaN or infinite numbers"),
+        (torch.zeros(6, 4, dtype=torch.int64), "real numbers were planned"),
+    ],
+)
+def test_an_upload_that_would_stop_the_server_or_spoil_its_table_is_refused(embedding, line):
+    with pytest.warns(UserWarning, match="refused: party 1 sent"):
+        served, (why,) = fits(asked(embedding))
+    assert not served
+    assert line in why
+
+
+@pytest.mark.parametrize("request_", [-1, 2**31, True, "0", 0.5, None])
+def test_the_number_of_an_event_is_a_whole_number(request_):
+    with pytest.warns(UserWarning, match="refused: party 1 sent"):
+        served, (why,) = fits(asked(GOOD, request_))
+    assert not served
+    assert "a number from 0 on was planned" in why
