@@ -34,8 +34,16 @@ def find_recipe(name: str) -> str:
     Raises:
         ConfigurationError: if there is neither; the message names the nearest recipes.
     """
-    if Path(name).is_file() or name.lstrip().startswith("{"):
+    if name.lstrip().startswith("{"):
         return name
+    try:
+        if Path(name).is_file():
+            return name
+    except OSError:
+        raise ConfigurationError(
+            f"{name[:40]}… has {len(name)} characters, too many for the name of a file; give a file, or a recipe as JSON"
+            ", which begins with {"
+        ) from None
     recipes = packaged()
     short = name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".yaml")
     if short in recipes:

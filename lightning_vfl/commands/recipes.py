@@ -27,6 +27,7 @@ _MODULES = (  # of the classes that a recipe may name; callbacks come last, sinc
     "aggregators",
     "audit",
     "datamodules",
+    "downlinks",
     "field",
     "local_objectives",
     "missing",

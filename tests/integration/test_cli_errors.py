@@ -31,6 +31,7 @@ def empty_folder(tmp_path, monkeypatch):
     [
         (["--model.aggregator", "Meen"], 2, "model.aggregator: 'Meen' is not a known class; did you mean Mean"),
         (["--model.bottom", "MPL"], 2, "model.bottom: 'MPL' is not a known class; did you mean MLP"),
+        (["--model.downlink", "Marvel"], 2, "model.downlink: 'Marvel' is not a known class; did you mean Marvell"),
         (["--model.widht", "3"], 2, "model: 'widht' is not a setting of SplitVFL; did you mean width"),
         (["--model.width", "wide"], 2, "model.width: Expected a int. Got value: wide"),
         (["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),

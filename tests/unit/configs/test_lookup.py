@@ -22,3 +22,10 @@ def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
 def test_a_typo_is_told_the_nearest_recipes():
     with pytest.raises(ConfigurationError, match="did you mean data/digits"):
         find_recipe("data/digit")
+
+
+def test_long_texts():
+    recipe = '{"model": {"class_path": "' + "x" * 400 + '"}}'
+    assert find_recipe(recipe) == recipe
+    with pytest.raises(ConfigurationError, match="n… has 400 characters, too many for the name of a file; give a file"):
+        find_recipe("n" * 400)
