@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -33,7 +32,7 @@ def fits(request):
         trainer=SimpleNamespace(precision="32-true"),
         books=SimpleNamespace(rounds={}),
     )
-    planned = SimpleNamespace(batch=lambda party, number: np.arange(6))
+    planned = SimpleNamespace(rows=lambda party: 6)
     found = EventsAtServer(hub, injected=False)._fits(module, planned, request)
     posted = [unpack(content).header for content in hub._desks[1].posted.values()]
     return found, [one["why"] for one in posted]
