@@ -41,8 +41,8 @@ def find_recipe(name: str) -> str:
             return name
     except OSError:
         raise ConfigurationError(
-            f"{name[:40]}… has {len(name)} characters, too many for the name of a file; give a file, or a recipe as JSON"
-            ", which begins with {"
+            f"{name[:40]}… has {len(name)} characters, too many for the name of a file; give a file, or a recipe as "
+            "JSON, which begins with {"
         ) from None
     recipes = packaged()
     short = name.replace("\\", "/").removeprefix("./").removeprefix("configs/").removesuffix(".yaml")
