@@ -124,12 +124,18 @@ class Seen(Attendance):
 
     def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
         wanted, began, closing = numbers(asked), monotonic(), [inf]
+        fitting: set[Request] = set()  # a request is looked at once, and not after every other one that comes
+
+        def fits(request: Request) -> bool:
+            if request not in fitting and self._fits(request, leg):
+                fitting.add(request)
+            return request in fitting
 
         def closed() -> Tensor | None:
             arrivals, now = torch.full((len(asked),), nan, dtype=torch.float64), monotonic() - began
             for party in wanted:
                 request = self.hub.request(party, key)
-                if party in self._refused or (request is not None and not self._fits(request, leg)):
+                if party in self._refused or (request is not None and not fits(request)):
                     continue
                 if request is not None:
                     arrivals[party] = request.arrived - began

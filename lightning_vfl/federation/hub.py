@@ -7,7 +7,7 @@ calls ``call`` in a thread for each request; the thread of the server's trainer 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Condition
+from threading import Condition, RLock
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
@@ -83,8 +83,9 @@ class Interrupted(ValueError):
 
 @dataclass
 class _Desk:
-    """One party's requests and answers."""
+    """One party's requests and answers; ``changed`` wakes the threads of its requests, and nobody else's."""
 
+    changed: Condition
     waiting: Request | None = None
     posted: dict[Key, bytes] = field(default_factory=dict)
     last: tuple[int, bytes] = (-1, b"")
@@ -106,8 +107,9 @@ class Hub:
         self.parties = parties
         self.limit = limit
         self.greet: Callable[[Request], bytes | None] | None = None  # answers who joins
-        self.changed = Condition()
-        self._desks = [_Desk() for _ in range(parties)]
+        lock = RLock()
+        self.changed = Condition(lock)  # wakes the server: a party has asked, joined or left
+        self._desks = [_Desk(Condition(lock)) for _ in range(parties)]
         self._closed: At | None = None  # rounds before this one, and turns of it that nobody answers any more
         self._closing: Callable[[Request], bytes] | None = None
         self._over: bytes | None = None
@@ -139,7 +141,7 @@ class Hub:
             desk.waiting = request
             for key in [key for key in desk.posted if key < request.key]:  # nobody asks for older answers any more
                 del desk.posted[key]
-            self.changed.notify_all()
+            self._notify(desk)
             while True:
                 if call == desk.last[0]:  # the same call came twice, and the other one took the answer
                     return desk.last[1]
@@ -152,7 +154,7 @@ class Hub:
                     desk.waiting, desk.last = None, (call, answer)
                     self.bytes_out += len(answer)
                     return answer
-                self.changed.wait(timeout=5.0)
+                desk.changed.wait(timeout=5.0)
                 if not alive():
                     raise Interrupted(f"party {party} has hung up")
 
@@ -161,7 +163,7 @@ class Hub:
         with self.changed:
             desk = self._desks[party]
             desk.lines.append(process)
-            self.changed.notify_all()
+            self._notify(desk)
 
     def left(self, party: int, process: bytes = b"") -> None:
         """A connection of this party has ended."""
@@ -170,7 +172,7 @@ class Hub:
             desk.lines.remove(process)
             if not desk.lines:
                 desk.waiting = None
-            self.changed.notify_all()
+            self._notify(desk)
 
     # ---- called by the server
 
@@ -222,19 +224,25 @@ class Hub:
         content = pack(header, tensors, bits)
         with self.changed:
             self._desks[party].posted[key] = content
-            self.changed.notify_all()
+            self._desks[party].changed.notify_all()
 
     def close(self, before: At, answer: Callable[[Request], bytes]) -> None:
         """From now on, requests of rounds before ``before`` are answered at once, with ``answer``."""
         with self.changed:
             self._closed, self._closing = before, answer
-            self.changed.notify_all()
+            self._notify(*self._desks)
 
     def end(self, header: Mapping[str, Any]) -> None:
         """From now on, every request that has no answer of its own gets this one."""
         with self.changed:
             self._over = pack(header)
-            self.changed.notify_all()
+            self._notify(*self._desks)
+
+    def _notify(self, *desks: _Desk) -> None:
+        """Wake the server, and the requests of these desks."""
+        self.changed.notify_all()
+        for desk in desks:
+            desk.changed.notify_all()
 
     def _answer(self, desk: _Desk, request: Request) -> bytes | None:
         posted = desk.posted.pop(request.key, None)

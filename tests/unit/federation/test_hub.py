@@ -54,6 +54,18 @@ def test_a_request_waits_for_its_answer(hub, calls):
     assert hub.waiting(0) is None
 
 
+def test_an_answer_wakes_only_the_party_that_it_is_for(hub, calls):
+    woken = []
+    answer = calls.submit(hub.call, 1, asked(0), lambda: woken.append(monotonic()) or True)
+    hub.wait(lambda: hub.request(1, Key(ROUND, 0)), lambda: monotonic() + 5)
+    for call in range(20):
+        hub.post(0, Key(ROUND, 0), GO)
+        hub.call(0, asked(call))
+    assert not woken
+    hub.post(1, Key(ROUND, 0), GO)
+    assert unpack(answer.result(5)).header == GO
+
+
 def test_a_repeated_call_gets_the_same_answer_and_has_one_effect(hub):
     hub.post(0, Key(ROUND, 0), GO)
     first = hub.call(0, asked(0))
