@@ -61,6 +61,7 @@ def test_an_answer_wakes_only_the_party_that_it_is_for(hub, calls):
     for call in range(20):
         hub.post(0, Key(ROUND, 0), GO)
         hub.call(0, asked(call))
+    sleep(0.05)  # for a thread that was woken
     assert not woken
     hub.post(1, Key(ROUND, 0), GO)
     assert unpack(answer.result(5)).header == GO
