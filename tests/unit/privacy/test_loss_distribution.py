@@ -111,21 +111,30 @@ def test_long_products_are_never_above_and_close(levels, beta, parties, numbers)
         assert product_delta(low, high, numbers, 0.99 * epsilon - 1e-3) > delta
 
 
+def of_coins(count, high, epsilon):
+    """δ(ε) of coins that all change from probability 1 - h to h, exactly."""
+    gamma = Fraction(exp(epsilon))
+    chances = (
+        comb(count, j) * (high**j * (1 - high) ** (count - j) - gamma * (1 - high) ** j * high ** (count - j))
+        for j in range(count + 1)
+    )
+    return sum(max(Fraction(0), chance) for chance in chances)
+
+
 def test_a_record_is_exactly_a_number_of_coins():
     event = PoissonBinomialEvent(levels=2, beta=0.125, parties=3, coordinates=2)
-    n, high = 24, Fraction(5, 8)
     for delta in (1e-3, 1e-6):
         epsilon = loss_epsilon([([event], 2)], delta, "record")
+        assert of_coins(24, Fraction(5, 8), epsilon) <= delta < of_coins(24, Fraction(5, 8), epsilon * (1 - 1e-9))
 
-        def true(epsilon):
-            gamma = Fraction(exp(epsilon))
-            terms = (
-                comb(n, j) * (high**j * (1 - high) ** (n - j) - gamma * (1 - high) ** j * high ** (n - j))
-                for j in range(n + 1)
-            )
-            return sum(max(Fraction(0), term) for term in terms)
 
-        assert true(epsilon) <= delta < true(epsilon * (1 - 1e-9))
+def test_whole_blocks_and_the_rest_of_a_lone_party_are_coins():
+    """One party with one trial: 100 numbers in two blocks of 38, composed by a transform, and a rest of 24."""
+    event = PoissonBinomialEvent(levels=1, beta=0.25, parties=1, coordinates=10)
+    for delta in (1e-3, 1e-6):
+        epsilon = loss_epsilon([([event], 10)], delta)
+        true = Fraction(3, 4)
+        assert of_coins(100, true, epsilon) <= delta < of_coins(100, true, epsilon * (1 - 1e-3))
 
 
 def test_the_known_example():
