@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from lightning_vfl.cli import run
 from lightning_vfl.privacy import PoissonBinomialEvent, composed_epsilon, loss_epsilon, worst_figure
 from lightning_vfl.privacy.events import ASSUMED, UNITS, against
@@ -51,6 +53,7 @@ def test_the_summary_and_the_page_tell_what_the_recipe_costs(capsys, tmp_path, m
     )
 
 
+@pytest.mark.slow
 def test_the_table_of_two_accounts_is_what_the_code_gives():
     table = re.findall(r"\| (\d+) \| ([\d.]+) \| (\d+) \| ((?:[\d.,]+ \| [\d.,]+ \| [\d.]+ % \| ){2})", PAGE)
     assert len(table) == 7

@@ -99,7 +99,7 @@ def test_a_game_of_every_choice_is_never_above_and_close(levels, parties, number
 
 
 @pytest.mark.parametrize(
-    ("levels", "beta", "parties", "numbers"), [(1, 0.25, 2, 40), (1, 0.1, 3, 16), (2, 0.05, 1, 32), (1, 0.05, 2, 40)]
+    ("levels", "beta", "parties", "numbers"), [(1, 0.25, 2, 24), (1, 0.1, 3, 16), (2, 0.05, 1, 24), (1, 0.05, 2, 32)]
 )
 def test_long_products_are_never_above_and_close(levels, beta, parties, numbers):
     """All other parties at -1, the party from -1 to +1: a product that an adversary can choose, so a lower bound."""
@@ -152,7 +152,7 @@ def test_more_releases_fewer_parties_more_levels_and_smaller_deltas_cost_more(un
     def cost(delta=1e-5, times=3, **changed):
         return loss_epsilon([([PoissonBinomialEvent(**{**vars(event), **changed})], times)], delta, unit)
 
-    rising = [cost(times=n) for n in (1, 2, 3, 10, 11, 100)]
+    rising = [cost(times=n) for n in (1, 2, 3, 10, 11, 40)]
     assert rising == sorted(rising)
     assert cost(1e-7) > cost(1e-5) > cost(1e-2)
     assert cost(beta=0.11) > cost(beta=0.1) > cost(beta=0.09)
