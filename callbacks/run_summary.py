@@ -85,8 +85,8 @@ def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]
     accounting = module.aggregator.accounting
     remark = "" if accounting is None or accounting.simulated is None else f", {accounting.simulated}"
     alone = "" if accounting is not None else " in model updates of groups alone"
-    for unit, epsilon in module.privacy.figures().items():
-        yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{epsilon:,.4g}{remark}"
+    for unit, figure in module.privacy.tightest().items():
+        yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{figure}{remark}"
     yield from _against_coalitions(module)
     if module.label_privacy.accountant is not None:
         epsilon, delta = module.label_privacy.epsilon(), module.label_privacy.delta
@@ -117,7 +117,8 @@ def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
             epsilon = fewer.epsilon(privacy.delta, unit)
             if epsilon != privacy.accountant.epsilon(privacy.delta, unit):
                 others = in_words(colluders)
-                yield f"privacy ε of a {label(unit)}, against the server and {others}", f"{epsilon:,.4g}"
+                figure = fewer.tightest(privacy.delta, unit)
+                yield f"privacy ε of a {label(unit)}, against the server and {others}", str(figure)
 
 
 def per_party(count: Tensor) -> str:

@@ -131,6 +131,20 @@ BUGS = (
         "the largest setting that is allowed is never found",
         "unit/privacy/test_solve.py",
     ),
+    Bug(
+        "lightning_vfl/privacy/loss_blocks.py",
+        "every[:, 2 * self._half : 2 * self._half + last.size].max(axis=0)",
+        "every[:, 2 * self._half : 2 * self._half + last.size].min(axis=0)",
+        "other parties' values are those that cost least",
+        "unit/privacy/test_loss_distribution.py",
+    ),
+    Bug(
+        "lightning_vfl/privacy/loss_distribution.py",
+        "parts += [(_block(kinds, spacing, longest, rest), 1)] if rest else []",
+        "parts += [(_block(kinds, spacing, longest, rest), 1)] if not times else []",
+        "numbers beyond whole blocks are not charged",
+        "unit/privacy/test_loss_distribution.py",
+    ),
     # protocols
     Bug(
         "lightning_vfl/protocols/training.py",

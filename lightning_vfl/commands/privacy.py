@@ -18,7 +18,7 @@ from lightning_vfl.commands.parse_errors import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyEvent, worst_epsilon
+from lightning_vfl.privacy import Figure, PoissonBinomialEvent, PrivacyEvent, worst_epsilon, worst_figure
 from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
 from lightning_vfl.privacy.solve import largest_beta, largest_epochs, largest_levels
 from lightning_vfl.protocols import CascadeVFL
@@ -103,6 +103,10 @@ class Plan:
         """The largest cost of the fit, or of the fit with other events."""
         return self._cost(self.releases, delta, unit, self.events if events is None else events)
 
+    def figure(self, delta: float, unit: str, events: Sequence[PrivacyEvent]) -> Figure:
+        """The smallest known bound on the cost of the fit with these events, and its account."""
+        return worst_figure(events, self.releases.most, self.releases.total, delta, unit)
+
     def most_epochs(self, target: float, delta: float, unit: str) -> int:
         """The largest number of epochs that costs at most the target; the limit on steps is ignored."""
         limits = replace(self.limits, epochs=None, steps=None)
@@ -142,8 +146,7 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
             if any(one.curve(unit) != other.curve(unit) for one, other in zip(fewer, plan.events, strict=True)):
                 rows[f"{label(unit)}, against the server and {in_words(colluders)}"] = fewer
         for name, events in rows.items():
-            figures = (plan.epsilon(delta, unit, events) for delta in deltas)
-            table.add_row(name, *(f"{epsilon:,.4g}" for epsilon in figures))
+            table.add_row(name, *(str(plan.figure(delta, unit, events)) for delta in deltas))
     Console().print(table)
 
 

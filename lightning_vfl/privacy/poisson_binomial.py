@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 UNITS = ("party-record", "record", "record (paper)")
 _LARGEST = 2**16  # b M; with one trial a party that takes minutes
-_EVERY_TRIAL = 1024  # up to this b M, all counts of trials are tried; above it, only counts of whole parties
+MOST_TRIALS = 1024
+"""Up to this b M, all counts of trials are tried; above it, only counts of whole parties."""
 _TABLE = 2**20  # probabilities computed at a time: 8 MiB, and a few times as much for intermediate results
 # Orders closer to 1 need more digits than floats have: they use the figure of this order, which is above theirs. Orders
 # above the highest use the figure of order ∞, which is above theirs by less than 2 b M / α.
@@ -133,10 +134,59 @@ def poisson_binomial_curve(
             f"levels * num_parties must be at most {_LARGEST:,} to compute the distribution; got "
             f"{levels * num_parties:,}; lower levels, or use unit 'record', which has a closed form"
         )
-    step = 1 if levels * num_parties <= _EVERY_TRIAL else levels
+    step = 1 if levels * num_parties <= MOST_TRIALS else levels
     if unit == "record (paper)":
         return tuple(_group(levels, beta, num_parties, order, step) for order in orders)
     return _curve(levels, beta, num_parties, orders, step)
+
+
+def poisson_binomial_profiles(levels: int, beta: float, num_parties: int, epsilons: "Floats") -> "Floats":
+    r"""δ(ε) of ONE coordinate whose sum is disclosed once, by groups of the values of the other parties.
+
+    With k of the other parties' trials at h (see the top of this file), δ(ε) is the hockey-stick divergence
+    :math:`E_γ(P_k \| Q_k)` at γ = exp(ε). A best set of outcomes is {sum ≤ t}, as the sums are ordered by their
+    likelihood ratio. A row is the largest δ of a group of k: 0, 1, 2 to 3, 4 to 7, ..., and the same
+    from the other end.
+
+    Shapes: ``epsilons`` (G,) in any order, also negative; δ (groups, G).
+    Units: ε in nats.
+    Guarantee: the largest δ of all rows is never below the true δ for any values in [-1, 1]; a row is above the largest
+        δ of its group by a relative error of at most 1e-10.
+
+    Raises:
+        ConfigurationError: for invalid numbers, and b M above 1024.
+
+    Examples:
+        >>> rows = poisson_binomial_profiles(1, 0.25, 2, np.log([0.5, 1.0, 2.0, 4.0]))
+        >>> [f"{delta:.6f}" for delta in rows.max(axis=0)]
+        ['0.593750', '0.375000', '0.187500', '0.000000']
+
+    References:
+        Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", AISTATS 2022,
+        https://arxiv.org/abs/2106.08567, Definition 7.
+    """
+    most = poisson_binomial_rdp(levels, beta, 1, inf, "record")  # also checks the numbers
+    if levels * num_parties > MOST_TRIALS:
+        raise ConfigurationError(
+            f"levels * num_parties must be at most {MOST_TRIALS:,} to try all counts of trials; got "
+            f"{levels * num_parties:,}; lower levels"
+        )
+    beta, last = ceil(beta * _GRID) / _GRID, levels * (num_parties - 1)
+    gamma = np.exp(epsilons)
+    groups: dict[tuple[bool, int], Floats] = {}
+    k = 0
+    for above, below in _pairs(levels, beta, num_parties, 1):
+        ratios = np.minimum.accumulate(above - below, axis=0)
+        sums = np.exp(above).cumsum(axis=0), np.exp(below).cumsum(axis=0)
+        for ratio, p, q in zip(ratios.T, sums[0].T, sums[1].T, strict=True):
+            upto = np.searchsorted(-ratio, -epsilons)  # outcomes with a larger ratio than γ
+            inside = np.maximum(upto - 1, 0)
+            found = np.where(upto > 0, p[inside] - gamma * q[inside] + 64 * _ULP * p[inside], 0.0)
+            name = (2 * k <= last, min(k, last - k).bit_length())
+            groups[name] = np.maximum(groups.get(name, np.maximum(0.0, 1.0 - gamma)), found)
+            k += 1
+    inflated = np.minimum(np.array(list(groups.values())) * (1 + 1e-12), 1.0)
+    return np.where(epsilons >= most * (1 + 8 * _ULP), 0.0, inflated)
 
 
 def _trials(trials: int, beta: float, order: float) -> float:

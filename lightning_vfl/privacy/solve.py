@@ -10,6 +10,7 @@ from math import inf
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
+from lightning_vfl.privacy.loss_distribution import Account, Figure, loss_epsilon, smaller
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
 
 MOST_LEVELS = 1024
@@ -81,6 +82,31 @@ def worst_epsilon(
         return alone
     highest = [max(column) for column in zip(*(event.curve(unit) for event in events), strict=True)]
     return rdp_epsilon(ORDERS, compose_rdp([(highest, uses)]), delta).epsilon if uses else 0.0
+
+
+def worst_figure(
+    events: Sequence[PrivacyEvent], most: int, total: int, delta: float, unit: str = "party-record"
+) -> Figure:
+    """As ``worst_epsilon``, by privacy loss distributions where these give less, and the account that gave the figure.
+
+    Units: ε in nats.
+    Guarantee: never below the true ε of any choice of events, and never above ``worst_epsilon``.
+
+    Args:
+        events, most, total, delta, unit: as in ``worst_epsilon``.
+
+    Raises:
+        ConfigurationError: as ``composed_epsilon``.
+
+    Examples:
+        >>> event = PoissonBinomialEvent(levels=2, beta=0.05, parties=5, coordinates=16)
+        >>> print(worst_figure([event], most=1, total=1000, delta=1e-5))
+        2.054 (PLD)
+    """
+    renyi = worst_epsilon(events, most, total, delta, unit)
+    if not events or all(event.signal(unit) is not None for event in events):
+        return Figure(renyi, Account.GAUSSIAN if events else Account.RENYI)
+    return smaller(renyi, loss_epsilon([(events, total if unit == "party" else most)], delta, unit))
 
 
 def solve_beta(

@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from lightning_vfl.cli import run
-from lightning_vfl.privacy import planned_epsilon
+from lightning_vfl.privacy import PoissonBinomialEvent, composed_epsilon, loss_epsilon, worst_figure
 from lightning_vfl.privacy.events import ASSUMED, UNITS, against
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,7 @@ def test_the_summary_and_the_page_tell_what_the_recipe_costs(capsys, tmp_path, m
     assert repr(done.datamodule.normaliser) == "Given(low=0.0, high=16.0)"  # the data are named last
     module = done.model
     said = re.findall(r"│ privacy ε of a (.+?) +│ (\S+)", capsys.readouterr().out)
-    figures = module.privacy.figures()
+    figures = {unit: figure.epsilon for unit, figure in module.privacy.tightest().items()}
     plain = [(name, value) for name, value in said if "against the server" not in name]
     assert [name.split(", ")[0] for name, _ in plain] == list(UNITS)
     assert [value for _, value in plain] == [f"{figures[unit]:,.4g}" for unit in UNITS]
@@ -41,11 +43,24 @@ def test_the_summary_and_the_page_tell_what_the_recipe_costs(capsys, tmp_path, m
     for colluders, words in ((1, "1 party"), (2, "2 parties")):
         told = {name.split(", ")[0]: value for name, value in said if name.endswith(f"the server and {words}")}
         fewer = module.privacy.accountant.against(colluders)
-        assert told == {unit: f"{fewer.epsilon(1e-5, unit):,.4g}" for unit in ("party", "party-record")}
+        assert told == {unit: f"{fewer.tightest(1e-5, unit).epsilon:,.4g}" for unit in ("party", "party-record")}
     (event,) = module.possible_events()
-    figures_of_ten = [planned_epsilon(against(event, k), 10, 1e-5) for k in range(3)]
-    server, one, two = (f"{epsilon:,.1f}" for epsilon in figures_of_ten)
+    figures_of_ten = [worst_figure([against(event, k)], 10, 10, 1e-5) for k in range(3)]
+    server, one, two = (f"{figure.epsilon:,.4g}" for figure in figures_of_ten)
     assert (
         f"ε of a party-record is {server} against the server, {one} against the server and 1 party, and {two} against "
         "the server and 2 parties" in PAGE
     )
+
+
+@pytest.mark.slow
+def test_the_table_of_two_accounts_is_what_the_code_gives():
+    table = re.findall(r"\| (\d+) \| ([\d.]+) \| (\d+) \| ((?:[\d.,]+ \| [\d.,]+ \| [\d.]+ % \| ){2})", PAGE)
+    assert len(table) == 7
+    for levels, beta, parties, cells in table:
+        event = PoissonBinomialEvent(int(levels), float(beta), int(parties), 16)
+        expected = ""
+        for uploads in (1, 30):
+            renyi, loss = composed_epsilon({event: uploads}, 1e-5), loss_epsilon([([event], uploads)], 1e-5)
+            expected += f"{renyi:,.4g} | {loss:,.4g} | {100 * (1 - loss / renyi):.1f} % | "
+        assert cells == expected

@@ -10,6 +10,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
 from lightning_vfl.privacy.events import UNITS, PrivacyEvent
 from lightning_vfl.privacy.ledger import PrivacyLedger
+from lightning_vfl.privacy.loss_distribution import Figure
 
 
 @dataclass
@@ -82,6 +83,10 @@ class PrivacyBooks:
     def figures(self) -> dict[str, float]:
         """ε by unit."""
         return {} if self.accountant is None else {unit: self.accountant.epsilon(self.delta, unit) for unit in UNITS}
+
+    def tightest(self) -> dict[str, Figure]:
+        """The smallest known ε by unit, and its account."""
+        return {} if self.accountant is None else {unit: self.accountant.tightest(self.delta, unit) for unit in UNITS}
 
     def coverage(self) -> str | None:
         """The rounds that the figures count, as a text for the summary; None without an accountant."""
