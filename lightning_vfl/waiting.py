@@ -51,6 +51,13 @@ class WaitingRule(Rebuildable, ABC):
     def fewest(self, parties: int, needed: int = 1) -> int:
         """The number of included parties if all M parties arrive at once, as in a round without faults."""
 
+    def waits_on(self, arrived: int, needed: int = 1) -> bool:
+        """Whether so few arrivals never end the wait before ``patience`` while other parties are expected.
+
+        A server of real processes then does not ask ``close`` after every upload. Default: False, it asks.
+        """
+        return False
+
     def calls(self, announced: Tensor, stragglers: Tensor) -> Tensor:
         """(M,) bool, the parties that the server calls; default: all parties that are announced present."""
         return announced
@@ -135,6 +142,9 @@ class WaitForAll(_WithTimeout):
         last = float(arrivals.nan_to_num(nan=0.0, posinf=inf).max())
         return _cut_off(arrivals, (_by(arrivals, last) & arrivals.isfinite(), last), self.timeout)
 
+    def waits_on(self, arrived: int, needed: int = 1) -> bool:
+        return True
+
     def fewest(self, parties: int, needed: int = 1) -> int:
         return parties
 
@@ -165,6 +175,9 @@ class Ignore(_WithTimeout):
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         return WaitForAll(self.timeout).close(arrivals, needed)
+
+    def waits_on(self, arrived: int, needed: int = 1) -> bool:
+        return True
 
     def fewest(self, parties: int, needed: int = 1) -> int:
         return parties
@@ -202,6 +215,9 @@ class Fastest(WaitingRule):
             return torch.zeros(len(arrivals), dtype=torch.bool), 0.0
         return _cut_off(arrivals, _first(arrivals, n), self.timeout)
 
+    def waits_on(self, arrived: int, needed: int = 1) -> bool:
+        return arrived < self.n
+
     def fewest(self, parties: int, needed: int = 1) -> int:
         return min(self.n, parties)
 
@@ -237,6 +253,9 @@ class Deadline(WaitingRule):
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         return WaitForAll(self.seconds).close(arrivals, needed)
 
+    def waits_on(self, arrived: int, needed: int = 1) -> bool:
+        return True
+
     def fewest(self, parties: int, needed: int = 1) -> int:
         return parties
 
@@ -259,6 +278,9 @@ class Threshold(_WithTimeout):
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         return Fastest(needed, self.timeout).close(arrivals)
+
+    def waits_on(self, arrived: int, needed: int = 1) -> bool:
+        return arrived < needed
 
     def fewest(self, parties: int, needed: int = 1) -> int:
         return needed

@@ -14,7 +14,7 @@ from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.missing import MissingPolicy
-from lightning_vfl.rounds.plan import close_leg
+from lightning_vfl.rounds.plan import close_leg, rule_of
 from lightning_vfl.types import Roll
 from lightning_vfl.wire import Leg
 
@@ -131,8 +131,10 @@ class Seen(Attendance):
                 fitting.add(request)
             return request in fitting
 
+        rule = rule_of(leg, self.module.waiting)
+
         def closed() -> Tensor | None:
-            arrivals, now = torch.full((len(asked),), nan, dtype=torch.float64), monotonic() - began
+            arrivals, now = [nan] * len(asked), monotonic() - began
             for party in wanted:
                 request = self.hub.request(party, key)
                 if party in self._refused or (request is not None and not fits(request)):
@@ -141,11 +143,16 @@ class Seen(Attendance):
                     arrivals[party] = request.arrived - began
                 elif self.hub.present(party):
                     arrivals[party] = inf
-            if bool(arrivals.isnan().all()):
+            pending, arrived = arrivals.count(inf), sum(map(isfinite, arrivals))
+            if not pending and not arrived:
                 return torch.zeros_like(asked)
             if self.evaluation:
-                return None if bool(arrivals.isinf().any()) else arrivals.isfinite()
-            who, closing[0] = close_leg(leg, self.module.waiting, arrivals, self.needed, waits=True)
+                return None if pending else torch.tensor(arrivals).isfinite()
+            closing[0] = inf if rule.patience is None else rule.patience
+            if pending and rule.waits_on(arrived, self.needed) and now < closing[0]:
+                return None
+            told = torch.tensor(arrivals, dtype=torch.float64)
+            who, closing[0] = close_leg(leg, self.module.waiting, told, self.needed, waits=True)
             return who if closing[0] <= now else None
 
         while True:

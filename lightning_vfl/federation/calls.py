@@ -1,6 +1,7 @@
 """Who is called in the next round, and what parties are told about it with every answer."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -183,4 +184,9 @@ class Calls:
 
 def numbers(parties: Tensor) -> tuple[int, ...]:
     """The numbers of the parties in a mask (M,) bool."""
-    return tuple(parties.nonzero().flatten().tolist())
+    return _numbers(parties.numpy().tobytes())
+
+
+@lru_cache(maxsize=1024)  # a round asks a dozen times, nearly always for the same parties
+def _numbers(mask: bytes) -> tuple[int, ...]:
+    return tuple(party for party, there in enumerate(mask) if there)

@@ -203,12 +203,17 @@ def close_leg(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int, waits:
     A leg that would never close ends with its last arrival; if the server ``waits``, arrivals may still come, and the
     closing time is then infinite.
     """
-    if leg.gate != Gate.RULE:
-        rule = Fastest(leg.gate, rule.patience) if isinstance(leg.gate, int) else WaitForAll(rule.patience)
-    who, when = rule.close(arrivals, needed)
+    who, when = rule_of(leg, rule).close(arrivals, needed)
     if isinf(when) and not (waits and bool(arrivals.isinf().any())):
         when = float(arrivals.nan_to_num(nan=0.0, posinf=0.0).max())
     return who, when
+
+
+def rule_of(leg: Leg, rule: WaitingRule) -> WaitingRule:
+    """The rule that closes a leg: that of the recipe, unless the leg has a gate of its own."""
+    if leg.gate == Gate.RULE:
+        return rule
+    return Fastest(leg.gate, rule.patience) if isinstance(leg.gate, int) else WaitForAll(rule.patience)
 
 
 def check_pair(

@@ -63,6 +63,23 @@ def test_a_later_party_lets_nobody_else_drop_out(name, arrivals, late, delay):
 
 
 @every_rule
+@given(crowds, st.integers(1, 6))
+def test_a_rule_that_waits_on_closes_at_its_patience_at_the_earliest(name, arrivals, needed):
+    rule, arrived, expected_ones = RULES[name], sum(map(isfinite, arrivals)), arrivals.count(inf)
+    if not expected_ones or not rule.waits_on(arrived, needed):
+        return
+    known = [min(at, 0.9) if isfinite(at) else at for at in arrivals]  # all that have come, came in time
+    _, when = rule.close(torch.tensor(known, dtype=torch.float64), needed)
+    assert when == (inf if rule.patience is None else rule.patience)
+
+
+@every_rule
+def test_some_crowds_are_waited_for_without_asking(name):
+    assert RULES[name].waits_on(0)
+    assert RULES[name].waits_on(3) == (name.partition(",")[0] in ("WaitForAll", "Ignore", "Deadline"))
+
+
+@every_rule
 @given(st.integers(1, 6), st.integers(1, 6))
 def test_fewest_are_in_when_all_arrive_at_once(name, parties, needed):
     needed = min(needed, parties)
