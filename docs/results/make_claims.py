@@ -50,7 +50,7 @@ class Interval(NamedTuple):
     mean: float
     low: float
     high: float
-    count: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def _row(claim: Claim, found: Interval) -> str:
     says = claim.says if claim.margin is None else f"{claim.says} (within {claim.margin:g})"
     note = f" {claim.note}" if claim.note else ""
     study = f"`{claim.study}`"
-    return f"| {claim.where} | {says}: {study}.{note} | {mean} | {ends} | {found.count} | **{verdict(claim, found)}** |"
+    return f"| {claim.where} | {says}: {study}.{note} | {mean} | {ends} | {found.size} | **{verdict(claim, found)}** |"
 
 
 def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:

@@ -429,7 +429,7 @@ def collect(wheres: Iterable[str], folder: Path = HERE) -> Iterator[str]:
                 lines += [line for quantity in needed[study] for line in _collected(out, quantity)]
             _write(folder / "tables" / f"{study}.csv", COLUMNS, lines)
             each = (
-                [quantity, run, int(seed), f"{value:.7g}"]
+                [quantity, run, str(seed), f"{value:.7g}"]
                 for quantity, runs in single.items()
                 for run, seeds in runs.items()
                 for seed, value in seeds.items()

@@ -50,7 +50,7 @@ def test_intervals_are_those_of_scipy(single, tmp_path):
         expected = sorted([sign * 100 * known.low, sign * 100 * known.high])
         assert [found.low, found.high] == pytest.approx(expected)
         assert found.mean == pytest.approx(sign * 100 * (fmean(ONE) - fmean(OTHER)))
-        assert found.count == 4
+        assert found.size == 4
     known = stats.ttest_1samp(np.array(ONE) * 100, 91.0).confidence_interval(0.95)
     found = make_claims.interval(replace(CLAIM, than=91.0), tmp_path)
     assert [found.low, found.high] == pytest.approx([known.low - 91, known.high - 91])
