@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo docs check fix test test-slow fuzz coverage bench results clean
+.PHONY: help install demo docs check fix test test-slow fuzz coverage bench bench-check results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +85,9 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.align
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.secure_layer
+
+bench-check: $(INSTALLED)  ## the ratios of a fresh run against docs/results, about an hour; NAMES="split_step field" for some
+	$(BIN)/python -m benchmarks.check $(NAMES)
 
 docs: $(INSTALLED) .lint/lightning_vfl  ## the site of pages and docstrings, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

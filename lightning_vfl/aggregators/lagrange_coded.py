@@ -5,10 +5,11 @@ from typing import ClassVar, Literal, Self
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.coded.coding import Coding, refuse_unknown
+from lightning_vfl.aggregators.coded.coding import Coding
 from lightning_vfl.aggregators.coded.data_shares import DataShares
 from lightning_vfl.aggregators.coded.products import DEGREE, ProductWire
 from lightning_vfl.aggregators.coded.scale import Scale
+from lightning_vfl.aggregators.execution import Execution
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, Modular, PrimeField
@@ -99,7 +100,6 @@ class LagrangeCoded(Aggregator):
         field: Modular | None = None,
         insecure_seeded_secrets: bool = False,
     ) -> None:
-        refuse_unknown(execution)
         if scale != "auto" and (isinstance(scale, bool) or not isinstance(scale, int)):
             raise ConfigurationError(f"scale must be a whole number of bits, or auto; got {scale!r}")
         if not headroom >= 1:
@@ -109,7 +109,7 @@ class LagrangeCoded(Aggregator):
         self.stragglers = stragglers
         self.wrong = wrong
         self.rerandomise = rerandomise
-        self.execution = execution
+        self.execution = Execution.of(execution, Execution.CODED)
         self.l_x = l_x
         self.scale = scale
         self.headroom = headroom
@@ -131,8 +131,8 @@ class LagrangeCoded(Aggregator):
 
     @property
     def wire(self) -> ProductWire:
-        return ProductWire(self._coding, self._scale, self.rerandomise, self.execution == "equivalent")
+        return ProductWire(self._coding, self._scale, self.rerandomise, self.execution.equivalent)
 
     @property
     def setup(self) -> DataShares:
-        return DataShares(self._coding, self._scale, self.execution == "equivalent")
+        return DataShares(self._coding, self._scale, self.execution.equivalent)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import gradients_leg
-from lightning_vfl.aggregators.coded.coding import Coding, received_by, refuse_partly_held, refuse_unknown
+from lightning_vfl.aggregators.coded.coding import Coding, received_by, refuse_partly_held
 from lightning_vfl.aggregators.coded.messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
+from lightning_vfl.aggregators.execution import Execution
 from lightning_vfl.aggregators.messages import GRADIENTS, blamed, gradients_in, only, refuse_outside
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
 from lightning_vfl.aggregators.plain import Mean
@@ -78,12 +79,11 @@ class LagrangeShared(Aggregator):
         field: Modular | None = None,
         insecure_seeded_secrets: bool = False,
     ) -> None:
-        refuse_unknown(execution)
         self.blocks = blocks
         self.privacy = privacy
         self.stragglers = stragglers
         self.bits = bits
-        self.execution = execution
+        self.execution = Execution.of(execution, Execution.CODED)
         self.field = field or PrimeField()
         self.insecure_seeded_secrets = insecure_seeded_secrets
         self._codec = FixedPoint(self.field, bits, 0)
@@ -101,7 +101,7 @@ class LagrangeShared(Aggregator):
 
     @property
     def wire(self) -> "SharedWire":
-        return SharedWire(self._coding, self._codec, self.execution == "equivalent")
+        return SharedWire(self._coding, self._codec, self.execution.equivalent)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from typing import ClassVar, Literal
 
+from lightning_vfl.aggregators.execution import Execution
 from lightning_vfl.aggregators.secure.codec import Shift, shift_for
 from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.crypto import Identities
-from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster
 
 RING_BITS = 32  # vFedSec section 3.5: uint32
@@ -85,8 +85,6 @@ class MaskedSum(IntegerSum):
         insecure_seeded_secrets: bool = False,
         identities: str | None = None,
     ) -> None:
-        if execution not in ("masked", "equivalent"):
-            raise ConfigurationError(f"execution must be 'masked' or 'equivalent'; got '{execution}'")
         Shift(clip, 2 if levels == "auto" else levels)
         self.layout = layout
         self.clip = clip
@@ -94,12 +92,12 @@ class MaskedSum(IntegerSum):
         self.rekey_every = rekey_every
         self.allow_single = allow_single
         self.recovery = Recovery.of(recovery)
-        self.execution = execution
+        self.execution = Execution.of(execution, Execution.MASKED)
         self.insecure_seeded_secrets = insecure_seeded_secrets
         self.identities = identities
         known = None if identities is None else Identities(identities)
         layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets, known)
-        super().__init__(layer, execution == "equivalent")
+        super().__init__(layer, self.execution.equivalent)
 
     def codec(self, roster: Roster) -> Shift:
         n = max(len(members) for members in self._layer.segments(roster).members)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from lightning_vfl.downlinks.base import Downlink, LabelDownlink
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.objectives import Objective
 
 
 def guarded(value: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:
@@ -32,20 +31,24 @@ def refuse_mixed_gradients(downlink: Downlink, norm: nn.Module | None, top: nn.M
         )
 
 
-def refuse_unprotected_loss(downlink: Downlink, objective: Objective) -> None:
+def refuse_unprotected_loss(downlink: Downlink, counts: bool, criterion: object) -> None:
     """Refuse losses in which labels count that the downlink does not protect.
+
+    Args:
+        downlink: of the training.
+        counts: whether class weights are made of the counts of the labels.
+        criterion: the loss function of the objective, if it has one.
 
     Raises:
         ConfigurationError: for class weights from the counts of the true labels, and for a loss that divides by the sum
             of the weights of a batch.
     """
     name = type(downlink).__name__
-    if objective.needs_counts and (downlink.event is not None or isinstance(downlink, LabelDownlink)):
+    if counts and (downlink.event is not None or isinstance(downlink, LabelDownlink)):
         raise ConfigurationError(
             f"class_weights: balanced is made of the counts of the true labels, which {name} does not protect; give a "
             "number for each class"
         )
-    criterion = getattr(objective, "criterion", None)
     if downlink.event is not None and isinstance(criterion, nn.CrossEntropyLoss) and criterion.weight is not None:
         raise ConfigurationError(
             f"{name} protects the gradient of each record alone, and CrossEntropyLoss with weights divides by those of "

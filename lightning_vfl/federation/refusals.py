@@ -33,7 +33,7 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         setting = "faults_in_evaluation" if model.faults_in_evaluation else f"subsets: {type(model.subsets).__name__}"
         raise ConfigurationError(f"{setting} runs simulated only; leave it out between processes")
     aggregator, kind = model.aggregator, type(model.aggregator).__name__
-    if getattr(aggregator, "execution", None) == "equivalent" or getattr(aggregator, "_equivalent", False):
+    if aggregator.wire is not None and aggregator.wire.traits.equivalent:
         raise ConfigurationError(
             f"execution: equivalent of {kind} computes all parties' integers in one place; use the other execution"
         )

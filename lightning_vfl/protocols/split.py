@@ -136,7 +136,8 @@ class SplitVFL(RoundVFL):
         if self.downlink is not None:
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
             refuse_mixed_gradients(self.downlink, self.norm, self.top)
-            refuse_unprotected_loss(self.downlink, self.objective)
+            criterion = getattr(self.objective, "criterion", None)
+            refuse_unprotected_loss(self.downlink, self.objective.needs_counts, criterion)
         if self.place is not None:
             keep_own(self, self.place.seat)
             self.norm = self.norm if self.scores_here else None

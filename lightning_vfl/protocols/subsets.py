@@ -272,7 +272,8 @@ def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, purpose: str = "
     records, parties = there.shape
     lots = draws(names, rows, parties * parties, purpose).to(there.device).view(records, parties, parties)
     lots = lots.masked_fill(~there.unsqueeze(1), 2.0)  # (B, size, M): absent parties come last
-    place = lots.argsort(2).argsort(2)
+    order = lots.argsort(2)
+    place = torch.empty_like(order).scatter_(2, order, torch.arange(parties, device=order.device).expand_as(order))
     size = torch.arange(1, parties + 1, device=there.device).view(1, parties, 1)
     enough = there.sum(1).view(records, 1, 1) >= size
     return ((place < size) & enough & there.unsqueeze(1)).transpose(0, 1).reshape(parties * records, parties)

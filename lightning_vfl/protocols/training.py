@@ -33,6 +33,7 @@ from lightning_vfl.protocols.checks import (
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
+from lightning_vfl.protocols.lean_steps import use_lean_steps, use_own_steps
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
 from lightning_vfl.protocols.step import Step
@@ -59,6 +60,7 @@ class TrainedModule(EvaluatedModule, ABC):
     seed: int
     lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
+    lean_steps: bool = True  # leave out calls of Lightning that find nothing to do; False: Lightning's own loop
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     _pending: Step | None = None  # the rest of the current step, without its loss and with it the graph
     _optimizer: OptimizerFactory | None
@@ -290,6 +292,8 @@ class TrainedModule(EvaluatedModule, ABC):
         schedule, steps = getattr(loader, "schedule", None), int(self.trainer.num_training_batches)
         self.books.pass_batches = steps if schedule is None else schedule.pass_batches
         self.books.epoch_batches = steps if schedule is None else schedule.steps
+        if self.lean_steps:
+            use_lean_steps(self.trainer)
 
     def on_train_batch_start(self, batch: VerticalBatch, batch_idx: int) -> int | None:
         """End the epoch (-1) if a callback has set ``end_before_round``."""
@@ -309,6 +313,7 @@ class TrainedModule(EvaluatedModule, ABC):
     def on_train_end(self) -> None:
         """Reset the epoch's loss: a later fit starts its first epoch from zero."""
         self.books.epoch_loss = EpochLoss()
+        use_own_steps(self.trainer)
 
     def on_fit_end(self) -> None:
         """Free the memory of the shares, which are as large as the data."""

@@ -130,12 +130,6 @@ def _code(field: Modular, blocks: int, privacy: int, parties: int) -> LagrangeCo
     return LagrangeCode(field, blocks, privacy, parties)
 
 
-def refuse_unknown(execution: str) -> None:
-    """Refuse an unknown execution."""
-    if execution not in ("coded", "equivalent"):
-        raise ConfigurationError(f"execution must be 'coded' or 'equivalent'; got '{execution}'")
-
-
 def refuse_partly_held(present: Tensor | None, name: str) -> None:
     """Refuse records (N, M) that not every party holds, for the aggregator of this name."""
     if present is not None:

@@ -8,8 +8,8 @@ from torch import nn
 
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.federation.events_at_server import EventsAtServer
-from lightning_vfl.federation.frames import unpack
-from lightning_vfl.federation.hub import At, Frame, Hub, Key, Request
+from lightning_vfl.federation.frames import Frame, unpack
+from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.types import Roster
 
 GOOD = torch.zeros(6, 4)
