@@ -28,10 +28,11 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
-	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py docs/results/make_audits.py
+	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py docs/results/make_claims.py docs/results/make_audits.py
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/codespell
 	$(BIN)/python docs/results/make_page.py --check
+	$(BIN)/python docs/results/make_claims.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet  # strict: a broken link or reference fails
 	$(BIN)/lightning-vfl --version
 	$(BIN)/python -m lightning_vfl fit --help > /dev/null
@@ -91,8 +92,9 @@ bench-check: $(INSTALLED)  ## the ratios of a fresh run against docs/results, ab
 docs: $(INSTALLED) .lint/lightning_vfl  ## the site of pages and docstrings, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-results: $(INSTALLED)  ## docs/results/README.md from page.yaml and tables/
-	$(BIN)/python docs/results/make_page.py docs/results/make_audits.py
+results: $(INSTALLED)  ## docs/results/README.md and claims.md from page.yaml, claims.yaml and tables/
+	$(BIN)/python docs/results/make_page.py
+	$(BIN)/python docs/results/make_claims.py
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

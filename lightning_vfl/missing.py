@@ -6,12 +6,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lightning_vfl.networks.memory import LatestEmbeddings
+from lightning_vfl.networks.memory import EmbeddingMemory, LastMessages, LatestEmbeddings
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.wire import Message, ServerView
 
-__all__ = ["Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
+__all__ = ["Exclude", "LastMessage", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
 
 
 class StandIn(ABC):
@@ -42,12 +42,12 @@ class MissingPolicy(Rebuildable, ABC):
 
     Attributes:
         stand_in: replaces missing uploads; None: missing uploads are not replaced.
-        memory: the latest embeddings, if the policy stores them between rounds; None: the policy has no memory.
+        memory: earlier embeddings, if the policy stores them between rounds; None: the policy has no memory.
         padding: treats absent columns after a norm over the joint embedding; None: no treatment.
     """
 
     stand_in: StandIn | None = None
-    memory: LatestEmbeddings | None = None
+    memory: EmbeddingMemory | None = None
     padding: Padding | None = None
 
     @abstractmethod
@@ -137,7 +137,8 @@ class _ZerosBehind(Padding):
 class Stale(MissingPolicy):
     """Replace a missing embedding by the latest embedding of the same record, or by zeros if there is none.
 
-    DVFL's SplitNN-buffer (section 5.1). The table of embeddings is part of checkpoints for resuming.
+    DVFL's SplitNN-buffer (section 5.1), if its buffer keeps the records apart. The table of embeddings is part of
+    checkpoints for resuming.
 
     Args:
         table_dtype: ``float16`` halves the memory of the table.
@@ -177,4 +178,39 @@ class _Latest(StandIn):
         like = message.pieces[0].dtype if message.pieces else torch.get_default_dtype()
         latest = [piece.to(like) for piece in table.read(ids)]
         pieces = (*message.pieces, *(latest[party] for party in missing))
+        return replace(message, senders=(*message.senders, *missing), pieces=pieces)
+
+
+class LastMessage(MissingPolicy):
+    """Replace a missing embedding by the same row of the party's last message, or by zeros if there is none.
+
+    DVFL's SplitNN-buffer (section 5.1), if its buffer keeps one message a guest, as the registers of its hosts do. In
+    shuffled batches, a row of the last message belongs to another record. The messages are part of checkpoints for
+    resuming.
+    """
+
+    memory: LastMessages
+
+    def __init__(self) -> None:
+        self.memory = LastMessages()
+        self.stand_in = _Repeated(self.memory)
+
+    def plan(self, held: Tensor, included: Tensor) -> Tensor:
+        return held & ~included
+
+
+class _Repeated(StandIn):
+    def __init__(self, memory: LastMessages) -> None:
+        self.memory = memory
+
+    def fill(self, message: Message, view: ServerView) -> Message:
+        """Store the arrived messages, and repeat the last messages of the missing parties."""
+        ids = view.rows.ids
+        for party, piece in zip(message.senders, message.pieces, strict=True):
+            self.memory.write(ids, party, piece)
+        missing = view.roll.filled.nonzero().flatten().tolist()
+        if not missing:
+            return message
+        like = message.pieces[0] if message.pieces else torch.empty(len(ids), 0, device=ids.device)
+        pieces = (*message.pieces, *(self.memory.read(party, like) for party in missing))
         return replace(message, senders=(*message.senders, *missing), pieces=pieces)

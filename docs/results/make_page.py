@@ -1,7 +1,8 @@
 """The page of results, made from page.yaml and tables/STUDY.csv.
 
 ``python docs/results/make_page.py`` writes README.md; with ``--check`` it only says whether that would change anything;
-with ``--collect FOLDER`` it takes what the page shows out of the folders that ``lightning-vfl study`` has written.
+with ``--collect FOLDER`` it takes what the page shows out of the folders that ``lightning-vfl study`` has written:
+means into tables/STUDY.csv, and the values of single seeds into tables/seeds/STUDY.csv.
 """
 
 import argparse
@@ -26,6 +27,7 @@ WITH_SCIKIT = {"digits", "breast_cancer"}  # whose files need not be fetched
 RUN_TIME = "seconds"  # of one run: mean over all runs of a study
 BEGIN, END = "<!-- made by make results: -->", "<!-- until here -->"
 COLUMNS = ("quantity", "run", "seeds", "mean", "sd")
+SEED_COLUMNS = ("quantity", "run", "seed", "value")
 _TARGET = re.compile(r"(step|passes|virtual_seconds|bytes) to (\S+) (\S+)")
 _COST = re.compile(r"(step|passes|virtual_seconds|bytes) of (\S+)")
 _AT = re.compile(r"(\S+) at (\d+)")
@@ -114,6 +116,8 @@ class Entry:
         figure: file of the curves.
         optional: "true" leaves the entry out as long as a table is missing.
         short: "true" puts its table into the project's README too, between the marks there.
+        over: what the means are over; a ``*`` in a run's name stands for the runs that differ in it alone, and each of
+            these counts once, with the mean of its seeds.
     """
 
     title: str
@@ -131,6 +135,7 @@ class Entry:
     figure: str = ""
     optional: str = ""
     short: str = ""
+    over: str = "seeds"
 
     def place(self, row: Row, column: Column) -> Place:
         run = (row.run or column.run or self.run).replace("{row}", row.name).replace("{column}", column.name)
@@ -205,7 +210,8 @@ def _entry(said: Any) -> Entry:
         _known(column.unit or entry.unit, SCALES, f"{where}: {column.name}", "unit")
     for place in entry.places():
         _known(place.study, packaged(), where, "packaged study")
-        _known(place.run, runs_of(place.study), where, f"run of studies/{place.study}")
+        if not matching(place.run, runs := runs_of(place.study)):
+            _known(place.run, runs, where, f"run of studies/{place.study}")
         if measured := study_file(place.study).get("metrics"):
             _known(_metric(place.quantity), measured, where, f"metric of studies/{place.study}")
     return entry
@@ -253,6 +259,14 @@ def runs_of(study: str) -> dict[str, Path]:
     """The names of a study's runs, as its tables have them, and their folders below runs/."""
     recipes, overrides = study_file(study)["recipes"], study_file(study).get("overrides") or [""]
     return {_run(recipe, one): Path(str(recipe), str(one)) for recipe in recipes for one in overrides}
+
+
+def matching(run: str, runs: Iterable[str]) -> list[str]:
+    """The runs that a name stands for: itself, or with one ``*`` those that have anything in its place."""
+    before, star, after = run.partition("*")
+    if not star:
+        return [one for one in runs if one == run]
+    return [one for one in runs if one.startswith(before) and one.endswith(after) and len(one) > len(run) - 1]
 
 
 def _run(recipe: object, override: object) -> str:
@@ -334,7 +348,7 @@ def _shown(entry: Entry, tables: Tables) -> Iterator[str]:
     yield f"### {entry.title}"
     yield "\n".join(["```bash", *(_command(study, tables) for study in entry.studies()), "```"])
     seeds = sorted({tables.at(place).seeds for place in entry.places()})
-    means = "One seed" if seeds == [1] else f"Mean ± 2 sd of {' or '.join(map(str, seeds))} seeds"
+    means = "One seed" if seeds == [1] else f"Mean ± 2 sd of {' or '.join(map(str, seeds))} {entry.over}"
     yield f"{entry.setting.strip()}. {means}."
     yield _grid(entry, tables)
     links = [f"[More]({entry.details})"] if entry.details else []
@@ -392,9 +406,12 @@ def collect(wheres: Iterable[str], folder: Path = HERE) -> Iterator[str]:
         folder: of page.yaml and tables/.
     """
     needed: dict[str, dict[str, None]] = {}  # study -> its quantities, in the order of the page
+    pooled: dict[str, dict[str, None]] = {}  # study -> its names with a star
     for section in read_page(folder).sections:
         for place in (place for entry in section.entries for place in entry.places()):
             needed.setdefault(place.study, {})[place.quantity] = None
+            if "*" in place.run:
+                pooled.setdefault(place.study, {})[place.run] = None
     for where in wheres:
         name, _, path = where.rpartition("=")
         if name:
@@ -404,37 +421,68 @@ def collect(wheres: Iterable[str], folder: Path = HERE) -> Iterator[str]:
         if not found:
             raise Mistake(f"{where}: no summary.csv of a study that the page shows")
         for study, out in found.items():
+            single = {quantity: values for quantity in needed[study] if (values := per_seed(out, quantity))}
             lines = list(_run_times(study, out))
-            lines += [line for quantity in needed[study] for line in _collected(out, quantity)]
-            with (folder / "tables" / f"{study}.csv").open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerows([COLUMNS, *lines])
+            if study in pooled:
+                lines += [_pooled(single[quantity], quantity, run) for quantity in single for run in pooled[study]]
+            else:
+                lines += [line for quantity in needed[study] for line in _collected(out, quantity)]
+            _write(folder / "tables" / f"{study}.csv", COLUMNS, lines)
+            each = (
+                [quantity, run, str(seed), f"{value:.7g}"]
+                for quantity, runs in single.items()
+                for run, seeds in runs.items()
+                for seed, value in seeds.items()
+            )
+            _write(folder / "tables" / "seeds" / f"{study}.csv", SEED_COLUMNS, each)
             yield f"tables/{study}.csv: {len(lines)} lines"
             kept = out / "study.yaml"
             if not kept.is_file() or yaml.safe_load(kept.read_text(encoding="utf-8")) != study_file(study):
                 yield f"tables/{study}.csv: {out} is of another version of studies/{study}, or does not say of which"
 
 
-def _collected(out: Path, quantity: str) -> Iterator[list[object]]:
+def _write(file: Path, head: Iterable[str], lines: Iterable[Iterable[object]]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened, lineterminator="\n").writerows([head, *lines])
+
+
+def per_seed(out: Path, quantity: str) -> dict[str, "pd.Series[float]"]:
+    """Run -> seed -> value, ``inf`` where a seed never got there; nothing for a cost, or without the study's tables."""
     if match := _TARGET.fullmatch(quantity):
         cost, metric, target = match.groups()
         table = _with_runs(pd.read_csv(out / "targets.csv"))
         table = table[(table["metric"] == metric) & (table["target"] == float(target))]
-        values = {run: seeds[cost].fillna(inf) for run, seeds in table.groupby("run", sort=False)}
-    elif match := _AT.fullmatch(quantity):
+        return {str(run): one.set_index("seed")[cost].fillna(inf) for run, one in table.groupby("run", sort=False)}
+    if _COST.fullmatch(quantity) or not (out / "table.csv").is_file():
+        return {}
+    table = pd.read_csv(out / "table.csv")
+    if match := _AT.fullmatch(quantity):
         metric, step = match.groups()
-        table = pd.read_csv(out / "table.csv")
         table = table[(table["metric"] == metric) & (table["step"] == int(step))]
-        values = {run: seeds["value"] for run, seeds in table.groupby("run", sort=False)}
     else:
+        table = _last(table, quantity)
+    return {str(run): one.set_index("seed")["value"] for run, one in table.groupby("run", sort=False)}
+
+
+def _pooled(values: Mapping[str, "pd.Series[float]"], quantity: str, run: str) -> list[object]:
+    """One line for a name with a star: every run that it stands for counts once, with the mean of its seeds."""
+    means = pd.Series([values[one].mean(skipna=False) for one in matching(run, values)])
+    if means.isna().any():
+        return _line(quantity, run, len(means), nan, nan)
+    return _line(quantity, run, len(means), means.mean(), means.std(ddof=1))
+
+
+def _collected(out: Path, quantity: str) -> Iterator[list[object]]:
+    if not (_TARGET.fullmatch(quantity) or _AT.fullmatch(quantity)):
         yield from _summarised(out, quantity)
         return
-    if not values:
+    if not (values := per_seed(out, quantity)):
         raise Mistake(f"{out}: has no {quantity}")
     for run, seeds in values.items():
         whole = bool(seeds.map(isfinite).all())
         mean, sd = (seeds.mean(), seeds.std(ddof=1)) if whole else (inf if seeds.isin([inf]).any() else nan, nan)
-        yield _line(quantity, str(run), len(seeds), mean, sd)
+        yield _line(quantity, run, len(seeds), mean, sd)
 
 
 def _summarised(out: Path, quantity: str) -> Iterator[list[object]]:
@@ -457,9 +505,14 @@ def _diverged(out: Path, metric: str) -> set[str]:
     """Runs of which a seed ended without a number: means of the other seeds would flatter."""
     if not (out / "table.csv").is_file():
         return set()
-    table = pd.read_csv(out / "table.csv")
-    last = table[table["metric"] == metric].sort_values("step", kind="stable").groupby(["run", "seed"]).tail(1)
+    last = _last(pd.read_csv(out / "table.csv"), metric)
     return {str(run) for run in last[last["value"].isna()]["run"]}
+
+
+def _last(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The last line of every run and seed."""
+    table = table[table["metric"] == metric].sort_values("step", kind="stable")
+    return table.groupby(["run", "seed"], sort=False).tail(1)
 
 
 def _with_runs(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""State between rounds that is as large as the data: an interface, and the latest embeddings of every record."""
+"""State between rounds: an interface, the latest embeddings of every record, and the last message of every party."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,15 @@ class SeveralMemories(Memory):
             memory.load(state[name])
 
 
-class LatestEmbeddings(Memory):
+class EmbeddingMemory(Memory):
+    """A memory of embeddings that have arrived."""
+
+    @abstractmethod
+    def write(self, ids: Tensor, party: int, h: Tensor) -> None:
+        """Store a party's embeddings (B, D_m) of the records ``ids`` (B,)."""
+
+
+class LatestEmbeddings(EmbeddingMemory):
     """The latest embedding of every record from every party; zeros before the first.
 
     Args:
@@ -89,7 +97,6 @@ class LatestEmbeddings(Memory):
         self.table.to(device)
 
     def write(self, ids: Tensor, party: int, h: Tensor) -> None:
-        """Store a party's embeddings (B, D_m) of the records ``ids`` (B,)."""
         self.table.write(ids, party, h)
 
     def state(self) -> dict[str, Any]:
@@ -97,3 +104,35 @@ class LatestEmbeddings(Memory):
 
     def load(self, state: dict[str, Any]) -> None:
         self.table.load_state(state)
+
+
+class LastMessages(EmbeddingMemory):
+    """The last message of every party, whatever its records were; zeros before the first."""
+
+    def __init__(self) -> None:
+        self._widths: tuple[int, ...] = ()
+        self._messages: list[Tensor | None] = []
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
+        self._widths, self._messages = tuple(widths), [None] * len(widths)
+
+    def move(self, device: torch.device) -> None:
+        self._messages = [None if last is None else last.to(device) for last in self._messages]
+
+    def write(self, ids: Tensor, party: int, h: Tensor) -> None:
+        self._messages[party] = h.detach()
+
+    def read(self, party: int, like: Tensor) -> Tensor:
+        """The party's last message, cut or filled up with zeros to the rows of ``like``, with its device and dtype."""
+        rows = like.new_zeros(len(like), self._widths[party])
+        last = self._messages[party]
+        if last is not None:
+            kept = last[: len(rows)]
+            rows[: len(kept)] = kept.to(rows)
+        return rows
+
+    def state(self) -> dict[str, Any]:
+        return {"messages": list(self._messages)} if self._messages else {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._messages = list(state["messages"])

@@ -47,7 +47,7 @@ FAULTS = {  # with the policies by turns
     "faults/vfedsec_dropout": "policy/zeros",
     "faults/dvfl_guest_crashes": "policy/stale",
     "faults/dvfl_connection_crashes": "policy/buffer",
-    "faults/dvfl_host_crashes": "policy/zeros",
+    "faults/dvfl_host_crashes": "policy/last_message",
 }
 FEW = ["--data.batch_size", "16"]
 PHASES = ["--model.guest_epochs", "1", "--trainer.max_epochs", "2"]  # of decoupled training, each once

@@ -2,6 +2,7 @@ import importlib.util
 import os
 import re
 import shutil
+from statistics import fmean, stdev
 
 import pytest
 
@@ -210,6 +211,43 @@ def test_tables_are_collected_from_what_a_study_has_written(small, tmp_path, cap
         "| PBM b=8 β=0.1 | 87.3 ± 2.0 | ∞ | 3.00 | 25.0 ± 0.0 |",
         "| PBM | diverged | 1.0 ± 0.0 *(2)* | 9,400 *(1\\|2)* | 25.0 ± 0.0 |",
     ]
+
+
+def test_a_star_pools_runs_and_every_seed_is_kept(small, tmp_path):
+    page = PAGE.replace('run: "{row}, {column}"', 'run: "*, {column}"\n        over: data sets').replace(
+        "optional", "short"
+    )
+    (small / "page.yaml").write_text(page.replace("rows: [MNIST, Adult]", "rows: [all]"))
+    outputs(tmp_path / "out" / "pbm_phishing_5")
+    values = {"MNIST": (0.8, 0.9), "Adult": (0.7, 0.7), "Phishing": (0.6, 0.8)}
+    table(
+        (out := tmp_path / "out" / "all_data") / "table.csv",
+        "run,recipe,override,seed,step,metric,value",
+        *(
+            f'"{data}, {protocol}",{data},{protocol},{seed},9,test/accuracy,{value}'
+            for data, both in values.items()
+            for protocol in ("mean", "dvfl")
+            for seed, value in enumerate(both)
+        ),
+    )
+    table(out / "summary.csv", "metric,run,seeds,outliers,mean,sd,low,high,step,passes,virtual_seconds,bytes")
+    assert make_page.main(["--collect", str(tmp_path / "out")], small) == 0
+    means = [fmean(both) for both in values.values()]
+    (line,) = [one for one in (small / "tables" / "all_data.csv").read_text().splitlines() if "mean" in one][1:]
+    assert line.startswith('test/accuracy,"*, mean",3,')
+    assert [float(x) for x in line.split(",")[-2:]] == pytest.approx([fmean(means), stdev(means)])
+    assert "Mean ± 2 sd of 3 data sets." in make_page.make(small)
+    seeds = (small / "tables" / "seeds" / "all_data.csv").read_text().splitlines()
+    assert seeds[:3] == [
+        "quantity,run,seed,value",
+        'test/accuracy,"MNIST, mean",0,0.8',
+        'test/accuracy,"MNIST, mean",1,0.9',
+    ]
+    never = (small / "tables" / "seeds" / "pbm_phishing_5.csv").read_text()
+    assert "step to val/average_precision 0.9,PBM b=8 β=0.1,1,inf\n" in never
+    assert "val/average_precision,PBM b=64 β=0.25,1,nan\n" in never
+    edit(small / "page.yaml", '"*, {column}"', '"*, {column}s"')
+    assert make_page.main([], small) == 1
 
 
 def test_a_folder_of_another_name_and_the_time_of_the_runs(small, tmp_path, capsys):

@@ -7,7 +7,7 @@ import torch
 
 import lightning_vfl.missing as room
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
-from lightning_vfl.missing import Exclude, MissingPolicy, Skip, Stale, Zeros
+from lightning_vfl.missing import Exclude, LastMessage, MissingPolicy, Skip, Stale, Zeros
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
@@ -47,22 +47,25 @@ def joined(aggregator, counted):
 
 
 @every_aggregator
-@pytest.mark.parametrize("policy", [Exclude(), Zeros(), Stale(), Skip()], ids=repr)
+@pytest.mark.parametrize("policy", [Exclude(), Zeros(), Stale(), LastMessage(), Skip()], ids=repr)
 def test_three_rounds_with_others_missing(aggregator, policy):
-    """Stale remembers by record: the second and third batch overlap the first in part."""
+    """Stale remembers by record, LastMessage by row; the second and third batch overlap the first in part."""
     prepare(policy)
-    latest = {}
+    latest, last = {}, {}
     rounds = [([1, 1, 0, 1], [0, 1, 2]), ([0, 1, 1, 0], [2, 3, 0]), ([1, 0, 0, 1], [5, 0, 3])]
     for number, (included, ids) in enumerate(rounds):
         h = embeddings(number)
         value = exchange(aggregator, policy, included, h, torch.tensor(ids)).run()
         counted = {m: h[m].tolist() for m in range(M) if included[m]}
+        last.update(counted)
         latest.update({(m, i): row for m, rows in counted.items() for i, row in zip(ids, rows, strict=True)})
         for m in [m for m in range(M) if not included[m]]:
             if isinstance(policy, Zeros):
                 counted[m] = [[0.0] * D] * B
             if isinstance(policy, Stale):
                 counted[m] = [latest.get((m, i), [0.0] * D) for i in ids]
+            if isinstance(policy, LastMessage):
+                counted[m] = last.get(m, [[0.0] * D] * B)
         counted = dict(sorted(counted.items()))
         for row, expected in zip(value.tolist(), joined(aggregator, counted), strict=True):
             assert row == pytest.approx(expected, rel=1e-5, abs=1e-6)
@@ -74,7 +77,7 @@ def test_three_rounds_with_others_missing(aggregator, policy):
 
 
 @every_aggregator
-@pytest.mark.parametrize("make", [Exclude, Zeros, Stale])
+@pytest.mark.parametrize("make", [Exclude, Zeros, Stale, LastMessage])
 def test_the_short_way_is_the_way_through_messages(aggregator, make):
     """Aggregators in the clear skip the messages of a round: the same bits, stand-ins included."""
     values = []
@@ -112,9 +115,31 @@ def test_stale_goes_on_from_its_state():
         _ = Stale().memory.table
 
 
+def test_last_messages_of_other_lengths_and_after_a_checkpoint():
+    one, other = LastMessage(), LastMessage()
+    assert one.memory.state() == {}
+    for policy in (one, other):
+        prepare(policy)
+    h = embeddings(0)
+    exchange(Concat(), one, [1, 1, 1, 1], h, torch.tensor([1, 4, 2])).run()
+    other.memory.load(one.memory.state())
+    other.memory.move(torch.device("cpu"))
+    for rows in (2, 3, 5):
+        read = other.memory.read(1, torch.empty(rows, D)).tolist()
+        assert read == (h[1].tolist() + [[0.0] * D] * 2)[:rows]
+    nobody = exchange(Concat(), other, [0, 0, 0, 0], embeddings(1), torch.tensor([5, 6, 7])).run()
+    assert torch.equal(nobody, torch.cat([x.detach() for x in h], 1))
+
+
 @pytest.mark.parametrize(
     ("policy", "stands_in", "gives_up"),
-    [(Exclude(), False, False), (Zeros(), True, False), (Stale(), True, False), (Skip(), False, True)],
+    [
+        (Exclude(), False, False),
+        (Zeros(), True, False),
+        (Stale(), True, False),
+        (LastMessage(), True, False),
+        (Skip(), False, True),
+    ],
     ids=repr,
 )
 def test_the_plan_for_every_set_of_missing_parties(policy, stands_in, gives_up):
@@ -128,5 +153,5 @@ def test_the_plan_for_every_set_of_missing_parties(policy, stands_in, gives_up):
 
 
 def test_every_policy_is_here():
-    assert set(room.__all__) == {"Exclude", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"}
+    assert set(room.__all__) == {"Exclude", "LastMessage", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"}
     assert all(issubclass(getattr(room, name), MissingPolicy) for name in room.__all__)

@@ -97,8 +97,8 @@ class DecoupledVFL(VFLModule):
             groups, several processes and protected evaluation.
 
     References:
-        Amalanshu, Sirvi, Inouye, "Decoupled Vertical Federated Learning for Practical Training on Vertically
-        Partitioned Data" (DVFL), section 4, appendices C (communication, replay) and D (networks, faults).
+        Amalanshu, Sirvi, Inouye, "Decoupling Vertical Federated Learning using Local Self-Supervision" (DVFL),
+        section 4, appendices C (communication, replay) and D (networks, faults).
     """
 
     phases: tuple[Phase, ...] = ("representation", "replay", "owner")
