@@ -66,8 +66,8 @@ class Calls:
         self._suffice = lambda: self._can_make_a_round(module, policy)
         if not self.enough:
             self._await_enough(at)
-        for party in numbers(self.called):  # for parties that do not know yet that they are called
-            self.hub.post(party, Key(at, -1), self.standing("go"))
+        # for parties that do not know yet that they are called
+        self.hub.post_to_all(numbers(self.called), Key(at, -1), self.standing("go"))
 
     def stand(self, module: "VFLModule", at: At) -> None:
         """From now on, parties are told that the server stands at this round."""
@@ -101,11 +101,12 @@ class Calls:
         """Decide who is called in the round after this one; before the answers of this one are sent."""
         if self.injected:
             return
-        following = torch.zeros_like(self.called)
-        for party in range(self.hub.parties):
+        comes = []
+        for party, has_learnt in enumerate(learnt.tolist()):
             waiting = self.hub.waiting(party)
-            comes = waiting is not None and waiting.key.at >= at
-            following[party] = self.hub.present(party) and (bool(learnt[party]) or comes)
+            waits = waiting is not None and waiting.key.at >= at
+            comes.append(self.hub.present(party) and (has_learnt or waits))
+        following = torch.tensor(comes)
         fresh, self.called = following & ~self.called, following
         for party in numbers(fresh):
             self._admit(party)

@@ -4,7 +4,7 @@ Every request of a party has a key: where it stands in the training, and which t
 calls ``call`` in a thread for each request; the thread of the server's trainer reads requests and posts answers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Condition, RLock
@@ -221,10 +221,18 @@ class Hub:
         bits: Sequence[int | None] | None = None,
     ) -> None:
         """Answer the request of a party at this turn, which may not have come yet."""
-        content = pack(header, tensors, bits)
+        self._put((party,), key, pack(header, tensors, bits))
+
+    def post_to_all(self, parties: Iterable[int], key: Key, header: Mapping[str, Any]) -> None:
+        """Give the requests of these parties at this turn the same answer."""
+        self._put(parties, key, pack(header))
+
+    def _put(self, parties: Iterable[int], key: Key, content: bytes) -> None:
         with self.changed:
-            self._desks[party].posted[key] = content
-            self._desks[party].changed.notify_all()
+            for desk in map(self._desks.__getitem__, parties):
+                desk.posted[key] = content
+                if desk.waiting is not None and desk.waiting.key == key:
+                    desk.changed.notify_all()
 
     def close(self, before: At, answer: Callable[[Request], bytes]) -> None:
         """From now on, requests of rounds before ``before`` are answered at once, with ``answer``."""

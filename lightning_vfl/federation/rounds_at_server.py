@@ -79,9 +79,10 @@ class RoundsAtServer(AtServer):
         told = told_plan(plan)
         in_step = uploads.roll.included if answers else uploads.roll.called
         self.calls.call_next(at, in_step)
+        standing = self.calls.standing("go")
         for party, message in answers.items():
             letter, tensors, bits = written(message)
-            header = {**self.calls.standing("go"), "plan": told, "message": letter, "final": True}
+            header = {**standing, "plan": told, "message": letter, "final": True}
             for turn in range(uploads.first, uploads.turn + 1):  # a party may be late with a leg that others answered
                 self.hub.post(party, Key(at, turn), header, tensors, bits)
         self.calls.end(at, set(answers), told)
