@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import StrEnum
+from functools import partial
 
 from lightning_vfl.errors import ConfigurationError, nearest
 
@@ -73,15 +74,18 @@ def messages_of(
     """
     found = []
     for number, key in enumerate(columns):
-        found.append([_message(number, texts, steps) for texts in zip(*key, strict=True)])
+        same = (map(partial(_same, steps=steps), column) for column in key) if steps else key
+        begin = bytes([number, len(key)])
+        found.append([_message(begin, texts) for texts in zip(*same, strict=True)])
     rows = list(zip(*found, strict=True))
     if not rows:
         raise ConfigurationError(f"the table of {party} has no record; give a table with records")
-    if missing := sum(all(message is None for message in row) for row in rows):
+    if missing := sum(not any(row) for row in rows):
         raise ConfigurationError(f"records of {party} without an id: {missing}; add ids or remove the records")
     for number, key_messages in enumerate(found):
-        counted = Counter(message for message in key_messages if message is not None)
-        if twice := [count for count in counted.values() if count > 1]:
+        there = [message for message in key_messages if message is not None]
+        if len(set(there)) < len(there):
+            twice = [count for count in Counter(there).values() if count > 1]
             what = "ids" if len(found) == 1 else f"values of key {number + 1}"
             after = f" after {', '.join(steps)}" if steps else ""
             raise ConfigurationError(
@@ -90,12 +94,16 @@ def messages_of(
     return rows
 
 
-def _message(number: int, texts: Sequence[str | None], steps: Collection[Step]) -> bytes | None:
-    parts = [bytes([number, len(texts)])]
+def _same(text: str | None, steps: Collection[Step]) -> str | None:
+    return None if text is None else normalised(text, steps)
+
+
+def _message(begin: bytes, texts: Sequence[str | None]) -> bytes | None:
+    """The message of a key's texts after the steps; None if one is missing or empty, which is no id."""
+    parts = [begin]
     for text in texts:
-        same = None if text is None else normalised(text, steps)
-        if not same:  # an empty text is no id
+        if not text:
             return None
-        content = same.encode("utf-8", "surrogatepass")
-        parts += [len(content).to_bytes(_LONGEST, "big"), content]
+        content = text.encode("utf-8", "surrogatepass")
+        parts += (len(content).to_bytes(_LONGEST, "big"), content)
     return b"".join(parts)
