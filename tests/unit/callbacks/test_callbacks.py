@@ -98,7 +98,7 @@ class Phased(BoringModel):
     ("module", "described"),
     [(Phased, ["Epoch 0/1 (representation)", "Epoch 1/1 (owner)"]), (BoringModel, ["Epoch 0/1", "Epoch 1/1"])],
 )
-def test_progress_bar_names_the_phase(tmp_path, module, described):
+def test_progress_bar_names_the_phase(tmp_path, module, described, monkeypatch):
     seen = []
 
     class Reader(Callback):
@@ -106,6 +106,7 @@ def test_progress_bar_names_the_phase(tmp_path, module, described):
             (task,) = trainer.progress_bar_callback.progress.tasks
             seen.append(Text.from_markup(task.description).plain.rstrip())
 
+    monkeypatch.setattr("rich._console", None)  # its settings are those of every later console
     bar = SparseProgressBar(console_kwargs={"file": io.StringIO()})
     settings = {"enable_progress_bar": True, "limit_train_batches": 1, "limit_val_batches": 0}
     trainer(tmp_path, callbacks=[bar, Reader()], **settings).fit(module())
