@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import final
 
 import torch
 from torch import Tensor
@@ -160,25 +161,43 @@ class Stale(MissingPolicy):
         return held & ~included
 
 
-class _Latest(StandIn):
+class _Remembered(StandIn, ABC):
+    """Store what arrives, and replace what is missing by what was stored before."""
+
+    @abstractmethod
+    def store(self, message: Message, ids: Tensor, everybody: bool) -> None:
+        """Store the arrived embeddings of these records; ``everybody``: no party is missing."""
+
+    @abstractmethod
+    def recall(self, missing: list[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        """The replacements of the missing parties, in the dtype of ``like``."""
+
+    @final
+    def fill(self, message: Message, view: ServerView) -> Message:
+        ids = view.rows.ids
+        self.store(message, ids, len(message.senders) == len(view.widths))
+        missing = view.roll.filled.nonzero().flatten().tolist()
+        if not missing:
+            return message
+        like = message.pieces[0] if message.pieces else torch.empty(len(ids), 0, device=ids.device)
+        pieces = (*message.pieces, *self.recall(missing, ids, like))
+        return replace(message, senders=(*message.senders, *missing), pieces=pieces)
+
+
+class _Latest(_Remembered):
     def __init__(self, memory: LatestEmbeddings) -> None:
         self.memory = memory
 
-    def fill(self, message: Message, view: ServerView) -> Message:
-        """Store the arrived embeddings, and read the missing ones from the table."""
-        ids, table = view.rows.ids, self.memory.table
-        missing = view.roll.filled.nonzero().flatten().tolist()
-        if len(message.senders) == len(view.widths):
-            table.write_all(ids, message.pieces)
-        else:
-            for party, piece in zip(message.senders, message.pieces, strict=True):
-                table.write(ids, party, piece)
-        if not missing:
-            return message
-        like = message.pieces[0].dtype if message.pieces else torch.get_default_dtype()
-        latest = [piece.to(like) for piece in table.read(ids)]
-        pieces = (*message.pieces, *(latest[party] for party in missing))
-        return replace(message, senders=(*message.senders, *missing), pieces=pieces)
+    def store(self, message: Message, ids: Tensor, everybody: bool) -> None:
+        if everybody:
+            self.memory.table.write_all(ids, message.pieces)
+            return
+        for party, piece in zip(message.senders, message.pieces, strict=True):
+            self.memory.table.write(ids, party, piece)
+
+    def recall(self, missing: list[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        latest = self.memory.table.read(ids)
+        return tuple(latest[party].to(like.dtype) for party in missing)
 
 
 class LastMessage(MissingPolicy):
@@ -199,18 +218,13 @@ class LastMessage(MissingPolicy):
         return held & ~included
 
 
-class _Repeated(StandIn):
+class _Repeated(_Remembered):
     def __init__(self, memory: LastMessages) -> None:
         self.memory = memory
 
-    def fill(self, message: Message, view: ServerView) -> Message:
-        """Store the arrived messages, and repeat the last messages of the missing parties."""
-        ids = view.rows.ids
+    def store(self, message: Message, ids: Tensor, everybody: bool) -> None:
         for party, piece in zip(message.senders, message.pieces, strict=True):
             self.memory.write(ids, party, piece)
-        missing = view.roll.filled.nonzero().flatten().tolist()
-        if not missing:
-            return message
-        like = message.pieces[0] if message.pieces else torch.empty(len(ids), 0, device=ids.device)
-        pieces = (*message.pieces, *(self.memory.read(party, like) for party in missing))
-        return replace(message, senders=(*message.senders, *missing), pieces=pieces)
+
+    def recall(self, missing: list[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.memory.read(party, like) for party in missing)
