@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import lightning
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
@@ -174,7 +174,7 @@ class LeanSteps:
             self._callbacks, self._hooks = list(callbacks), {}
         hooks = self._hooks.get(name)
         if hooks is None:
-            hooks = self._hooks[name] = [getattr(one, name) for one in callbacks if _implements(one, name, Callback)]
+            hooks = self._hooks[name] = [getattr(one, name) for one in callbacks if is_overridden(name, one)]
         if not hooks:
             return
         module = self._module
@@ -186,7 +186,7 @@ class LeanSteps:
     def _ask(self, name: str, *values: Any, **settings: Any) -> Any:
         """Call a hook of the module, if it implements it."""
         if name not in self._implemented:
-            self._implemented[name] = _implements(self._module, name, LightningModule)
+            self._implemented[name] = is_overridden(name, self._module)
         return self._call(name, *values, **settings) if self._implemented[name] else None
 
     def _call(self, name: str, *values: Any, **settings: Any) -> Any:
@@ -195,7 +195,3 @@ class LeanSteps:
         answer = getattr(module, name)(*values, **settings)
         module._current_fx_name = before
         return answer
-
-
-def _implements(one: object, name: str, base: type) -> bool:
-    return getattr(type(one), name) is not getattr(base, name) or name in vars(one)
