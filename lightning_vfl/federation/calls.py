@@ -185,7 +185,7 @@ class Calls:
 
 def numbers(parties: Tensor) -> tuple[int, ...]:
     """The numbers of the parties in a mask (M,) bool."""
-    return _numbers(parties.numpy().tobytes())
+    return _numbers(parties.bool().numpy().tobytes())  # a byte for each party
 
 
 @lru_cache(maxsize=1024)  # a round asks a dozen times, nearly always for the same parties
