@@ -87,6 +87,7 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.secure_layer
 
 bench-check: $(INSTALLED)  ## the ratios of a fresh run against docs/results, about an hour; NAMES="split_step field" for some
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.check $(NAMES)
 
 docs: $(INSTALLED) .lint/lightning_vfl  ## the site of pages and docstrings, in build/site

@@ -21,7 +21,7 @@ COMMITTED = Path(__file__).parents[1] / "docs" / "results"
 MODULES = {"audit_step": "audit", "subsets_step": "subsets"}  # the others have the name of their file
 SMALL = 0.05  # shares below this are noise
 _NO_NAME = "spread", "spread ", "pairs"  # columns that differ from run to run
-SECONDS = ("seconds", "records/s", "CPU overhead", "us a ", "ms ")  # goals with these words are no ratios
+NO_RATIOS = ("seconds", "records/s", "GiB", "CPU overhead")  # words of goals with a unit, or whose divisor is near 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def ratios(figures: Mapping[str, Any]) -> dict[str, Ratio]:
     found = [
         Ratio(goal["what"], goal["measured"], goal["better"] == "higher")
         for goal in figures["goals"]
-        if not any(word in goal["what"] for word in SECONDS)
+        if not any(word in goal["what"] for word in NO_RATIOS)
     ]
     for row in figures["rows"]:
         named = {name: cell for name, cell in row.items() if isinstance(cell, str | int) and name not in _NO_NAME}
