@@ -8,9 +8,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_vfl import SplitVFL
-from lightning_vfl.aggregators.secure.codec import Codec
-from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
-from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure import Codec, IntegerSum, SecureLayer
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.types import Roster
 
