@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import yaml
 from scipy.stats import t as student
+from studies import HERE, Mistake
 
-HERE = Path(__file__).parent
 SCALES = {"%": 100.0, "number": 1.0, "epoch": 1 / 89}  # epoch: of Phishing, in rounds
 HEAD = """<!-- made by make_claims.py from claims.yaml and tables/: change those, then `make results` -->
 
@@ -38,10 +38,6 @@ Of {count} claims, {verdicts}.
 
 A verdict holds for our networks, optimisers and epochs, which the pages of the papers list. The paper's may differ.
 """
-
-
-class Mistake(Exception):
-    """What keeps the page from being made, in one line."""
 
 
 class Interval(NamedTuple):

@@ -6,51 +6,33 @@ means into tables/STUDY.csv, and the values of single seeds into tables/seeds/ST
 """
 
 import argparse
-import csv
-import difflib
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache
-from math import floor, inf, isfinite, isinf, isnan, log10, nan
+from math import floor, isinf, isnan, log10
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pandas as pd
 import yaml
+from collect import collect
+from studies import (
+    HERE,
+    RUN_TIME,
+    Mistake,
+    Place,
+    Tables,
+    Value,
+    matching,
+    metric_of,
+    needs_files,
+    packaged,
+    refuse_unknown,
+    runs_of,
+    study_file,
+)
 
-HERE = Path(__file__).parent
-STUDIES = HERE.parents[1] / "configs" / "studies"
 SCALES = {"%": 100.0, "number": 1.0, "MB": 1e-6, "GB": 1e-9, "Gbit": 8e-9}
-WITH_SCIKIT = {"digits", "breast_cancer"}  # whose files need not be fetched
-RUN_TIME = "seconds"  # of one run: mean over all runs of a study
 BEGIN, END = "<!-- made by make results: -->", "<!-- until here -->"
-COLUMNS = ("quantity", "run", "seeds", "mean", "sd")
-SEED_COLUMNS = ("quantity", "run", "seed", "value")
-_TARGET = re.compile(r"(step|passes|virtual_seconds|bytes) to (\S+) (\S+)")
-_COST = re.compile(r"(step|passes|virtual_seconds|bytes) of (\S+)")
-_AT = re.compile(r"(\S+) at (\d+)")
-
-
-class Mistake(Exception):
-    """What keeps the page from being made, in one line."""
-
-
-class Value(NamedTuple):
-    """One line of a table: a quantity of a run, over so many seeds; ``inf``: not every seed got there."""
-
-    seeds: int
-    mean: float
-    sd: float
-
-
-class Place(NamedTuple):
-    """Where a cell of the page stands in the tables."""
-
-    study: str
-    quantity: str
-    run: str
 
 
 @dataclass(frozen=True)
@@ -200,20 +182,20 @@ def _entry(said: Any) -> Entry:
     names = [column.name for column in columns]
     for row in rows:
         for name in row.said:
-            _known(name, names, f"{where}: {row.name}: said", "column")
+            refuse_unknown(name, names, f"{where}: {row.name}: said", "column")
         for column in columns:
             if column.metric == "said" and column.name not in row.said:
                 raise Mistake(f"{where}: {row.name}: says nothing for '{column.name}'")
         if row.paper and len(row.paper) != len(columns):
             raise Mistake(f"{where}: {row.name}: {len(row.paper)} numbers of the paper for {len(columns)} columns")
     for column in columns:
-        _known(column.unit or entry.unit, SCALES, f"{where}: {column.name}", "unit")
+        refuse_unknown(column.unit or entry.unit, SCALES, f"{where}: {column.name}", "unit")
     for place in entry.places():
-        _known(place.study, packaged(), where, "packaged study")
+        refuse_unknown(place.study, packaged(), where, "packaged study")
         if not matching(place.run, runs := runs_of(place.study)):
-            _known(place.run, runs, where, f"run of studies/{place.study}")
+            refuse_unknown(place.run, runs, where, f"run of studies/{place.study}")
         if measured := study_file(place.study).get("metrics"):
-            _known(_metric(place.quantity), measured, where, f"metric of studies/{place.study}")
+            refuse_unknown(metric_of(place.quantity), measured, where, f"metric of studies/{place.study}")
     return entry
 
 
@@ -224,89 +206,11 @@ def _made(kind: type[Any], said: Any, where: str) -> Any:
     known = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(kind)}
     where = f"'{said['title']}'" if "title" in said else where
     for key in said:
-        _known(key, known, where, "key")
+        refuse_unknown(key, known, where, "key")
     for key, needed in known.items():
         if needed and key not in said:
             raise Mistake(f"{where}: has no {key}")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()})
-
-
-def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
-    if name not in (names := list(known)):
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        raise Mistake(f"{where}: '{name}' is no {what}" + (f"; did you mean {near[0]}?" if near else ""))
-
-
-def _metric(quantity: str) -> str:
-    for pattern, group in ((_TARGET, 2), (_COST, 2), (_AT, 1)):
-        if match := pattern.fullmatch(quantity):
-            return match[group]
-    return quantity
-
-
-def packaged() -> list[str]:
-    """The studies that ship with the package."""
-    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
-
-
-@cache
-def study_file(study: str) -> Any:
-    """What a packaged study says."""
-    return yaml.safe_load((STUDIES / f"{study}.yaml").read_text(encoding="utf-8"))
-
-
-def runs_of(study: str) -> dict[str, Path]:
-    """The names of a study's runs, as its tables have them, and their folders below runs/."""
-    recipes, overrides = study_file(study)["recipes"], study_file(study).get("overrides") or [""]
-    return {_run(recipe, one): Path(str(recipe), str(one)) for recipe in recipes for one in overrides}
-
-
-def matching(run: str, runs: Iterable[str]) -> list[str]:
-    """The runs that a name stands for: itself, or with one ``*`` those that have anything in its place."""
-    before, star, after = run.partition("*")
-    if not star:
-        return [one for one in runs if one == run]
-    return [one for one in runs if one.startswith(before) and one.endswith(after) and len(one) > len(run) - 1]
-
-
-def _run(recipe: object, override: object) -> str:
-    return f"{recipe}, {override}" if override else str(recipe)
-
-
-def needs_files(study: str) -> bool:
-    """Whether a study reads data that do not come with the dependencies."""
-    recipes = re.findall(r"\bdata/(\w+)", (STUDIES / f"{study}.yaml").read_text(encoding="utf-8"))
-    return bool(set(recipes) - WITH_SCIKIT)
-
-
-class Tables:
-    """The lines of tables/STUDY.csv."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._read: dict[str, dict[tuple[str, str], Value]] = {}
-
-    def __contains__(self, study: str) -> bool:
-        return (self.folder / f"{study}.csv").is_file()
-
-    def of(self, study: str) -> dict[tuple[str, str], Value]:
-        if study not in self._read:
-            if study not in self:
-                raise Mistake(f"tables/{study}.csv: no such table; collect it from the study's folder with --collect")
-            with (self.folder / f"{study}.csv").open(encoding="utf-8", newline="") as lines:
-                self._read[study] = {
-                    (line["quantity"], line["run"]): Value(
-                        int(line["seeds"]), float(line["mean"] or nan), float(line["sd"] or nan)
-                    )
-                    for line in csv.DictReader(lines)
-                }
-        return self._read[study]
-
-    def at(self, place: Place) -> Value:
-        table = self.of(place.study)
-        if (place.quantity, place.run) not in table:
-            raise Mistake(f"tables/{place.study}.csv: no {place.quantity} of '{place.run}'; collect it with --collect")
-        return table[place.quantity, place.run]
 
 
 def make(folder: Path = HERE) -> str:
@@ -398,143 +302,16 @@ def _table(lines: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
 
 
-def collect(wheres: Iterable[str], folder: Path = HERE) -> Iterator[str]:
-    """Write tables/STUDY.csv from folders that studies have written; says what was written, and what to look at.
-
-    Args:
-        wheres: ``FOLDER`` with a folder for each study, by its name, or ``STUDY=FOLDER``.
-        folder: of page.yaml and tables/.
-    """
-    needed: dict[str, dict[str, None]] = {}  # study -> its quantities, in the order of the page
-    pooled: dict[str, dict[str, None]] = {}  # study -> its names with a star
+def quantities_shown(folder: Path = HERE) -> tuple[dict[str, dict[str, None]], dict[str, dict[str, None]]]:
+    """By study, the quantities of the page in its order, and the names with a star."""
+    needed: dict[str, dict[str, None]] = {}
+    pooled: dict[str, dict[str, None]] = {}
     for section in read_page(folder).sections:
         for place in (place for entry in section.entries for place in entry.places()):
             needed.setdefault(place.study, {})[place.quantity] = None
             if "*" in place.run:
                 pooled.setdefault(place.study, {})[place.run] = None
-    for where in wheres:
-        name, _, path = where.rpartition("=")
-        if name:
-            _known(name, needed, where, "study that the page shows")
-        found = {name: Path(path)} if name else {study: Path(path) / study for study in needed}
-        found = {study: out for study, out in found.items() if (out / "summary.csv").is_file()}
-        if not found:
-            raise Mistake(f"{where}: no summary.csv of a study that the page shows")
-        for study, out in found.items():
-            single = {quantity: values for quantity in needed[study] if (values := per_seed(out, quantity))}
-            lines = list(_run_times(study, out))
-            if study in pooled:
-                lines += [_pooled(single[quantity], quantity, run) for quantity in single for run in pooled[study]]
-            else:
-                lines += [line for quantity in needed[study] for line in _collected(out, quantity)]
-            _write(folder / "tables" / f"{study}.csv", COLUMNS, lines)
-            each = (
-                [quantity, run, str(seed), f"{value:.7g}"]
-                for quantity, runs in single.items()
-                for run, seeds in runs.items()
-                for seed, value in seeds.items()
-            )
-            _write(folder / "tables" / "seeds" / f"{study}.csv", SEED_COLUMNS, each)
-            yield f"tables/{study}.csv: {len(lines)} lines"
-            kept = out / "study.yaml"
-            if not kept.is_file() or yaml.safe_load(kept.read_text(encoding="utf-8")) != study_file(study):
-                yield f"tables/{study}.csv: {out} is of another version of studies/{study}, or does not say of which"
-
-
-def _write(file: Path, head: Iterable[str], lines: Iterable[Iterable[object]]) -> None:
-    file.parent.mkdir(exist_ok=True)
-    with file.open("w", encoding="utf-8", newline="") as opened:
-        csv.writer(opened, lineterminator="\n").writerows([head, *lines])
-
-
-def per_seed(out: Path, quantity: str) -> dict[str, "pd.Series[float]"]:
-    """Run -> seed -> value, ``inf`` where a seed never got there; nothing for a cost, or without the study's tables."""
-    if match := _TARGET.fullmatch(quantity):
-        cost, metric, target = match.groups()
-        table = _with_runs(pd.read_csv(out / "targets.csv"))
-        table = table[(table["metric"] == metric) & (table["target"] == float(target))]
-        return {str(run): one.set_index("seed")[cost].fillna(inf) for run, one in table.groupby("run", sort=False)}
-    if _COST.fullmatch(quantity) or not (out / "table.csv").is_file():
-        return {}
-    table = pd.read_csv(out / "table.csv")
-    if match := _AT.fullmatch(quantity):
-        metric, step = match.groups()
-        table = table[(table["metric"] == metric) & (table["step"] == int(step))]
-    else:
-        table = _last(table, quantity)
-    return {str(run): one.set_index("seed")["value"] for run, one in table.groupby("run", sort=False)}
-
-
-def _pooled(values: Mapping[str, "pd.Series[float]"], quantity: str, run: str) -> list[object]:
-    """One line for a name with a star: every run that it stands for counts once, with the mean of its seeds."""
-    means = pd.Series([values[one].mean(skipna=False) for one in matching(run, values)])
-    if means.isna().any():
-        return _line(quantity, run, len(means), nan, nan)
-    return _line(quantity, run, len(means), means.mean(), means.std(ddof=1))
-
-
-def _collected(out: Path, quantity: str) -> Iterator[list[object]]:
-    if not (_TARGET.fullmatch(quantity) or _AT.fullmatch(quantity)):
-        yield from _summarised(out, quantity)
-        return
-    if not (values := per_seed(out, quantity)):
-        raise Mistake(f"{out}: has no {quantity}")
-    for run, seeds in values.items():
-        whole = bool(seeds.map(isfinite).all())
-        mean, sd = (seeds.mean(), seeds.std(ddof=1)) if whole else (inf if seeds.isin([inf]).any() else nan, nan)
-        yield _line(quantity, run, len(seeds), mean, sd)
-
-
-def _summarised(out: Path, quantity: str) -> Iterator[list[object]]:
-    cost = _COST.fullmatch(quantity)
-    metric = cost[2] if cost else quantity
-    summary = pd.read_csv(out / "summary.csv")
-    summary = summary[summary["metric"] == metric]
-    if summary.empty:
-        raise Mistake(f"{out}: has no {quantity}")
-    lost = _diverged(out, metric)
-    for line in summary.to_dict("records"):
-        if cost:
-            mean, sd = line[cost[1]], nan
-        else:
-            mean, sd = (nan, nan) if line["run"] in lost else (line["mean"], line["sd"])
-        yield _line(quantity, line["run"], line["seeds"], mean, sd)
-
-
-def _diverged(out: Path, metric: str) -> set[str]:
-    """Runs of which a seed ended without a number: means of the other seeds would flatter."""
-    if not (out / "table.csv").is_file():
-        return set()
-    last = _last(pd.read_csv(out / "table.csv"), metric)
-    return {str(run) for run in last[last["value"].isna()]["run"]}
-
-
-def _last(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The last line of every run and seed."""
-    table = table[table["metric"] == metric].sort_values("step", kind="stable")
-    return table.groupby(["run", "seed"], sort=False).tail(1)
-
-
-def _with_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """With a column of the runs' names; a study without overrides leaves theirs empty."""
-    overrides = table["override"].astype(object).fillna("")
-    return table.assign(run=[_run(*pair) for pair in zip(table["recipe"], overrides, strict=True)])
-
-
-def _run_times(study: str, out: Path) -> Iterator[list[object]]:
-    """From when a fit wrote its settings down to its result; nothing if a run is missing, or copies are of one time."""
-    seeds = [Path(f"seed-{seed}") for seed in study_file(study)["seeds"]]
-    runs = [out / "runs" / run / seed for run in runs_of(study).values() for seed in seeds]
-    files = [(run / "config.yaml", run / "result.parquet") for run in runs]
-    if all(file.is_file() for pair in files for file in pair):
-        took = [result.stat().st_mtime - start.stat().st_mtime for start, result in files]
-        if min(took) > 0.1:
-            yield [RUN_TIME, "", len(took), f"{sum(took) / len(took):.4g}", ""]
-
-
-def _line(quantity: str, run: str, seeds: Any, mean: float, sd: float) -> list[object]:
-    # ten digits: float32 measures have fewer, so the page rounds as the study's own summary does
-    return [quantity, run, int(seeds), *("" if isnan(value) else f"{value:.10g}" for value in (mean, sd))]
+    return needed, pooled
 
 
 def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
@@ -545,7 +322,7 @@ def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
     said = parser.parse_args(arguments)
     try:
         if said.collect:
-            for line in collect(said.collect, folder):
+            for line in collect(said.collect, *quantities_shown(folder), folder):
                 print(line)
             return 0
         pages = {folder / "README.md": make(folder)}

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+sys.path.append(str(RESULTS))  # for the files beside it
 SPEC = importlib.util.spec_from_file_location("make_claims", RESULTS / "make_claims.py")
 assert SPEC is not None
 assert SPEC.loader is not None

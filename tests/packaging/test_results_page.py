@@ -2,6 +2,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 from statistics import fmean, stdev
 
 import pytest
@@ -11,6 +12,7 @@ from tests.readme_commands import check, commands
 from .checkout import ROOT
 
 RESULTS = ROOT / "docs" / "results"
+sys.path.append(str(RESULTS))  # for the files beside it
 SPEC = importlib.util.spec_from_file_location("make_page", RESULTS / "make_page.py")
 assert SPEC is not None
 assert SPEC.loader is not None
