@@ -202,13 +202,32 @@ class VFLCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """As LightningCLI, without its warning about ``sys.argv``; what cannot be read is told in one line."""
         try:
-            self.config = parser.parse_args(args)  # type: ignore[arg-type]  # always a list, see __init__
+            self.config = self._parse(parser, list(args))  # type: ignore[arg-type]  # always a list, see __init__
         except ArgumentError as error:
             options = self._subcommand_parsers.get(self._first, parser)._option_string_actions
             message = str(error)
             if self._first.startswith("-") and self._first.partition("=")[0] not in options:
                 message = f"unrecognized arguments: {self._first}"  # argparse takes its value for the command
             raise UsageError(one_line(ParserError(message, options))) from None
+
+    def _parse(self, parser: LightningArgumentParser, arguments: list[str]) -> Namespace:
+        """The settings. A command that comes first is asked itself.
+
+        The parser of all commands would fill in and check each setting of a recipe twice. It names the command in its
+        message about what is missing, and prints a recipe unchecked, so it is asked for these two.
+        """
+        one = self._subcommand_parsers.get(self._first)
+        if one is not None:
+            try:
+                given = one.parse_args(arguments[1:])
+            except ArgumentError as error:
+                if "arguments are required" not in str(error) and not hasattr(parser, "print_config"):
+                    raise
+            else:
+                if not hasattr(parser, "print_config"):
+                    return Namespace({"config": None, "subcommand": self._first, self._first: given})
+        settings: Namespace = parser.parse_args(arguments)
+        return settings
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """With the callback that writes the settings into the folder of the run; a trial run has no folder."""

@@ -1,0 +1,21 @@
+"""The settings that a command reads are those that the parser of all commands reads."""
+
+import pytest
+
+from lightning_vfl.commands.recipes import expand_arguments, model_first
+from lightning_vfl.commands.vfl_cli import VFLCLI
+
+COMMANDS = {
+    "recipes, faults and options": (
+        *("fit", "--config", "data/digits", "--config", "protocol/fedvs", "--config", "faults/unreliable"),
+        *("--config", "trainer/demo", "--model.width", "7", "--trainer.callbacks+", "LearningCurve"),
+    ),
+    "no recipe": ("test", "--data", "Digits", "--model", "SplitVFL", "--model.aggregator", "MaskedSum"),
+    "a command without recipes": ("keys", "somewhere", "--parties", "3"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_settings_are_those_of_the_parser_of_all_commands(name):
+    cli = VFLCLI(COMMANDS[name])
+    assert cli.config == cli.parser.parse_args(model_first(expand_arguments(COMMANDS[name])))
