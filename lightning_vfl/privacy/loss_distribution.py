@@ -224,17 +224,14 @@ def _composed(parts: "list[tuple[DensePLDPmf, int]]", delta: float) -> float:
 @lru_cache(maxsize=8)
 def _product(parts: "tuple[tuple[DensePLDPmf, int], ...]", cut: float) -> "tuple[DensePLDPmf, float]":
     """The distribution of the parts' losses added up, and a bound on its errors; one serves every δ of a table."""
-    joint, allowed = None, 0.0
-    for one, count in parts:
-        several = one.self_compose(count, cut / len(parts)) if count > 1 else one
-        allowed += _rounding(one, several, count)
-        if joint is None:
-            joint = several
-            continue
-        both = joint.compose(several, cut / len(parts))
-        allowed += _transform(both.size) * _norm(joint._probs) * _norm(several._probs)
+    cut /= len(parts)
+    several = [one.self_compose(count, cut) if count > 1 else one for one, count in parts]
+    allowed = sum(_rounding(one, all_, count) for (one, count), all_ in zip(parts, several, strict=True))
+    joint = several[0]
+    for other in several[1:]:
+        both = joint.compose(other, cut)
+        allowed += _transform(both.size) * _norm(joint._probs) * _norm(other._probs)
         joint = both
-    assert joint is not None
     return joint, allowed
 
 
