@@ -36,7 +36,8 @@ def test_the_default_is_visible_and_is_that_of_the_module(tmp_path, monkeypatch)
     for module in (SplitVFL(Mean()), SplitVFL.load_from_checkpoint(path)):
         tried = Trainer(fast_dev_run=True, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False)
         tried.fit(module, datamodule=done.datamodule)
-        assert type(made) is type(tried.optimizers[0]) is torch.optim.Adam
+        assert isinstance(made, torch.optim.Adam)
+        assert type(made) is type(tried.optimizers[0])
         assert made.defaults == tried.optimizers[0].defaults
 
 
