@@ -225,7 +225,7 @@ class VFLCLI(LightningCLI):
                     raise
             else:
                 if not hasattr(parser, "print_config"):
-                    return Namespace({"config": None, "subcommand": self._first, self._first: given})
+                    return Namespace({"config": None, "subcommand": self._first, self._first: given})  # type: ignore[no-untyped-call]
         settings: Namespace = parser.parse_args(arguments)
         return settings
 

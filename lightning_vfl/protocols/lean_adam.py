@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 _STEP = inspect.unwrap(torch.optim.Adam.step)  # without the hooks, which the step below has already run
@@ -15,9 +15,10 @@ _OTHERWISE = "amsgrad", "maximize", "capturable", "differentiable", "decoupled_w
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """The parameters of a group that have been updated, and their state; ``steps`` are the elements of ``counts``."""
+    """The parameters of a group that had a gradient, and their state; ``steps`` are the elements of ``counts``."""
 
     parameters: list[Tensor]
+    others: list[Tensor]
     states: list[dict[str, Tensor]]
     means: list[Tensor]
     squares: list[Tensor]
@@ -35,8 +36,8 @@ class Adam(torch.optim.Adam):
 
     A step of torch's class collects parameters, gradients and state anew and counts the steps of every parameter by
     itself, which for a hundred small parameters takes as long as the arithmetic. Here the lists are kept from step to
-    step, and all counts are elements of one tensor. Used for parameters on the CPU that all have a gradient; in every
-    other step torch's own runs, on the same state.
+    step, and all counts are elements of one tensor. Used on the CPU where the same parameters have a gradient as in the
+    step before; in every other step torch's own runs, on the same state.
 
     Guarantee: parameters and ``state_dict()`` have the bits of torch's class after any steps, also where parameters
         have no gradient in some of them, and also after ``load_state_dict``.
@@ -96,7 +97,9 @@ class Adam(torch.optim.Adam):
     def _known(self, number: int) -> tuple[_Group, list[Tensor]] | None:
         """The lists of a group with all gradients; None where torch's own step has to run."""
         group, kept = self.param_groups[number], self._kept[number] if number < len(self._kept) else None
-        if kept is None or len(group["params"]) != len(kept.parameters) or not kept.is_in(self.state):
+        if kept is None or len(kept.parameters) + len(kept.others) != len(group["params"]):
+            return None
+        if not kept.is_in(self.state) or any(p.grad is not None for p in kept.others):
             return None
         if isinstance(group["lr"], Tensor) or not group["fused"] or any(group[name] for name in _OTHERWISE):
             return None
@@ -106,26 +109,18 @@ class Adam(torch.optim.Adam):
         return (kept, gradients) if len(gradients) == len(kept.parameters) else None
 
     def _keep(self) -> None:
-        """Keep the lists of the groups of which every parameter has a state."""
-        self._kept += [None] * (len(self.param_groups) - len(self._kept))
-        for number, group in enumerate(self.param_groups):
-            kept = self._kept[number]
-            if kept is None or len(group["params"]) != len(kept.parameters) or not kept.is_in(self.state):
-                self._kept[number] = self._listed(group["params"])
+        """Keep the lists of the parameters that have just been updated; the next step is likely to update the same."""
+        self._kept = [self._listed(group["params"]) for group in self.param_groups]
 
-    def _listed(self, parameters: list[nn.Parameter]) -> _Group | None:
-        states = [self.state.get(p) for p in parameters]
-        if not parameters or not all(states):
+    def _listed(self, group: list[Tensor]) -> _Group | None:
+        parameters, others = ([p for p in group if (p.grad is None) == without] for without in (False, True))
+        dense = all(p.device.type == "cpu" and p.grad.layout == torch.strided for p in parameters)  # type: ignore[union-attr]  # has one
+        if not parameters or not dense or len({p.dtype for p in parameters}) > 1:
             return None
-        first = parameters[0]
-        if first.device.type != "cpu" or any(
-            p.dtype != first.dtype or p.device != first.device or p.grad is None or p.grad.layout != torch.strided
-            for p in parameters
-        ):
-            return None
-        counts = torch.stack([own["step"] for own in states])  # type: ignore[index]
+        states: list[dict[str, Tensor]] = [self.state[p] for p in parameters]
+        counts = torch.stack([own["step"] for own in states])
         steps = list(counts.unbind())
         for own, step in zip(states, steps, strict=True):
-            own["step"] = step  # type: ignore[index]
-        means, squares = ([own[name] for own in states] for name in ("exp_avg", "exp_avg_sq"))  # type: ignore[index]
-        return _Group(parameters, states, means, squares, steps, counts)  # type: ignore[arg-type]
+            own["step"] = step
+        means, squares = ([own[name] for own in states] for name in ("exp_avg", "exp_avg_sq"))
+        return _Group(parameters, others, states, means, squares, steps, counts)
