@@ -5,11 +5,13 @@ A point is 32 bytes. Points of a list are an array (..., 32) of uint8.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from hashlib import sha512
+from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +47,7 @@ class NoPoint(ValueError):
 
 @cache
 def _library() -> Any:
-    """The bindings of libsodium.
+    """The bindings of libsodium, which take 0.06 s to import.
 
     Raises:
         ConfigurationError: if they are not installed.
@@ -53,7 +55,7 @@ def _library() -> Any:
     try:
         import rbcl  # an optional package
     except ImportError:
-        raise ConfigurationError("aligning needs the package rbcl; pip install 'lightning-vfl[align]'") from None
+        raise _missing() from None
     unpacked = getattr(sys.modules.get("rbcl._sodium"), "lib_path", None)
     if unpacked is not None and os.name == "posix":  # rbcl writes 3 MB to a temporary file and leaves them there
         with suppress(OSError):
@@ -67,7 +69,12 @@ def check_installed() -> None:
     Raises:
         ConfigurationError: if it is not installed.
     """
-    _library()
+    if find_spec("rbcl") is None:
+        raise _missing()
+
+
+def _missing() -> ConfigurationError:
+    return ConfigurationError("aligning needs the package rbcl; pip install 'lightning-vfl[align]'")
 
 
 def expand_message(message: bytes, tag: bytes, size: int = _WIDE) -> bytes:
@@ -81,17 +88,28 @@ def expand_message(message: bytes, tag: bytes, size: int = _WIDE) -> bytes:
     References:
         RFC 9380, "Hashing to Elliptic Curves", section 5.3.1.
     """
+    return _expander(tag, size)(message)
+
+
+def _expander(tag: bytes, size: int = _WIDE) -> Callable[[bytes], bytes]:
+    """``expand_message`` for many messages: what does not depend on the message is computed once."""
     suffix, blocks = tag + bytes([len(tag)]), -(-size // 64)
     if blocks > 255:
         raise ValueError(f"size must be at most {255 * 64}; got {size}")
-    first = sha512(bytes(128) + message + size.to_bytes(2, "big") + b"\0" + suffix).digest()
-    block = sha512(first + b"\1" + suffix).digest()
-    found = [block]
-    for number in range(2, blocks + 1):
-        mixed = (int.from_bytes(first, "big") ^ int.from_bytes(block, "big")).to_bytes(64, "big")
-        block = sha512(mixed + bytes([number]) + suffix).digest()
-        found.append(block)
-    return b"".join(found)[:size]
+    begun, end, one = sha512(bytes(128)), size.to_bytes(2, "big") + b"\0" + suffix, b"\1" + suffix
+
+    def expand(message: bytes) -> bytes:
+        hashed = begun.copy()
+        hashed.update(message + end)
+        first = hashed.digest()
+        block = found = sha512(first + one).digest()
+        for number in range(2, blocks + 1):
+            mixed = (int.from_bytes(first, "big") ^ int.from_bytes(block, "big")).to_bytes(64, "big")
+            block = sha512(mixed + bytes([number]) + suffix).digest()
+            found += block
+        return found[:size]
+
+    return expand
 
 
 def hash_to_point(message: bytes, tag: bytes) -> bytes:
@@ -136,7 +154,7 @@ def check_key(key: bytes) -> None:
 
 
 def mask(
-    messages: "Iterable[bytes | None]",
+    messages: "Sequence[bytes | None]",
     uniform: "Callable[[int], bytes]",
     key: bytes,
     tag: bytes,
@@ -151,18 +169,19 @@ def mask(
         tag: the domain separation tag.
         tell: is told of progress.
     """
-    raise_point, numbered = _library().crypto_scalarmult_ristretto255, enumerate(messages)
+    # One loop for each function: threads compute at the same time outside Python alone, so there is little of it.
+    to_point, raise_point = _library().crypto_core_ristretto255_from_hash, _library().crypto_scalarmult_ristretto255
+    expand = _expander(tag)
 
-    def point(place: int, message: bytes | None) -> bytes:
-        if message is None:
-            return point_of(uniform(place))
-        masked: bytes = raise_point(key, hash_to_point(message, tag))
-        return masked
+    def chunk(start: int) -> bytes:
+        part = messages[start : start + _CHUNK]
+        hashes = [uniform(place) if one is None else expand(one) for place, one in enumerate(part, start)]
+        points = [to_point(one) for one in hashes]
+        return b"".join(
+            [point if one is None else raise_point(key, point) for one, point in zip(part, points, strict=True)]
+        )
 
-    def chunk(part: "list[tuple[int, bytes | None]]") -> bytes:
-        return b"".join(point(place, message) for place, message in part)
-
-    return _array(_spread(chunk, iter(lambda: list(islice(numbered, _CHUNK)), []), tell))
+    return _array(_spread(chunk, range(0, len(messages), _CHUNK), tell))
 
 
 def raised(points: "Points", key: bytes, tell: "Progress | None" = None) -> "Points":
@@ -174,15 +193,14 @@ def raised(points: "Points", key: bytes, tell: "Progress | None" = None) -> "Poi
     raise_point, content = _library().crypto_scalarmult_ristretto255, np.ascontiguousarray(points).tobytes()
 
     def chunk(start: int) -> bytes:
-        found = []
-        for place in range(start, min(start + _CHUNK * SIZE, len(content)), SIZE):
-            try:
-                found.append(raise_point(key, content[place : place + SIZE]))
-            except RuntimeError:
-                raise NoPoint(place // SIZE, content[place : place + SIZE] == _IDENTITY) from None
-        return b"".join(found)
+        part = _part(content, start)
+        try:
+            return b"".join([raise_point(key, point) for point in part])
+        except RuntimeError:
+            _refuse_no_points(part, start)
+            raise
 
-    return _array(_spread(chunk, iter(range(0, len(content), _CHUNK * SIZE)), tell)).reshape(points.shape)
+    return _array(_spread(chunk, range(0, len(content) // SIZE, _CHUNK), tell)).reshape(points.shape)
 
 
 def inverse(key: bytes) -> bytes:
@@ -197,30 +215,41 @@ def check_points(points: "Points") -> None:
     Raises:
         NoPoint: for the first other one.
     """
-    is_point, content = _library().crypto_core_ristretto255_is_valid_point, np.ascontiguousarray(points).tobytes()
+    content = np.ascontiguousarray(points).tobytes()
 
     def chunk(start: int) -> bytes:
-        for place in range(start, min(start + _CHUNK * SIZE, len(content)), SIZE):
-            one = content[place : place + SIZE]
-            if one == _IDENTITY or not is_point(one):
-                raise NoPoint(place // SIZE, one == _IDENTITY)
+        _refuse_no_points(_part(content, start), start)
         return b""
 
-    for _ in _spread(chunk, iter(range(0, len(content), _CHUNK * SIZE)), None):
+    for _ in _spread(chunk, range(0, len(content) // SIZE, _CHUNK), None):
         pass
 
 
-def _spread(work: "Callable[[Any], bytes]", parts: "Iterator[Any]", tell: "Progress | None") -> Iterator[bytes]:
+def _part(content: bytes, start: int) -> list[bytes]:
+    """The points of a list from a number, as many as a thread computes together."""
+    end = min((start + _CHUNK) * SIZE, len(content))
+    return [content[at : at + SIZE] for at in range(start * SIZE, end, SIZE)]
+
+
+def _refuse_no_points(points: list[bytes], start: int) -> None:
+    is_point = _library().crypto_core_ristretto255_is_valid_point
+    for place, point in enumerate(points, start):
+        if point == _IDENTITY or not is_point(point):
+            raise NoPoint(place, point == _IDENTITY) from None
+
+
+def _spread(work: "Callable[[int], bytes]", starts: range, tell: "Progress | None") -> Iterator[bytes]:
     """The results in order, computed by one thread for each core, which libsodium lets run at the same time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    some = list(islice(parts, 4 * cores))
-    with ThreadPoolExecutor(cores) if len(some) > 1 else nullcontext() as pool:
-        while some:
-            for done in map(work, some) if pool is None else pool.map(work, some):
-                yield done
-                if tell is not None:
-                    tell(len(done) // SIZE)
-            some = list(islice(parts, 4 * cores))
+    rest = iter(starts)
+    with ThreadPoolExecutor(min(cores, max(len(starts), 1))) as pool:
+        ahead = deque(pool.submit(work, start) for start in islice(rest, 4 * cores))
+        while ahead:
+            done = ahead.popleft().result()
+            ahead.extend(pool.submit(work, start) for start in islice(rest, 1))
+            yield done
+            if tell is not None:
+                tell(len(done) // SIZE)
 
 
 def _array(parts: Iterable[bytes]) -> "Points":

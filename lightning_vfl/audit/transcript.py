@@ -47,7 +47,8 @@ class Entry:
 class Transcript(Tap):
     """The messages of a training as one attacker sees them, and the count of all messages.
 
-    Guarantee: an entry is a copy of a tensor that the attacker's members receive, send or (aggregates) compute. The
+    Guarantee: an entry is a copy of a tensor that the attacker's members receive, send or (aggregates) compute; entries
+        share the copy of a tensor that one message brings to several receivers, so do not write to it. The
         bytes of ALL messages are counted, by kind, direction and party; ``bytes`` can be compared with the meter's.
     Not guaranteed: messages of evaluation are counted and not kept. Late messages that the simulation does not compute
         are neither counted nor kept.
@@ -67,7 +68,7 @@ class Transcript(Tap):
         self.entries: list[Entry] = []
         self.kept_bytes = 0
         self._numbers: dict[tuple[str, str], Counter[tuple[int, int]]] = {}
-        self._open: dict[tuple[str, str], tuple[int, Counter[int]]] = {}
+        self._open: dict[tuple[str, str], tuple[int, dict[int, int]]] = {}
 
     # ---- what is told
 
@@ -81,14 +82,14 @@ class Transcript(Tap):
         self, value: Tensor, names: RoundNames, ids: Tensor, at: int | None = None, kind: str = AGGREGATES
     ) -> None:
         if names.stage == Stage.FIT and self.attacker.reads(at):
-            self._keep(Entry(kind, "own", None, at, self.epoch, names.round, ids.cpu(), _copy(value)))
+            self._keep(kind, "own", None, at, names.round, ids.cpu(), value, {})
 
     def _one(self, message: Message, ids: Tensor, at: int | None) -> None:
         fit = message.round is None or message.round.stage == Stage.FIT
         number = -1 if message.round is None else message.round.round
         kind = message.kind if fit or message.round is None else f"{message.round.stage} {message.kind}"
         way = DIRECTION[message.to]
-        mine = self.attacker.parties
+        mine, copies = self.attacker.parties, dict[int, Tensor]()
         if message.to == "parties":
             receivers = message.receivers or tuple(range(len(message.pieces)))
             for receiver, piece in zip(receivers, message.pieces, strict=True):
@@ -96,7 +97,7 @@ class Transcript(Tap):
                     continue
                 self._count(kind, way, receiver, piece.numel(), number)
                 if fit and (receiver in mine or self.attacker.reads(at)):
-                    self._keep(Entry(kind, "down", at, receiver, self.epoch, number, ids, _copy(piece)))
+                    self._keep(kind, "down", at, receiver, number, ids, piece, copies)
             return
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             if message.to == "server":
@@ -104,37 +105,51 @@ class Transcript(Tap):
                     continue
                 self._count(kind, way, sender, piece.numel(), number)
                 if fit and (self.attacker.reads(at) or sender in mine):
-                    self._keep(Entry(kind, "up", sender, at, self.epoch, number, ids, _copy(piece)))
+                    self._keep(kind, "up", sender, at, number, ids, piece, copies)
                 continue
             receivers = message.receivers or tuple(range(len(piece)))
             others = [(place, receiver) for place, receiver in enumerate(receivers) if receiver != sender]
             self._count(kind, way, sender, piece.numel() // max(len(receivers), 1) * len(others), number)
             for place, receiver in others if fit else ():
                 if receiver in mine or sender in mine:
-                    self._keep(Entry(kind, "peer", sender, receiver, self.epoch, number, ids, _copy(piece[place])))
+                    self._keep(kind, "peer", sender, receiver, number, ids, piece[place], {})
 
-    def _keep(self, entry: Entry) -> None:
-        self.kept_bytes += entry.value.nbytes
-        if self.kept_bytes > self.limit_bytes:
-            raise ConfigurationError(
-                f"what {self.attacker} receives takes more than limit_bytes = {self.limit_bytes:.0f} by round "
-                f"{entry.round}; raise limit_bytes, or train fewer epochs"
-            )
-        self.entries.append(entry)
+    def _keep(
+        self,
+        kind: str,
+        way: Way,
+        sender: int | None,
+        receiver: int | None,
+        number: int,
+        ids: Tensor,
+        value: Tensor,
+        copies: dict[int, Tensor],
+    ) -> None:
+        """Keep a tensor; ``copies`` has those of the same message, in which several receivers may get one tensor."""
+        copy = copies.get(id(value))
+        if copy is None:
+            copy = copies[id(value)] = value.detach().to("cpu", copy=True)
+            self.kept_bytes += copy.nbytes
+            if self.kept_bytes > self.limit_bytes:
+                raise ConfigurationError(
+                    f"what {self.attacker} receives takes more than limit_bytes = {self.limit_bytes:.0f} by round "
+                    f"{number}; raise limit_bytes, or train fewer epochs"
+                )
+        self.entries.append(Entry(kind, way, sender, receiver, self.epoch, number, ids, copy))
 
     # ---- the count
 
     def _count(self, kind: str, way: str, party: int, numbers: int, number: int) -> None:
-        round, counts = self._open.get((kind, way), (number, Counter()))
-        if round != number:
+        begun = self._open.get((kind, way))
+        if begun is None or begun[0] != number:
             self._close(kind, way)
-            counts = Counter()
-        counts[party] += numbers
-        self._open[kind, way] = number, counts
+            begun = self._open[kind, way] = number, {}
+        counts = begun[1]
+        counts[party] = counts.get(party, 0) + numbers
 
     def _close(self, kind: str, way: str) -> None:
-        _, counts = self._open.pop((kind, way), (0, Counter[int]()))
-        self._numbers.setdefault((kind, way), Counter()).update(counts.items())
+        if (begun := self._open.pop((kind, way), None)) is not None:
+            self._numbers.setdefault((kind, way), Counter()).update(begun[1].items())
 
     def bytes(self, meter: CommunicationMeter) -> dict[tuple[str, str], Tensor]:
         """(M,) int64 bytes by (kind, direction): the counted numbers in the bits that the legs of the meter announce.
@@ -199,11 +214,6 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
     last = {record: place for place, record in enumerate(every.tolist())}
     places = torch.tensor(sorted(last.values()))
     return every[places], rows[places]
-
-
-def _copy(value: Tensor) -> Tensor:
-    """A copy in the memory of the CPU, without a graph."""
-    return value.detach().to("cpu", copy=True)
 
 
 class Several(Tap):

@@ -1,6 +1,7 @@
 """``lightning-vfl align``: find the records that several parties have in common, without showing the others."""
 
 import shutil
+import sys
 from argparse import REMAINDER
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_li
 from lightning_vfl.commands.align_tables import TableFile, check_out, common_words, map_path, write_aligned
 from lightning_vfl.commands.alone import parse_alone
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -268,7 +269,10 @@ STEPS: dict[str, tuple[str, Callable[[Any], None], Callable[[Namespace], int]]] 
 
 @contextmanager
 def _bar(title: str, points: int) -> Iterator["Progress"]:
-    from tqdm import tqdm  # where it is used
+    if not sys.stderr.isatty():  # the bar would not be shown, and its import takes 0.05 s
+        yield lambda points: None
+        return
+    from tqdm import tqdm
 
-    with tqdm(total=points, desc=title, unit=" points", leave=False, disable=None) as bar:
+    with tqdm(total=points, desc=title, unit=" points", leave=False) as bar:
         yield bar.update

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
+from lightning_vfl.commands.usage import UsageError
 
 
 def parse_alone(command: str, add_options: Callable[[ArgumentParser], None], arguments: Sequence[str]) -> Namespace:
@@ -24,5 +24,7 @@ def parse_alone(command: str, add_options: Callable[[ArgumentParser], None], arg
     try:
         return parser.parse_args(list(arguments))
     except ArgumentError as error:
+        from lightning_vfl.commands.parse_errors import ParserError, one_line  # 0.02 s, which errors alone need
+
         message = str(error).replace("are required: ", f"are required: {command}.")  # as the program says it
         raise UsageError(one_line(ParserError(message, parser._option_string_actions))) from None

@@ -10,8 +10,8 @@ from lightning_vfl.audit.report import refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.parse_errors import UsageError
 from lightning_vfl.commands.printed_paths import print_files
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (

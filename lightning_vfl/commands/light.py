@@ -1,14 +1,13 @@
 """Requests that are answered without torch and Lightning, whose imports take seconds."""
 
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from lightning_vfl import __version__
-from lightning_vfl.commands.completion import SHELLS, script
-from lightning_vfl.commands.parse_errors import UsageError
-from lightning_vfl.commands.recipe_list import KINDS, lines
 from lightning_vfl.commands.table import COMMANDS, unknown_command
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError, nearest
 
 ABOUT = (
@@ -32,9 +31,9 @@ def answer(arguments: Sequence[str]) -> int | None:
             case "-h" | "--help":
                 print(_help(), end="")
             case "--print_completion":
-                print(script(_shell(first, rest)))
+                print(_completion(first, rest))
             case "list" if not any(word.startswith("-") for word in rest):
-                print(*lines(_kind(rest)), sep="\n")
+                print(*_recipes(rest), sep="\n")
             case "score":
                 from lightning_vfl.commands.score import run_alone  # 0.3 s, which other answers do not need
 
@@ -44,6 +43,7 @@ def answer(arguments: Sequence[str]) -> int | None:
 
                 return make(rest)
             case "align":
+                _import_numpy()
                 from lightning_vfl.commands.align import run_alone as align
 
                 return align(rest)
@@ -57,7 +57,21 @@ def answer(arguments: Sequence[str]) -> int | None:
     return 0
 
 
+def _import_numpy() -> None:
+    """Import numpy without the threads of its linear algebra, which would take 0.08 s of CPU and are not used here."""
+    threads = "OPENBLAS_NUM_THREADS"
+    if "numpy" in sys.modules or threads in os.environ:
+        return
+    os.environ[threads] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[threads]
+
+
 def _help() -> str:
+    from lightning_vfl.commands.completion import SHELLS  # 0.03 s, which aligning and scoring do not need
+
     parser = ArgumentParser("lightning-vfl", description=ABOUT)
     add = parser.add_argument
     add("-c", "--config", metavar="RECIPE", help="a recipe with a section for each command; then the command")
@@ -69,16 +83,20 @@ def _help() -> str:
     return parser.format_help()
 
 
-def _shell(option: str, rest: Sequence[str]) -> str:
+def _completion(option: str, rest: Sequence[str]) -> str:
+    from lightning_vfl.commands.completion import SHELLS, script
+
     shell = option.partition("=")[2] or next(iter(rest), "")
     if shell not in SHELLS:
         raise ConfigurationError(f"--print_completion needs the name of a shell; give one of {', '.join(SHELLS)}")
-    return shell
+    return script(shell)
 
 
-def _kind(rest: Sequence[str]) -> str | None:
+def _recipes(rest: Sequence[str]) -> list[str]:
+    from lightning_vfl.commands.recipe_list import KINDS, lines
+
     if len(rest) > 1:
         raise ConfigurationError(f"list takes one kind of recipe; got {' '.join(rest)}")
     if rest and rest[0] not in KINDS:
         raise ConfigurationError(f"list: there are no recipes of kind '{rest[0]}'; {nearest(rest[0], KINDS)}")
-    return next(iter(rest), None)
+    return lines(next(iter(rest), None))

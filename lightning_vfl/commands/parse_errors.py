@@ -8,11 +8,7 @@ from typing import Any
 from lightning_vfl.commands.optimizers import ALIASES
 from lightning_vfl.commands.suggestions import unknown_class, unknown_setting
 from lightning_vfl.commands.table import COMMANDS, unknown_command
-from lightning_vfl.errors import ConfigurationError, nearest
-
-
-class UsageError(ConfigurationError):
-    """Arguments or a recipe that the parser cannot read; the command line exits with status 2."""
+from lightning_vfl.errors import nearest
 
 
 @dataclass(frozen=True)

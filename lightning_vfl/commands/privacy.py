@@ -14,7 +14,7 @@ from rich.table import Table
 
 from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError

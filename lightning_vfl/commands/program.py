@@ -8,8 +8,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback
 
 from lightning_vfl.commands.allocator import keep_freed_memory
-from lightning_vfl.commands.parse_errors import UsageError, cause_of, missing_package
+from lightning_vfl.commands.parse_errors import cause_of, missing_package
 from lightning_vfl.commands.quiet import hide_useless_warnings
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 

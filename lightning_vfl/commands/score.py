@@ -10,7 +10,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightning_vfl.commands.alone import parse_alone
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.export.score import score

@@ -18,11 +18,12 @@ from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.light import ABOUT, MORE
-from lightning_vfl.commands.parse_errors import ParserError, UsageError, one_line
+from lightning_vfl.commands.parse_errors import ParserError, one_line
 from lightning_vfl.commands.readable import make_readable
 from lightning_vfl.commands.recipes import expand_arguments, model_first, with_full_paths
 from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.loading import fitted_in

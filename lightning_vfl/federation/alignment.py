@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from lightning_vfl.align.ids import Step
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment
 from lightning_vfl.federation.frames import Frame, pack
@@ -38,16 +39,24 @@ class RollCall:
         names: of the parties.
         kind: whether ids are told, compared, or masked.
         active: the party that has the labels and draws the splits; None: the server does.
+        normalise: how masked ids are made equal that are written in different ways.
     """
 
-    def __init__(self, data: Any, names: tuple[str, ...], kind: Alignment, active: int | None = None) -> None:
+    def __init__(
+        self,
+        data: Any,
+        names: tuple[str, ...],
+        kind: Alignment,
+        active: int | None = None,
+        normalise: tuple[Step, ...] = (),
+    ) -> None:
         self.data = data
         self.names = names
         self.kind = kind
         self.active = active
         self._common: NDArray[np.generic] | None = None  # the ids that all have, if a party draws the splits
         self._told: dict[str, Any] = {}  # the classes, of the party that has the labels
-        self._ring = PrivateRing(data, names, active is None) if kind == Alignment.PSI else None
+        self._ring = PrivateRing(data, names, active is None, normalise) if kind == Alignment.PSI else None
         self._ids: dict[int, NDArray[np.generic]] = {}
         self._digests: dict[int, IdDigest] = {}
         self._shapes: dict[int, list[int]] = {}
@@ -214,6 +223,7 @@ def align(
     others: Sequence[int] = (),
     seals: Seals | None = None,
     keep: Path = Path("alignment.json"),
+    normalise: tuple[Step, ...] = (),
 ) -> None:
     """A party's part: tell what ``kind`` says of the ids, take the common order, and tell the shape of its features.
 
@@ -224,6 +234,7 @@ def align(
         others: the numbers of the other parties, if this party has the labels; it then draws the splits.
         seals: channels to the other parties, which masked ids need.
         keep: where a party keeps the order of its records if ids are masked.
+        normalise: how masked ids are made equal, as all have agreed.
 
     Raises:
         ConfigurationError: if the server refuses.
@@ -231,7 +242,7 @@ def align(
     if kind == Alignment.PSI:
         if seals is None:
             raise ConfigurationError("alignment: psi needs sealed channels between the parties; give seals")
-        align_privately(link, data, seals, bool(others), keep, lambda: _asked(link, "ids"))
+        align_privately(link, data, seals, bool(others), keep, lambda: _asked(link, "ids"), normalise)
     else:
         frame = _asked(link, "ids", *_own_ids(data, kind))
         if others:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from lightning_vfl.align.ids import Step, steps_of
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
 
@@ -87,6 +88,7 @@ class Charter:
         parties: the order gives the party numbers.
         alignment: how the records find each other.
         patience: how long processes wait for each other.
+        normalise: how ids are made equal that are written in different ways, for ``alignment: psi``.
     """
 
     federation: str
@@ -94,6 +96,7 @@ class Charter:
     parties: tuple[Party, ...]
     alignment: Alignment = Alignment.CLEAR
     patience: Patience = field(default_factory=Patience)
+    normalise: tuple[Step, ...] = ()
 
     @classmethod
     def read(cls, path: str | Path) -> "Charter":
@@ -119,6 +122,7 @@ class Charter:
         parties = [[party.name, party.certificate.fingerprint] for party in self.parties]
         patience = [float(getattr(self.patience, one.name)) for one in fields(Patience)]
         content = ["lightning-vfl federation", self.federation, server, parties, str(self.alignment), patience]
+        content += [list(self.normalise)] if self.normalise else []  # a file without it keeps its digest
         return sha256(json.dumps(content).encode()).digest()
 
     def number(self, name: str) -> int:
@@ -209,9 +213,20 @@ def _charter(said: Any, folder: Path) -> Charter:
         parties.append(Party(_name(entry["name"], f"{where}.name"), _certificate(entry, folder, where)))
     _refuse_equal(server, parties)
     alignment = _choice(given.get("alignment", Alignment.CLEAR), Alignment, "alignment")
+    steps = _steps(given.get("normalise", []))
+    if steps and alignment != Alignment.PSI:
+        raise ConfigurationError(
+            f"normalise is for alignment: psi; with alignment: {alignment} write the ids equally in all tables"
+        )
     waits = _known(given.get("patience", {}), [one.name for one in fields(Patience)], "patience")
     patience = Patience(**{key: _number(value, f"patience.{key}", "seconds above 0") for key, value in waits.items()})
-    return Charter(name, server, tuple(parties), Alignment(alignment), patience)
+    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps)
+
+
+def _steps(said: Any) -> tuple[Step, ...]:
+    if not isinstance(said, list):
+        raise ConfigurationError(f"normalise must be a list of {', '.join(Step)}; got {said!r}")
+    return steps_of([_choice(word, Step, "normalise") for word in said])
 
 
 def _seat(said: Any, folder: Path) -> SeatFile:

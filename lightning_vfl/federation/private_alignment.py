@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lightning_vfl.align.files import write_whole
 from lightning_vfl.align.group import SIZE, NoPoint, raised
+from lightning_vfl.align.ids import Step
 from lightning_vfl.align.ring import Secret, masked
 from lightning_vfl.align.session import Session
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
@@ -86,7 +87,13 @@ class Common:
 
 
 def align_privately(
-    link: Link, data: SeatedData, seals: Seals, draws: bool, keep: Path, ask: Callable[[], Frame]
+    link: Link,
+    data: SeatedData,
+    seals: Seals,
+    draws: bool,
+    keep: Path,
+    ask: Callable[[], Frame],
+    normalise: tuple[Step, ...] = (),
 ) -> None:
     """A party's part, up to the order of its records.
 
@@ -97,6 +104,7 @@ def align_privately(
         draws: whether this party has the labels, and draws the splits.
         keep: a file of this party alone, in which it keeps the order for when it comes back.
         ask: asks the server for the order.
+        normalise: how ids are made equal, as all have agreed.
 
     Raises:
         ConfigurationError: if the server refuses, for lists that cannot be used, and for a party that comes back
@@ -106,6 +114,11 @@ def align_privately(
     session, others = _read(told["session"]), [*seals.publics]
     if not told["done"]:
         try:
+            if session.normalise != normalise:
+                raise ConfigurationError(
+                    f"the server normalises ids by {', '.join(session.normalise) or 'nothing'}, federation.yaml says "
+                    f"{', '.join(normalise) or 'nothing'}; check who runs the server"
+                )
             common = _common(link, data.own_ids(), seals, session, bool(told["server"]))
         except ConfigurationError as error:
             with suppress(ConfigurationError):  # the server tells the others, which would wait
@@ -142,7 +155,7 @@ def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: 
             what = f"list {owner} hop {hop}"
             _ask(link, "give", [_seal(seals, behind, what, tensor_of(content))], to=behind, what=what)
 
-    hand_on(me, 1, masked(secret, id_messages(ids, f"party {secret.party}")).points[:, 0])
+    hand_on(me, 1, masked(secret, id_messages(ids, session, f"party {secret.party}")).points[:, 0])
     for hop in range(1, parties):
         owner = (me - hop) % parties
         what = f"list {owner} hop {hop}"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.align.group import SIZE, NoPoint, inverse, raised
-from lightning_vfl.align.ids import messages_of
+from lightning_vfl.align.ids import Step, messages_of
 from lightning_vfl.align.matching import common_places, refuse_bad_points
 from lightning_vfl.align.ring import Secret, masked
 from lightning_vfl.align.session import Session
@@ -58,16 +58,17 @@ class PrivateRing:
         data: the server's datamodule.
         names: of the parties.
         has_table: whether the server may have a table of its own.
+        normalise: how ids are made equal that are written in different ways.
     """
 
-    def __init__(self, data: Any, names: Sequence[str], has_table: bool) -> None:
+    def __init__(self, data: Any, names: Sequence[str], has_table: bool, normalise: tuple[Step, ...] = ()) -> None:
         self.names = tuple(names)
         self._data, self._has_table = data, has_table
         self._name = "server"
         while self._name in {name.casefold() for name in names}:
             self._name += "_"
         # a name that nobody has used before keeps the points of all federations apart
-        self._session = Session(secrets.token_hex(16), (*names, self._name))
+        self._session = Session(secrets.token_hex(16), (*names, self._name), normalise=normalise)
         self._ids: Ids | None = None  # of the server's table, once it is read
         self._begun = False
         self._processes: dict[int, str] = {}
@@ -164,7 +165,7 @@ class PrivateRing:
     def _compare(self, end: float) -> "Ids":
         parties, own = range(len(self.names)), None
         self._ids = _ids_of(self._data) if self._has_table else None
-        messages = None if self._ids is None else id_messages(self._ids, OWN)
+        messages = None if self._ids is None else id_messages(self._ids, self._session, OWN)
         with self._changed:
             self._begun = True
             self._changed.notify_all()
@@ -239,9 +240,9 @@ class PrivateRing:
             self._changed.wait(timeout=1.0)
 
 
-def id_messages(ids: "Ids", owner: str) -> list[tuple[bytes | None, ...]]:
+def id_messages(ids: "Ids", session: Session, owner: str) -> list[tuple[bytes | None, ...]]:
     """The messages that are hashed to points; ``owner`` is named in errors."""
-    return messages_of([[list(map(str, ids.tolist()))]], (), owner)
+    return messages_of([[list(map(str, ids.tolist()))]], session.normalise, owner)
 
 
 def tensor_of(points: "Points") -> Tensor:

@@ -108,7 +108,11 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, hub, party, hello))
     run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
-    roll_call = RollCall(run.data, names, charter.alignment, run.model.active) if run.data.own_files else None
+    roll_call = (
+        RollCall(run.data, names, charter.alignment, run.model.active, charter.normalise)
+        if run.data.own_files
+        else None
+    )
 
     def greet(request: Request) -> bytes | None:
         met = reception.answer(request)
@@ -182,6 +186,7 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
                 others=[m for m in range(len(names)) if m != party] if run.model.active == party else (),
                 seals=place.seals,
                 keep=Path(run.trainer.default_root_dir) / f"{charter.federation}.{name}.alignment",
+                normalise=charter.normalise,
             )
         run.train()
     finally:

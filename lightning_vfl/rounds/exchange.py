@@ -21,7 +21,7 @@ from lightning_vfl.aggregators.parts import PartySide, ServerSide, Setup, Wire
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.ends import Hear, from_senders, party_end, server_end, together
-from lightning_vfl.types import PartyRecords, RecordSource
+from lightning_vfl.types import PartyRecords, RecordSource, RoundNames
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView, Tap
 
 
@@ -167,7 +167,7 @@ class Exchange:
             clear = self.aggregator.plain(self._completed(), roll, server.present)
             self.aggregate = Aggregate(clear.detach(), self.aggregator.columns(server.widths, roll))
             if self.tap is not None:
-                self._tell_of_the_clear()
+                self._tell_of_the_clear(self.tap)
                 self._tell_of_the_aggregate(self.tap)
             return clear
         value: Tensor = _Round.apply(self, *self.contribution.leaves)  # type: ignore[no-untyped-call]  # torch's
@@ -223,18 +223,17 @@ class Exchange:
     def _tell_of_the_aggregate(self, tap: Tap) -> None:
         tap.joined(self.aggregate.value, self.server.names, self.server.rows.ids, self.server.joiner)
 
-    def _tell_of_the_clear(self) -> None:
+    def _tell_of_the_clear(self, tap: Tap) -> None:
         """The messages of a round that is computed without messages; the gradients come with the backward pass."""
         leaves, names = self.contribution.leaves, self.server.names
         members = self.server.roll.included_parties
         pieces = tuple(leaves[m].detach() for m in members)
         self._tell(Message(EMBEDDINGS, "server", members, pieces, round=names))
-        for m in members:
+        ids, joiner = self.server.rows.ids, self.server.joiner
+        for m in members:  # hooks that knew the exchange would keep the graph until Python collects cycles
             if leaves[m].requires_grad:
-                leaves[m].register_hook(partial(self._tell_of_a_gradient, m))  # type: ignore[no-untyped-call]  # torch's
-
-    def _tell_of_a_gradient(self, party: int, gradient: Tensor) -> None:
-        self._tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=self.server.names))
+                hook = partial(_tell_of_a_gradient, tap, names, ids, joiner, m)
+                leaves[m].register_hook(hook)  # type: ignore[no-untyped-call]  # torch's
 
     def _completed(self) -> tuple[Tensor, ...]:
         """The leaves, with the policy's replacements for missing embeddings; parties that do not count have zeros."""
@@ -246,6 +245,12 @@ class Exchange:
         filled = stand_in.fill(from_senders(everything, roll.included), self.server)
         arrived = dict(zip(filled.senders, filled.pieces, strict=True))
         return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
+
+
+def _tell_of_a_gradient(
+    tap: Tap, names: RoundNames, ids: Tensor, joiner: int | None, party: int, gradient: Tensor
+) -> None:
+    tap.sent(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=names), ids, joiner)
 
 
 class _Round(torch.autograd.Function):

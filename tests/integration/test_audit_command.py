@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from lightning_vfl.cli import run
-from lightning_vfl.commands.parse_errors import UsageError
 from lightning_vfl.commands.program import CommandFailed
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 
 SHORT = [

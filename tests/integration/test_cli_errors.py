@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lightning_vfl.cli import main, run
-from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 
 GOOD = ["--config", "data/digits", "--config", "protocol/mean", "--trainer.accelerator", "cpu"]

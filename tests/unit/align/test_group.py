@@ -129,6 +129,6 @@ def test_a_missing_package_is_named(monkeypatch):
 
 @pytest.mark.processes
 def test_no_temporary_file_is_left(tmp_path):
-    code = "from lightning_vfl.align.group import check_installed; check_installed()"
+    code = "from lightning_vfl.align.group import new_key; new_key()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={"TMPDIR": str(tmp_path), "PATH": ""})
     assert list(Path(tmp_path).iterdir()) == []

@@ -1,5 +1,6 @@
 """The two laws of the tap: nothing escapes it, and it changes no bit of a training."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,6 +27,8 @@ from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, PolynomialNetwork
+from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.wire import Tap
 from tests.subjects import YesNo, trainer
 
 SPLIT = partial(SplitVFL, width=4, seed=0)
@@ -117,6 +120,48 @@ def test_attacker_keeps_only_what_its_members_receive_or_send(tmp_path):
     gradients = [entry for entry in entries if entry.kind == "gradients"]
     assert [entry.epoch for entry in gradients] == [1, 1, 1, 2, 2, 2]
     assert all(entry.value.shape == (9, 4) and entry.ids.shape == (9,) for entry in gradients)
+
+
+class Copies(Tap):
+    """Copies of all that is sent between the server and the parties, and of the aggregates."""
+
+    def __init__(self):
+        self.values = []
+
+    def sent(self, message, ids, at=None):
+        self.values += [(message.kind, piece.detach().clone()) for piece in message.pieces]
+
+    def joined(self, value, names, ids, at=None, kind="aggregates"):
+        self.values.append((kind, value.detach().clone()))
+
+
+@pytest.mark.parametrize("name", ["Concat", "Mean", "LocalGaussian"])
+def test_what_is_kept_is_what_was_sent_and_does_not_change_later(name, tmp_path):
+    audit, copies, make = Audit("server", []), Copies(), {**QUICK, **SLOW}[name]
+
+    def listened():
+        module = make()
+        module.tap = copies
+        return module
+
+    fitted(name, listened, tmp_path, audit)
+    assert len(audit.transcript.entries) == len(copies.values) > 0
+    for entry, (kind, value) in zip(audit.transcript.entries, copies.values, strict=True):
+        assert entry.kind == kind
+        assert torch.equal(entry.value, value)
+
+
+@pytest.mark.parametrize("name", ["Concat", "Mean"])
+def test_the_graph_of_a_step_is_freed_with_the_step(name, tmp_path):
+    """A hook that refers to its own graph would keep it until Python looks for cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        fitted(name, {**QUICK, **SLOW}[name], tmp_path, Audit("server", []))
+        alive = [one for one in gc.get_objects() if type(one) is Exchange]
+    finally:
+        gc.enable()
+    assert len(alive) <= 1
 
 
 def test_limit_of_bytes_ends_the_fit_in_one_line(tmp_path):

@@ -10,7 +10,7 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
 from lightning_vfl.commands.optimizers import rename_option, rename_settings, takes_optimizer
-from lightning_vfl.commands.parse_errors import UsageError
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
 RECIPES = ["--config", "data/digits", "--config", "protocol/mean"]

@@ -76,6 +76,16 @@ def test_alignment_and_patience_have_defaults(made):
     assert read(made, changed(content(), "patience", {"join": 7})).patience == Patience(7.0)
 
 
+def test_the_steps_that_make_ids_equal_are_agreed_upon(made):
+    def private(**more):
+        return read(made, {**content(), "alignment": "psi", **more})
+
+    one, other = private(normalise=["casefold", "strip"]), private(normalise=["strip"])
+    assert (one.normalise, other.normalise) == (("strip", "casefold"), ("strip",))
+    assert len({one.digest, other.digest, private().digest}) == 3
+    assert private(normalise=[]).digest == private().digest
+
+
 def test_equal_content_has_one_digest_wherever_it_lies(made, tmp_path):
     digest = read(made, content()).digest
     assert len(digest) == 32
@@ -156,6 +166,9 @@ def test_a_party_is_found_by_its_whole_certificate(made):
         ("server.address", 8443, "server.address must be host:port"),
         ("alignment", "join", "alignment must be one of clear, given, psi; got 'join'"),
         ("alignment", ["clear"], "alignment must be one of clear, given, psi"),
+        ("normalise", "strip", "normalise must be a list of nfkc, strip, casefold, zeros; got 'strip'"),
+        ("normalise", ["strp"], "normalise must be one of nfkc, strip, casefold, zeros; got 'strp'"),
+        ("normalise", ["strip"], "normalise is for alignment: psi; with alignment: given write the ids equally in all"),
         ("patience", 3, "patience must have the keys join, reconnect, silence; got 3"),
         ("patience.join", 0, "patience.join must be seconds above 0; got 0"),
         ("patience.join", float("inf"), "patience.join must be seconds above 0; got inf"),
@@ -175,7 +188,7 @@ def test_a_mistake_is_one_line_with_file_and_key(made, key, value, line):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "the file must have the keys federation, server, parties, alignment, patience; got None"),
+        ("", "the file must have the keys federation, server, parties, alignment, patience, normalise; got None"),
         ("- a", "the file must have the keys"),
         ("a: [", "correct the YAML"),
         ("federation: a\nfederation: b", "a key is given twice"),

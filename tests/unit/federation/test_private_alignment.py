@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lightning_vfl.align.group import mask, new_key
+from lightning_vfl.align.ids import USUAL
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.charter import Alignment
@@ -73,13 +74,23 @@ class Tapped(Transport):
 class Run:
     """A federation's alignment; ``ended`` has the error of each process, the server's last, or None."""
 
-    def __init__(self, folder, tables=TABLES, labels=LABELS, active=None, kind=Alignment.PSI, changed=None, away=()):
+    def __init__(
+        self,
+        folder,
+        tables=TABLES,
+        labels=LABELS,
+        active=None,
+        kind=Alignment.PSI,
+        changed=None,
+        away=(),
+        steps=((), ()),
+    ):
         self.parties = len(tables)
         self.hub = Hub(self.parties)
         self.data = {m: Ids(ids) for m, ids in tables.items()} | {"server": Ids(labels)}
-        self.roll = RollCall(self.data["server"], NAMES[: self.parties], kind, active)
+        self.roll = RollCall(self.data["server"], NAMES[: self.parties], kind, active, steps[0])
         self.hub.greet = self.roll.answer
-        self.active, self.kind, self.folder = active, kind, folder
+        self.active, self.kind, self.folder, self.steps = active, kind, folder, steps[1]
         self.lines = {m: Tapped(self.hub, m, *([changed[m]] if m in (changed or {}) else [])) for m in tables}
         self.seals = {m: Seals(m, b"session") for m in tables}
         self.learn()
@@ -101,7 +112,7 @@ class Run:
         others = [other for other in range(self.parties) if other != m] if m == self.active else ()
         keep = self.folder / f"{m}.alignment"
         try:
-            return align(Link(self.lines[m]), self.data[m], self.kind, others, self.seals[m], keep)
+            return align(Link(self.lines[m]), self.data[m], self.kind, others, self.seals[m], keep, self.steps)
         except ConfigurationError as error:
             return str(error)
 
@@ -124,6 +135,23 @@ def test_the_records_and_their_order_are_those_of_ids_in_the_clear(tmp_path, par
         numbers = iter(range(sum(sizes)))
         assert private["server"] == {name: [next(numbers) for _ in part] for name, part in clear["server"].items()}
     assert runs[0].data[0].told == runs[1].data[0].told
+
+
+def test_ids_that_are_written_in_different_ways_are_made_equal_as_all_have_agreed(tmp_path):
+    labels = [f"k{i}" for i in range(40)]
+    tables = {0: [f"K{i} " for i in range(5, 45)], 1: [f"\uff4b{i}" for i in range(30)]}
+    run = Run(tmp_path, tables, labels, steps=(USUAL, USUAL))
+    assert run.ended == [None] * 3
+    orders = run.orders()
+    records = {m: [part for name in sorted(order) for part in order[name]] for m, order in orders.items()}
+    assert sorted(records["server"]) == sorted(f"k{i}" for i in range(5, 30))
+    assert records[0] == [f"K{one[1:]} " for one in records["server"]]
+    assert records[1] == [f"\uff4b{one[1:]}" for one in records["server"]]
+
+
+def test_a_server_that_normalises_otherwise_is_refused(tmp_path):
+    run = Run(tmp_path, steps=((), USUAL))
+    assert "normalises ids by nothing, federation.yaml says nfkc, strip, casefold; check who" in run.ended[0]
 
 
 def test_new_records_without_labels_are_found_without_a_table_of_the_server(tmp_path):
