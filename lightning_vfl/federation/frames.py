@@ -93,6 +93,7 @@ def pack(header: Mapping[str, Any], tensors: Sequence[Tensor] = (), bits: Sequen
         raise MalformedFrame(f"bits has {len(sizes)} entries for {len(tensors)} tensors; give one for each")
     if "tensors" in header:
         raise MalformedFrame("the key 'tensors' of a header is written by pack; give the tensors as an argument")
+    header = dict(header)
     written = [_written(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
     listed = [[code, list(tensor.shape)] for (code, _), tensor in zip(written, tensors, strict=True)]
     for _, shape in listed:
@@ -170,25 +171,32 @@ def _encoded(header: Mapping[str, Any]) -> bytes:
 
 def _check_values(value: Any, depth: int) -> None:
     """Refuse keys that are not texts, texts that cannot be encoded, and deep nesting."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise MalformedFrame(f"keys in the header of a frame must be texts; got {key!r}")
-            _check_values(key, depth)
+            _check_text(key)
         inner: Any = value.values()
     elif isinstance(value, list | tuple):
         inner = value
     else:
-        if isinstance(value, str) and not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise MalformedFrame("a text in the header of the frame is not Unicode") from None
+        if isinstance(value, str):
+            _check_text(value)
         return
     if depth == DEPTH_LIMIT:
         raise MalformedFrame(f"the header of a frame may have at most {DEPTH_LIMIT} levels")
     for one in inner:
-        _check_values(one, depth + 1)
+        if type(one) is not int:  # most values of a round are numbers of parties
+            _check_values(one, depth + 1)
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MalformedFrame("a text in the header of the frame is not Unicode") from None
 
 
 def _part(entry: Any) -> tuple[str, list[int], int, int]:

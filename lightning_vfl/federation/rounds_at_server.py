@@ -11,6 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import arrived
 from lightning_vfl.federation.at_server import AtServer, seen
 from lightning_vfl.federation.collecting import Uploads
+from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Key, Request
 from lightning_vfl.federation.letters import written
 from lightning_vfl.federation.told_plans import told_plan
@@ -80,11 +81,13 @@ class RoundsAtServer(AtServer):
         in_step = uploads.roll.included if answers else uploads.roll.called
         self.calls.call_next(at, in_step)
         standing = self.calls.standing("go")
+        turns = range(uploads.first, uploads.turn + 1)  # a party may be late with a leg that others answered
+        frames = []
         for party, message in answers.items():
             letter, tensors, bits = written(message)
-            header = {**standing, "plan": told, "message": letter, "final": True}
-            for turn in range(uploads.first, uploads.turn + 1):  # a party may be late with a leg that others answered
-                self.hub.post(party, Key(at, turn), header, tensors, bits)
+            content = pack({**standing, "plan": told, "message": letter, "final": True}, tensors, bits)
+            frames += [(party, Key(at, turn), content) for turn in turns]
+        self.hub.put(frames)
         self.calls.end(at, set(answers), told)
 
     # ---- set-up
