@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import arrived
 from lightning_vfl.federation.at_server import AtServer, seen
 from lightning_vfl.federation.collecting import Uploads
-from lightning_vfl.federation.frames import pack
+from lightning_vfl.federation.frames import pack_alike
 from lightning_vfl.federation.hub import At, Key, Request
 from lightning_vfl.federation.letters import written
 from lightning_vfl.federation.told_plans import told_plan
@@ -80,14 +80,12 @@ class RoundsAtServer(AtServer):
         told = told_plan(plan)
         in_step = uploads.roll.included if answers else uploads.roll.called
         self.calls.call_next(at, in_step)
-        standing = self.calls.standing("go")
+        shared = {**self.calls.standing("go"), "plan": told, "final": True}
+        letters = [written(message) for message in answers.values()]
+        frames = pack_alike(shared, [({"message": letter}, tensors, bits) for letter, tensors, bits in letters])
         turns = range(uploads.first, uploads.turn + 1)  # a party may be late with a leg that others answered
-        frames = []
-        for party, message in answers.items():
-            letter, tensors, bits = written(message)
-            content = pack({**standing, "plan": told, "message": letter, "final": True}, tensors, bits)
-            frames += [(party, Key(at, turn), content) for turn in turns]
-        self.hub.put(frames)
+        answered = zip(answers, frames, strict=True)
+        self.hub.put([(party, Key(at, turn), frame) for party, frame in answered for turn in turns])
         self.calls.end(at, set(answers), told)
 
     # ---- set-up
