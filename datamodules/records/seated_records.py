@@ -50,6 +50,7 @@ class SeatedRecords(Records):
         self.own = own
         self.place = place
         self.seat = seat
+        self._elsewhere: dict[tuple[int, tuple[int, ...]], Tensor] = {}
 
     @classmethod
     def of(cls, records: Records, seat: Seat, has_labels: bool) -> "SeatedRecords":
@@ -81,7 +82,10 @@ class SeatedRecords(Records):
     def features_of(self, party: int, ids: Tensor) -> Tensor:
         if self.own is not None and party == self.seat.party:
             return self.own.features_of(self.place, ids).contiguous()
-        return torch.full((), torch.nan).expand(len(ids), *self.shapes[party])
+        form = len(ids), self.shapes[party]
+        if form not in self._elsewhere:  # a view of one number: made once, as every batch has M - 1 of them
+            self._elsewhere[form] = torch.full((), torch.nan).expand(form[0], *form[1])
+        return self._elsewhere[form]
 
     def only(self, positions: "NDArray[np.int64]") -> "SeatedRecords":
         own = None if self.own is None else self.own.only(positions)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
 from lightning_vfl.federation.letters import Seals, read, written
@@ -74,9 +75,9 @@ class AtParty(Place):
         Raises:
             ConfigurationError: naming both numbers.
         """
-        if int(called.sum()) < self.least_members:
+        if len(numbers(called)) < self.least_members:
             raise ConfigurationError(
-                f"the server calls {int(called.sum())} parties, and seat.yaml of this party has least_members: "
+                f"the server calls {len(numbers(called))} parties, and seat.yaml of this party has least_members: "
                 f"{self.least_members}; wait until more parties are there, or lower least_members"
             )
 

@@ -131,7 +131,7 @@ class Seen(Attendance):
                 fitting.add(request)
             return request in fitting
 
-        rule = rule_of(leg, self.module.waiting)
+        rule = None if self.evaluation else rule_of(leg, self.module.waiting)
 
         def closed() -> Tensor | None:
             arrivals, now = [nan] * len(asked), monotonic() - began
@@ -146,7 +146,7 @@ class Seen(Attendance):
             pending, arrived = arrivals.count(inf), sum(map(isfinite, arrivals))
             if not pending and not arrived:
                 return torch.zeros_like(asked)
-            if self.evaluation:
+            if rule is None:
                 return None if pending else torch.tensor(arrivals).isfinite()
             closing[0] = inf if rule.patience is None else rule.patience
             if pending and rule.waits_on(arrived, self.needed) and now < closing[0]:

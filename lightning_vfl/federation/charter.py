@@ -142,8 +142,18 @@ class Charter:
         Raises:
             ConfigurationError: if no party has it; names its fingerprint.
         """
+        found = self._holders.get(certificate)
+        return self._find_holder(certificate) if found is None else found
+
+    @cached_property
+    def _holders(self) -> dict[bytes, int]:
+        """The numbers of the parties by certificates that have been compared, as every call of a party shows one."""
+        return {}
+
+    def _find_holder(self, certificate: bytes) -> int:
         for number, party in enumerate(self.parties):
             if same_certificate(party.certificate.content, certificate):
+                self._holders[certificate] = number
                 return number
         try:
             shown = f"sha256 {Certificate(certificate).fingerprint[:16]}..."

@@ -6,7 +6,7 @@ The tensors follow in this order, without gaps.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from struct import Struct
@@ -88,20 +88,41 @@ def pack(header: Mapping[str, Any], tensors: Sequence[Tensor] = (), bits: Sequen
         >>> dict(frame.header), frame.tensors
         ({'kind': 'shares', 'round': 3}, (tensor([  1,   2, 127]),))
     """
-    sizes = [None] * len(tensors) if bits is None else list(bits)
-    if len(sizes) != len(tensors):
-        raise MalformedFrame(f"bits has {len(sizes)} entries for {len(tensors)} tensors; give one for each")
-    if "tensors" in header:
-        raise MalformedFrame("the key 'tensors' of a header is written by pack; give the tensors as an argument")
-    written = [_written(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
-    listed = [[code, list(tensor.shape)] for (code, _), tensor in zip(written, tensors, strict=True)]
-    for _, shape in listed:
-        _count(shape)
-    _check_values(header, 0)
-    text = _encoded({**header, "tensors": listed})
-    if len(text) > HEADER_LIMIT:
-        raise MalformedFrame(f"the header of a frame must have at most {HEADER_LIMIT} bytes; got {len(text)}")
-    return b"".join((_START.pack(_MAGIC, VERSION, 0, len(text)), text, *(numbers for _, numbers in written)))
+    return pack_alike({}, [(header, tensors, bits)])[0]
+
+
+def pack_alike(
+    shared: Mapping[str, Any], each: Iterable[tuple[Mapping[str, Any], Sequence[Tensor], Sequence[int | None] | None]]
+) -> list[bytes]:
+    """The frames of one round's answers, whose headers begin alike: ``pack({**shared, **header}, tensors, bits)``.
+
+    What is shared is checked and written once.
+
+    Args:
+        shared: the beginning of every header.
+        each: the rest of the header, the tensors and their bits, as in ``pack``; its keys are not in ``shared``.
+
+    Raises:
+        MalformedFrame: as in ``pack``.
+    """
+    beginning = _encoded(_checked(shared))[:-1]
+    frames = []
+    for header, tensors, bits in each:
+        sizes = [None] * len(tensors) if bits is None else list(bits)
+        if len(sizes) != len(tensors):
+            raise MalformedFrame(f"bits has {len(sizes)} entries for {len(tensors)} tensors; give one for each")
+        if twice := shared.keys() & header.keys():
+            raise MalformedFrame(f"the key {min(twice)!r} of a header is given twice; give it once")
+        written = [_written(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
+        listed = [[code, list(tensor.shape)] for (code, _), tensor in zip(written, tensors, strict=True)]
+        for _, shape in listed:
+            _count(shape)
+        rest = _encoded({**_checked(header), "tensors": listed})[1:]
+        text = b"".join((beginning, b"," if shared else b"", rest))
+        if len(text) > HEADER_LIMIT:
+            raise MalformedFrame(f"the header of a frame must have at most {HEADER_LIMIT} bytes; got {len(text)}")
+        frames.append(b"".join((_START.pack(_MAGIC, VERSION, 0, len(text)), text, *(part for _, part in written))))
+    return frames
 
 
 def unpack(content: bytes | bytearray | memoryview, limit: int | None = None) -> Frame:
@@ -168,27 +189,43 @@ def _encoded(header: Mapping[str, Any]) -> bytes:
         raise MalformedFrame(f"the header of a frame must be JSON: {error}") from None
 
 
+def _checked(header: Mapping[str, Any]) -> dict[str, Any]:
+    """A header, or a part of one, that can be written."""
+    if "tensors" in header:
+        raise MalformedFrame("the key 'tensors' of a header is written by pack; give the tensors as an argument")
+    plain = dict(header)
+    _check_values(plain, 0)
+    return plain
+
+
 def _check_values(value: Any, depth: int) -> None:
     """Refuse keys that are not texts, texts that cannot be encoded, and deep nesting."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise MalformedFrame(f"keys in the header of a frame must be texts; got {key!r}")
-            _check_values(key, depth)
+            _check_text(key)
         inner: Any = value.values()
     elif isinstance(value, list | tuple):
         inner = value
     else:
-        if isinstance(value, str) and not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise MalformedFrame("a text in the header of the frame is not Unicode") from None
+        if isinstance(value, str):
+            _check_text(value)
         return
     if depth == DEPTH_LIMIT:
         raise MalformedFrame(f"the header of a frame may have at most {DEPTH_LIMIT} levels")
     for one in inner:
-        _check_values(one, depth + 1)
+        if type(one) is not int:  # most values of a round are numbers of parties
+            _check_values(one, depth + 1)
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MalformedFrame("a text in the header of the frame is not Unicode") from None
 
 
 def _part(entry: Any) -> tuple[str, list[int], int, int]:

@@ -221,15 +221,22 @@ class Hub:
         bits: Sequence[int | None] | None = None,
     ) -> None:
         """Answer the request of a party at this turn, which may not have come yet."""
-        self._put((party,), key, pack(header, tensors, bits))
+        self.put([(party, key, pack(header, tensors, bits))])
 
     def post_to_all(self, parties: Iterable[int], key: Key, header: Mapping[str, Any]) -> None:
         """Give the requests of these parties at this turn the same answer."""
-        self._put(parties, key, pack(header))
+        content = pack(header)
+        self.put([(party, key, content) for party in parties])
 
-    def _put(self, parties: Iterable[int], key: Key, content: bytes) -> None:
+    def put(self, answers: Iterable[tuple[int, Key, bytes]]) -> None:
+        """Answer requests by party and turn with packed frames.
+
+        All answers of a round are put at once: a thread that sends one would otherwise run while the server still makes
+        the others, and both would wait for each other at every operation.
+        """
         with self.changed:
-            for desk in map(self._desks.__getitem__, parties):
+            for party, key, content in answers:
+                desk = self._desks[party]
                 desk.posted[key] = content
                 if desk.waiting is not None and desk.waiting.key == key:
                     desk.changed.notify_all()
@@ -238,7 +245,9 @@ class Hub:
         """From now on, requests of rounds before ``before`` are answered at once, with ``answer``."""
         with self.changed:
             self._closed, self._closing = before, answer
-            self._notify(*self._desks)
+            for desk in self._desks:  # a thread that is woken for nothing takes time from the server's
+                if desk.waiting is not None and desk.waiting.key.at < before:
+                    desk.changed.notify_all()
 
     def end(self, header: Mapping[str, Any]) -> None:
         """From now on, every request that has no answer of its own gets this one."""

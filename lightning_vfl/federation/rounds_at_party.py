@@ -60,7 +60,8 @@ class RoundsAtParty(AtParty):
         elif not self.is_called(module, Key(at, 0)):
             return Step(None)
         called = mask_of(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
-        if plan is None:  # a party charges its upload before it sends it, whatever becomes of the round
+        if plan is None and module.aggregator.accounting is not None:
+            # a party charges its upload before it sends it, whatever becomes of the round
             charge_round(module, called_plan(called), batch)
         found = self._round(module, batch, names, Key(at, 0), called, plan)
         if plan is None and self.link.told is not None:
@@ -90,7 +91,8 @@ class RoundsAtParty(AtParty):
     ) -> tuple[Contribution, Message, PartyView] | None:
         """Play this party's end; the server's answer at last, None if the round went on without this party."""
         view = module.party_view(batch, names, called, (self.party,))
-        view = replace(view, present=None, renew=None if self.injected else self._renews(names.stage, called))
+        renews = module.aggregator.opening is not None and self._renews(names.stage, called)
+        view = replace(view, present=None, renew=None if self.injected else renews)
         clear = evaluation and not module.protected_evaluation
         self.refuse_few(called)
         if self.link.standing.joins != self._joins and self.seals.fetch is not None:

@@ -11,6 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import arrived
 from lightning_vfl.federation.at_server import AtServer, seen
 from lightning_vfl.federation.collecting import Uploads
+from lightning_vfl.federation.frames import pack_alike
 from lightning_vfl.federation.hub import At, Key, Request
 from lightning_vfl.federation.letters import written
 from lightning_vfl.federation.told_plans import told_plan
@@ -79,12 +80,12 @@ class RoundsAtServer(AtServer):
         told = told_plan(plan)
         in_step = uploads.roll.included if answers else uploads.roll.called
         self.calls.call_next(at, in_step)
-        standing = self.calls.standing("go")
-        for party, message in answers.items():
-            letter, tensors, bits = written(message)
-            header = {**standing, "plan": told, "message": letter, "final": True}
-            for turn in range(uploads.first, uploads.turn + 1):  # a party may be late with a leg that others answered
-                self.hub.post(party, Key(at, turn), header, tensors, bits)
+        shared = {**self.calls.standing("go"), "plan": told, "final": True}
+        letters = [written(message) for message in answers.values()]
+        frames = pack_alike(shared, [({"message": letter}, tensors, bits) for letter, tensors, bits in letters])
+        turns = range(uploads.first, uploads.turn + 1)  # a party may be late with a leg that others answered
+        answered = zip(answers, frames, strict=True)
+        self.hub.put([(party, Key(at, turn), frame) for party, frame in answered for turn in turns])
         self.calls.end(at, set(answers), told)
 
     # ---- set-up

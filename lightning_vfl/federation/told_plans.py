@@ -1,6 +1,7 @@
 """What has become of a round, as the server tells it to the parties."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,5 +41,9 @@ def called_plan(called: Tensor) -> RoundPlan:
 
 def mask_of(parties: Iterable[int], m: int) -> Tensor:
     """(M,) bool, True for these parties."""
-    there = set(parties)
-    return torch.tensor([party in there for party in range(m)])
+    return _mask(frozenset(parties), m).clone()
+
+
+@lru_cache(maxsize=1024)  # a round asks half a dozen times, nearly always for the same parties
+def _mask(parties: frozenset[int], m: int) -> Tensor:
+    return torch.tensor([party in parties for party in range(m)])

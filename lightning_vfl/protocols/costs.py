@@ -54,6 +54,7 @@ class Costs:
         self._basis: tuple[int, ...] | None = None
         self._rounds: dict[tuple[int, int, Groups], RoundCosts] = {}
         self._evaluation: dict[tuple[int, Stage], tuple[Leg, ...]] = {}
+        self._legs: dict[int, tuple[Leg, ...]] = {}
 
     def of_round(self, rows: int, coded: int | None = None, groups: Groups | None = None) -> RoundCosts:
         """Traffic and seconds of a faultless round.
@@ -86,7 +87,9 @@ class Costs:
 
     def legs(self, rows: int) -> tuple[Leg, ...]:
         """The aggregator's legs in a round of ``rows`` (coded) rows."""
-        return self.wire.legs(rows, self.widths, self.basis_widths(), self.roster)
+        if rows not in self._legs:
+            self._legs[rows] = self.wire.legs(rows, self.widths, self.basis_widths(), self.roster)
+        return self._legs[rows]
 
     def work(self) -> tuple[list[Work], Work]:
         """FLOPs for one record: of each party's bottom, and of the top."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import MalformedFrame, MalformedMessage
-from lightning_vfl.federation.frames import Frame, pack, unpack
+from lightning_vfl.federation.frames import Frame, pack, pack_alike, unpack
 from tests.examples import examples
 
 DTYPES = {
@@ -86,6 +86,19 @@ def test_what_is_packed_comes_back_bit_for_bit(header, sent):
     assert pack(frame.header, frame.tensors) == content
     assert pack(header, sent) == content
     assert b"".join(content_of(one) for one in sent) == content[len(content) - sum(one.nbytes for one in sent) :]
+
+
+@examples(30)
+@given(headers, st.lists(headers, max_size=3), tensors())
+def test_frames_with_a_shared_beginning_are_those_of_whole_headers(shared, own, sent):
+    rest = [{f"own {key}": value for key, value in header.items()} for header in own]
+    expected = [pack({**shared, **header}, [sent]) for header in rest]
+    assert pack_alike(shared, [(header, [sent], None) for header in rest]) == expected
+
+
+def test_a_key_of_the_shared_beginning_is_not_given_twice():
+    with pytest.raises(MalformedFrame, match="the key 'round' of a header is given twice; give it once"):
+        pack_alike({"round": 1}, [({"round": 2}, (), None)])
 
 
 @examples(50)

@@ -67,6 +67,17 @@ def test_an_answer_wakes_only_the_party_that_it_is_for(hub, calls):
     assert unpack(answer.result(5)).header == GO
 
 
+def test_closing_a_round_wakes_only_the_requests_of_earlier_rounds(hub, calls):
+    woken = []
+    answer = calls.submit(hub.call, 1, asked(0), lambda: woken.append(monotonic()) or True)
+    hub.wait(lambda: hub.request(1, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.close(ROUND, lambda request: pack({"outcome": "closed"}))
+    sleep(0.05)  # for a thread that was woken
+    assert not woken
+    hub.close(ROUND._replace(round=ROUND.round + 1), lambda request: pack({"outcome": "closed"}))
+    assert unpack(answer.result(2)).header == {"outcome": "closed"}
+
+
 def test_a_repeated_call_gets_the_same_answer_and_has_one_effect(hub):
     hub.post(0, Key(ROUND, 0), GO)
     first = hub.call(0, asked(0))
