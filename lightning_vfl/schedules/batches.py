@@ -136,10 +136,7 @@ class InOrder(Schedule):
         return True
 
     def epoch(self, epoch: int) -> Iterator[Planned]:
-        return self.rest(epoch, 0)
-
-    def rest(self, epoch: int, played: int) -> Iterator[Planned]:
-        for start in range(played * self.batch_size, self.records, self.batch_size):
+        for start in range(0, self.records, self.batch_size):
             yield np.arange(start, min(start + self.batch_size, self.records), dtype=np.int64), None
 
 
