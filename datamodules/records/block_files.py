@@ -1,6 +1,7 @@
 """Parquet files of several parties with the same rows in the same order, read block by block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ class BlockTable:
         path: the file.
         party: the name of the party, for errors.
 
-    Units: memory, the file's index (about 300 bytes for each column of each block), and the columns that are read.
-    Guarantee: it can be used in worker processes; each opens the file anew.
+    Units: memory, the file's index, about 700 bytes for each column of each block; and the columns of a block while
+        they are read. The file is mapped into memory for the time of a call.
+    Guarantee: it can be used in worker processes.
 
     Raises:
         ConfigurationError: if the file cannot be read.
@@ -29,28 +31,11 @@ class BlockTable:
     def __init__(self, path: Path, party: str) -> None:
         self.path = path
         self.party = party
-        self._file: Any = None
-        metadata, schema = self._opened.metadata, self._opened.schema_arrow
-        self.sizes = tuple(metadata.row_group(block).num_rows for block in range(metadata.num_row_groups))
+        self._index: Any = None
+        with self._open() as file:
+            self._index, schema = file.metadata, file.schema_arrow
+        self.sizes = tuple(self._index.row_group(block).num_rows for block in range(self._index.num_row_groups))
         self.kinds: Mapping[str, Any] = {field.name: field.type for field in schema}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
-
-    @property
-    def _opened(self) -> Any:
-        if self._file is None:
-            import pyarrow as pa  # 0.1 s, where it is used
-            import pyarrow.parquet as pq
-
-            try:
-                self._file = pq.ParquetFile(self.path, memory_map=True)
-            except (OSError, pa.ArrowException) as error:
-                raise ConfigurationError(
-                    f"{self.path} of party '{self.party}' cannot be read as Parquet ({error}); correct the path or "
-                    "the file"
-                ) from error
-        return self._file
 
     def read(self, block: int, columns: Sequence[str]) -> "list[NDArray[Any]]":
         """The columns (n,) of a block; missing values of numbers are NaN.
@@ -58,14 +43,23 @@ class BlockTable:
         Raises:
             ConfigurationError: if the file is damaged.
         """
-        import pyarrow as pa
+        with self._open() as file:
+            table = file.read_row_group(block, columns=list(columns), use_threads=False)
+        return [table.column(name).to_numpy() for name in columns]
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """The opened file; errors while it is used become one line."""
+        import pyarrow as pa  # 0.1 s, where it is used
+        import pyarrow.parquet as pq
 
         try:
-            table = self._opened.read_row_group(block, columns=list(columns), use_threads=False)
-            return [table.column(name).to_numpy() for name in columns]
+            # opened anew with the index that is known: pages that stay mapped count as memory of the process
+            with pq.ParquetFile(self.path, metadata=self._index, memory_map=True) as file:
+                yield file
         except (OSError, pa.ArrowException) as error:
             raise ConfigurationError(
-                f"block {block} of {self.path} of party '{self.party}' cannot be read ({error}); write the file again"
+                f"{self.path} of party '{self.party}' cannot be read as Parquet ({error}); correct the path or the file"
             ) from error
 
     def check_numbers(self, columns: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ class ParquetTables(VerticalDataModule):
         fit_records: scaling is fitted to this many training records, from up to 16 blocks that the seed draws.
         loader: further settings of ``VerticalDataModule``, without ``partitioner``: each table is a party.
 
-    Units: memory, ``window_mb`` for training and a block for each other split, the index of each file (300 bytes for
+    Units: memory, ``window_mb`` for training and a block for each other split, the index of each file (700 bytes for
         a column of a row group), and nothing for each record. With ``num_workers`` each worker has a window of its own.
     Guarantee: the records of a split are a function of the number of rows, the shares and the seed (``RowSplit``), and
         the order of an epoch one of the seed, the epoch, the row groups and ``window_mb``. A resumed run continues with

@@ -165,7 +165,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     # ---- what a protocol may override, besides ``output`` and ``step``
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
-        """The order of batches in training; default: a new permutation of records or coded rows every epoch."""
+        """The order of batches in training; default: a new one every epoch, of records (``shuffled``) or coded rows."""
         setup = self.aggregator.setup
         if setup is None:
             return shuffled(records, batch_size, seed, drop_last)
