@@ -34,14 +34,16 @@ RECORDS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 MORE_PARTIES, OF_PARTIES = (4, 16, 64, 256), 100_000
 BATCH_SIZES, OF_BATCHES = (64, 1024, 16_384), 1_000_000
 LIMIT_MB = 2048 * 1.048576  # 2 GiB
-NUMBERS, OVERHEAD = 6_000_000, 500  # steps of a measurement: about 10 s, where a step costs as much as 500 records more
+NUMBERS, OVERHEAD = 4_000_000, 500  # steps of a measurement: about 5 s, where a step costs as much as 500 records more
 KEPT_FREE = 15e9  # bytes of the disk that are left to others
-FEATURES_OF_GROUP = 65_536 * COLUMNS * PARTIES  # of all parties in a row group: 34 MB as float32
+FEATURES_OF_GROUP = (
+    65_536 * COLUMNS * PARTIES
+)  # of all parties in a row group: 34 MB as float32, if it has 4,096 rows or more
 
 
 def write(folder: Path, records: int, parties: int) -> None:
     """A Parquet file for each party, a row group after the other; the first party has the labels."""
-    group = min(65_536, FEATURES_OF_GROUP // (COLUMNS * parties))
+    group = max(4096, min(65_536, FEATURES_OF_GROUP // (COLUMNS * parties)))
     if disk_usage(folder).free - records * parties * COLUMNS < KEPT_FREE:
         raise SystemExit(f"{folder} has too little space for {records:,} records of {parties} parties")
     values = ((np.arange(256) - 127.5) / 73.9).astype(np.float32)  # mean 0, deviation 1
