@@ -29,8 +29,9 @@ def pytest_report_header(config):
     return None if seed is None else f"repeat these examples with --hypothesis-seed={seed}"
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     quick.after_imports()
+    quick.report_less(session.config)
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Data sets that are part of scikit-learn: no download, good for a first run."""
 
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,9 +39,7 @@ class Digits(VerticalDataModule):
         return StandardiseParty()
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        from sklearn.datasets import load_digits  # 0.9 s, where it is used
-
-        data = load_digits()
+        data = _digits()
         return _divided(data.images[:, None], data.target, self.seed, names)
 
 
@@ -52,9 +52,7 @@ class BreastCancer(VerticalDataModule):
 
     @property
     def layout(self) -> Layout:
-        from sklearn.datasets import load_breast_cancer
-
-        return Layout((30,), tuple(load_breast_cancer().feature_names.tolist()))
+        return Layout((30,), tuple(_breast_cancer().feature_names.tolist()))
 
     @property
     def num_classes(self) -> int:
@@ -68,10 +66,24 @@ class BreastCancer(VerticalDataModule):
         return ContiguousColumns(3)
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        from sklearn.datasets import load_breast_cancer
-
-        data = load_breast_cancer()
+        data = _breast_cancer()
         return _divided(data.data, data.target, self.seed, names)
+
+
+@cache
+def _digits() -> Any:
+    """The records of ``sklearn.datasets.load_digits``, read once; nobody writes into them."""
+    from sklearn.datasets import load_digits  # 0.9 s, where it is used
+
+    return load_digits()
+
+
+@cache
+def _breast_cancer() -> Any:
+    """The records of ``sklearn.datasets.load_breast_cancer``, read once; nobody writes into them."""
+    from sklearn.datasets import load_breast_cancer
+
+    return load_breast_cancer()
 
 
 def _divided(x: np.ndarray, y: np.ndarray, seed: int, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:

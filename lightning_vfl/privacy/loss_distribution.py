@@ -66,6 +66,7 @@ _PER_DEVIATION = 64  # points of the grid in a standard deviation of the loss: t
 _BLOCK = 32.0  # ε(2) of a block; the values of other parties that cost most at losses around 0 matter little in it
 _LONGEST = 256  # numbers of a block
 _CUT = 1e-7  # of δ, the largest mass that is cut off and counted as infinite loss
+_SMALL = 1e-7  # for every δ from here on the same mass is cut off
 _ULP = 2.0**-53
 
 
@@ -216,20 +217,22 @@ def _block(kinds: Kinds, spacing: float, longest: int, numbers: int) -> "DensePL
 
 def _composed(parts: "list[tuple[DensePLDPmf, int]]", delta: float) -> float:
     """ε of the parts' product, after the allowance for the rounding of every transform."""
-    cut = delta * _CUT / len(parts)
-    joint, allowed = None, 0.0
-    for one, count in parts:
-        several = one.self_compose(count, cut) if count > 1 else one
-        allowed += _rounding(one, several, count)
-        if joint is None:
-            joint = several
-            continue
-        both = joint.compose(several, cut)
-        allowed += _transform(both.size) * _norm(joint._probs) * _norm(several._probs)
+    joint, allowed = _product(tuple(parts), _CUT * min(delta, _SMALL))
+    return _converted(joint, delta - allowed) if allowed < delta else inf
+
+
+@lru_cache(maxsize=8)
+def _product(parts: "tuple[tuple[DensePLDPmf, int], ...]", cut: float) -> "tuple[DensePLDPmf, float]":
+    """The distribution of the parts' losses added up, and a bound on its errors; one serves every δ of a table."""
+    cut /= len(parts)
+    several = [one.self_compose(count, cut) if count > 1 else one for one, count in parts]
+    allowed = sum(_rounding(one, all_, count) for (one, count), all_ in zip(parts, several, strict=True))
+    joint = several[0]
+    for other in several[1:]:
+        both = joint.compose(other, cut)
+        allowed += _transform(both.size) * _norm(joint._probs) * _norm(other._probs)
         joint = both
-    if joint is None or not allowed < delta:
-        return inf
-    return _converted(joint, delta - allowed)
+    return joint, allowed
 
 
 def _rounding(one: "DensePLDPmf", several: "DensePLDPmf", count: int) -> float:
@@ -239,12 +242,15 @@ def _rounding(one: "DensePLDPmf", several: "DensePLDPmf", count: int) -> float:
     error of 32 n u, the inverse transform 48 u log2(N) of the norm. The sum of N errors is at most sqrt(N) times their
     norm.
     """
+    from scipy.fft import next_fast_len, rfft
+
     p: Floats = one._probs
     own = 8 * _ULP * count * p.size  # of the probabilities of one, each a few operations on numbers below 1
     if count == 1:
         return own
-    size = max(several.size, p.size)
-    spectrum = np.abs(np.fft.fft(p, size))
+    size = next_fast_len(max(several.size, p.size))
+    half = np.abs(rfft(p, size))
+    spectrum = np.concatenate([half, half[1 : (size + 1) // 2]])  # the other half has the same magnitudes
     error = _transform(size) * _norm(p)
     before = sqrt(float(np.mean(np.minimum(spectrum + error, 1 + error) ** (2 * (count - 1)))))
     return own + sqrt(2 * size) * (count * error * before + 32 * _ULP * count * before) + _transform(size) * before

@@ -34,6 +34,7 @@ from lightning_vfl.protocols.checks import (
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
+from lightning_vfl.protocols.lean_adam import Adam
 from lightning_vfl.protocols.lean_steps import use_lean_steps, use_own_steps
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
@@ -206,9 +207,9 @@ class TrainedModule(EvaluatedModule, ABC):
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
         if self._trainer is not None:
             refuse_callbacks(self)
-        make = self._optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True))
+        make = self._optimizer or Adam
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
-        optimizer = make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own])
+        optimizer = Adam.of(make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]))
         refuse_several_steps(optimizer)
         for group in optimizer.param_groups if self.lr is not None else ():
             group["lr"] = self.lr

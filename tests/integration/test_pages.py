@@ -35,7 +35,7 @@ REASONS = {
     'the test of the page "Get started" runs it': 1,
     "it needs files of a data set": 3,
     "the folder of a run is named by the reader": 1,
-    "the tests of the command line run it": 5,
+    "the tests of the command line run it": 6,
     "studies take minutes": 2,
     "the benchmarks take minutes": 7,
     "it is run by a slow test of its own": 6,

@@ -345,6 +345,7 @@ def test_nobody_learns_from_what_stands_in_for_it():
 # ---- whole trainings
 
 
+@pytest.mark.slow
 def test_it_learns_as_much_as_its_noise_lets_it(tmp_path):
     accuracies = []
     for epsilon in (1e-3, 1e6):

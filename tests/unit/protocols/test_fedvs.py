@@ -146,6 +146,7 @@ def test_a_fit_is_the_loop_that_one_would_write_by_hand(tmp_path):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_it_learns_as_well_as_the_mean_in_the_clear(tmp_path):
     accuracies = []
     for module in (fedvs(), fedvs(aggregator=Mean())):

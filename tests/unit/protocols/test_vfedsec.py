@@ -770,7 +770,8 @@ def test_asynchronous_training_and_levels_that_overflow_are_refused(tmp_path):
         many.configure_model()
 
 
-@pytest.mark.parametrize("settings", [{"recovery": {}}, pytest.param({"layout": "segments"}, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"recovery": {}}, {"layout": "segments"}])
 def test_it_learns(tmp_path, settings):
     """Other settings have the bits of a run in the clear, see above: one of them learns in every run of the tests."""
     module = vfedsec(bottom=partial(MLP, hidden=[6], output_activation=nn.Tanh), **settings)

@@ -136,6 +136,7 @@ def test_a_larger_beta_never_gives_a_lower_score():
     assert scores[-1] > max(random)
 
 
+@pytest.mark.slow
 def test_the_range_is_as_wide_as_the_genetic_algorithm_s():
     """vertibench 0.1.2, fit_min_max(seed=0) on these 3 x 10 columns, 200,000 scores: -0.27711 to 0.00236."""
     features = load_breast_cancer().data

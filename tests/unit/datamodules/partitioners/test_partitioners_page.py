@@ -77,7 +77,7 @@ def test_a_recipe_of_one_over_the_other(tmp_path):
     [
         pytest.param(["DirichletColumns", "alpha=0.5", "seed=3"], DirichletColumns(3, 0.5, 3), marks=pytest.mark.slow),
         (["DirichletColumns", "alpha=[1,2,3]"], DirichletColumns(3, [1, 2, 3])),
-        (["ColumnsByCorrelation", "beta=1"], ColumnsByCorrelation(3, 1)),
+        pytest.param(["ColumnsByCorrelation", "beta=1"], ColumnsByCorrelation(3, 1), marks=pytest.mark.slow),
         pytest.param(["ColumnsByImportance", "alpha=0.3"], ColumnsByImportance(3, 0.3), marks=pytest.mark.slow),
         pytest.param(
             ["ColumnsByImportance", f"importance={[float(i) for i in range(30)]}"],
