@@ -126,7 +126,12 @@ def measure(folder: Path, parties: int, batch: int, steps: int) -> dict[str, flo
         data.setup("fit")
         ready = time.perf_counter() - began
         module = SplitVFL(Mean(), bottom=lambda shape, width: MLP(shape, width, hidden=[128]), width=64)
-        plain = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+        plain: dict[str, Any] = {
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "accelerator": "cpu",
+        }
         trainer = Trainer(
             **plain, callbacks=[Steps()], enable_model_summary=False, max_steps=steps, limit_val_batches=0, devices=1
         )
