@@ -21,7 +21,7 @@ COMMITTED = Path(__file__).parents[1] / "docs" / "results"
 MODULES = {"audit_step": "audit", "subsets_step": "subsets"}  # the others have the name of their file
 SMALL = 0.05  # shares below this are noise
 _NO_NAME = "spread", "spread ", "pairs"  # columns that differ from run to run
-NO_RATIOS = ("seconds", "records/s", "GiB", "CPU overhead")  # words of goals with a unit, or whose divisor is near 0
+NO_RATIOS = ("seconds", "records/s", "GiB", "MB", "CPU overhead")  # goals with a unit, or whose divisor is near 0
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def _batches(records: Any) -> Iterator[VerticalBatch]:
     """Batches of the records, in order."""
     for ids in torch.split(torch.arange(len(records)), ROWS):
         present = None if records.present is None else records.present.index_select(0, ids)
-        yield VerticalBatch(records.rows(ids), records.labels.index_select(0, ids), ids, present)
+        yield VerticalBatch(records.rows(ids), records.labels_at(ids), ids, present)
 
 
 @contextmanager

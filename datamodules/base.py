@@ -303,8 +303,9 @@ class VerticalDataModule(SeatedDataModule, ABC):
 
     def _note_training(self) -> None:
         """Give the model what it is trained with; a trained model has the ids of all its trainings."""
-        if self._of_model and self.fitted is not None and "train" in self._records:
-            ids = self.fitted.trained.including(self._records["train"].ids)
+        train = self._records.get("train")
+        if self._of_model and self.fitted is not None and train is not None and train.blocks is None:
+            ids = self.fitted.trained.including(train.ids)
             self.fitted = replace(self.fitted, trained=ids)
         if self._module is not None:
             self._module.fitted = self.fitted

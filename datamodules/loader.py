@@ -122,7 +122,7 @@ class ScheduledLoader:
         loader: DataLoader[VerticalBatch | ConfigurationError] = DataLoader(
             _Caught(self.records),
             batch_size=None,
-            sampler=list(self._requests()),  # requests, not positions
+            sampler=self._requests(),  # requests, not positions; planned as they are needed
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
             collate_fn=_as_fetched,  # torch's default would turn the tuples inside a batch into lists

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.base import VFLModule
-from lightning_vfl.schedules.batches import Schedule, Shuffled
+from lightning_vfl.schedules.batches import Schedule
+from lightning_vfl.schedules.blocks import BlockShuffled, shuffled
 
 from .records.records import Records
 
@@ -19,12 +21,18 @@ def training_order(trainer: Any, records: Records, batch_size: int, seed: int, d
         drop_last: leave out the last, smaller batch of every epoch.
 
     Raises:
-        ConfigurationError: for ``overfit_batches`` with a protocol whose epochs depend on earlier epochs.
+        ConfigurationError: for ``overfit_batches`` with a protocol whose epochs depend on earlier epochs, and for
+            records that are read in blocks with a protocol that has an order of its own.
     """
     module = None if trainer is None else trainer.lightning_module
     if isinstance(module, VFLModule):
         schedule = module.schedule(records, batch_size, seed, drop_last)
     else:
-        schedule = Shuffled(len(records), batch_size, seed, drop_last)
+        schedule = shuffled(records, batch_size, seed, drop_last)
+    if records.blocks is not None and not isinstance(schedule, BlockShuffled):
+        raise ConfigurationError(
+            f"the order of records in {type(module).__name__} goes over all records at once, but these data are read "
+            "in blocks; use SplitVFL with an aggregator without set-up, or CSVTables"
+        )
     overfits = getattr(trainer, "overfit_batches", 0)
     return schedule.repeated() if overfits else schedule

@@ -31,6 +31,7 @@ from .sets.mnist import MNIST, FashionMNIST
 from .sets.model_net_views import ModelNet10Views
 from .sets.multi_view import MultiView
 from .sets.parkinson import Parkinson
+from .sets.parquet_tables import ParquetTables
 from .sets.phishing import Phishing
 from .sets.scikit import BreastCancer, Digits
 
@@ -71,6 +72,7 @@ __all__ = [
     "Normaliser",
     "OverlappingColumns",
     "Parkinson",
+    "ParquetTables",
     "Part",
     "Partitioner",
     "Phishing",

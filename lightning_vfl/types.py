@@ -74,9 +74,23 @@ class VerticalBatch(NamedTuple):
     weights: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class RecordBlocks:
+    """The blocks in which records are read: the records of a block lie one after the other.
+
+    Args:
+        sizes: the number of records of each block, in the order of their positions.
+        together: how many blocks are in memory at a time.
+    """
+
+    sizes: tuple[int, ...]
+    together: int
+
+
 class RecordSource(Protocol):
     """The interface of a stage's records for protocols; the datamodule's records implement it."""
 
+    blocks: RecordBlocks | None  # None: all records are equally fast to read
     present: Tensor | None
     label_holders: Tensor | None  # (N,) int64, the party that holds a record's label, -1: no party; None: unknown
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.types import Event, Joint, VerticalBatch
+from lightning_vfl.types import Event, Joint, RecordBlocks, VerticalBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,6 +97,9 @@ class Records(Dataset[VerticalBatch], ABC):
         weights: (N,) float32, the weights in the training loss, with mean 1; None: all weigh the same.
     """
 
+    blocks: RecordBlocks | None = None
+    """The blocks in which records are read; None: all records are equally fast to read."""
+
     def __init__(
         self,
         shapes: Sequence[tuple[int, ...]],
@@ -109,7 +112,7 @@ class Records(Dataset[VerticalBatch], ABC):
         self.shapes = tuple(shapes)
         self.widths = tuple(prod(shape) for shape in shapes)
         self._widths, self._alike = list(self.widths), len(set(self.shapes)) == 1
-        self.labels = labels
+        self._labels = labels
         self.ids = ids
         self.present = present
         self.label_holders = label_holders
@@ -117,6 +120,15 @@ class Records(Dataset[VerticalBatch], ABC):
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def labels(self) -> Tensor | None:
+        """(N,) the labels of all records; None: there are none."""
+        return self._labels
+
+    def labels_at(self, ids: Tensor) -> Tensor | None:
+        """(B,) the labels of the records at these positions; None: there are none."""
+        return None if self._labels is None else self._labels.index_select(0, ids)
 
     @abstractmethod
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
@@ -143,7 +155,7 @@ class Records(Dataset[VerticalBatch], ABC):
             return VerticalBatch(own, None, ids, None, request.event, request.joint)
         return VerticalBatch(
             self.rows(ids),
-            None if self.labels is None else self.labels.index_select(0, ids),
+            self.labels_at(ids),
             ids,
             None if self.present is None else self.present.index_select(0, ids),
             request.event,
@@ -164,7 +176,7 @@ class Records(Dataset[VerticalBatch], ABC):
         rows = torch.from_numpy(positions)
         present = None if self.present is None else self.present.index_select(0, rows)
         return (
-            None if self.labels is None else self.labels.index_select(0, rows),
+            self.labels_at(rows),
             self.ids[positions],
             None if present is None or present.all() else present,
             None if self.label_holders is None else self.label_holders.index_select(0, rows),

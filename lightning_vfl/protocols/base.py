@@ -48,7 +48,8 @@ from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
 from lightning_vfl.rebuildable import Rebuildable, names_given
 from lightning_vfl.rounds.exchange import Sides
-from lightning_vfl.schedules.batches import Aligned, Schedule, Shuffled
+from lightning_vfl.schedules.batches import Aligned, Schedule
+from lightning_vfl.schedules.blocks import shuffled
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.trained.fitted import Fitted
@@ -164,10 +165,10 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     # ---- what a protocol may override, besides ``output`` and ``step``
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
-        """The order of batches in training; default: a new permutation of records or coded rows every epoch."""
+        """The order of batches in training; default: a new one every epoch, of records (``shuffled``) or coded rows."""
         setup = self.aggregator.setup
         if setup is None:
-            return Shuffled(len(records), batch_size, seed, drop_last)
+            return shuffled(records, batch_size, seed, drop_last)
         blocks = setup.arrangement(len(records), self.roster.parties, self.seed, Stage.FIT)
         return Aligned(blocks, batch_size, seed, drop_last)
 

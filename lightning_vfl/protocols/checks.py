@@ -176,6 +176,19 @@ def needed_data(data: Any, who: str) -> Any:
     return data
 
 
+def refuse_blocks(source: Any, aggregator: str) -> None:
+    """Accept records for a set-up that goes over all of them.
+
+    Raises:
+        ConfigurationError: if they are read in blocks.
+    """
+    if source.blocks is not None:
+        raise ConfigurationError(
+            f"{aggregator} is set up with all records at once, but these data are read in blocks; use an aggregator "
+            "without set-up, or CSVTables"
+        )
+
+
 def refuse_other_batches(batch: Any) -> None:
     """Refuse batches that do not say which party has which features.
 

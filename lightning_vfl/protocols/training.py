@@ -24,6 +24,7 @@ from lightning_vfl.protocols.checks import (
     mean_loss,
     needed_data,
     refuse_accumulation,
+    refuse_blocks,
     refuse_other_batches,
     refuse_other_records,
     refuse_reloading,
@@ -269,6 +270,7 @@ class TrainedModule(EvaluatedModule, ABC):
             return
         who = f"{type(aggregator).__name__} is set up before the first round and must know the records"
         source = needed_data(self.datamodule, who).records(split)
+        refuse_blocks(source, type(aggregator).__name__)
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
             self.preparation.start_over()

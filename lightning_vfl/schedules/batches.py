@@ -1,7 +1,7 @@
 """The order of batches: a pure function of seeds and sizes, independent of model parameters."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,12 @@ def _batches(order: "NDArray[np.int64]", batch_size: int, drop_last: bool) -> Pl
     return [(order[start : start + batch_size], None) for start in range(0, whole, batch_size)]
 
 
-def _refuse_larger(batch_size: int, records: int) -> None:
+def refuse_larger(batch_size: int, records: int) -> None:
+    """Accept batches that are not larger than the data.
+
+    Raises:
+        ConfigurationError: for larger ones.
+    """
     if batch_size > records:
         raise ConfigurationError(
             f"batch_size must be at most {records}, the number of training records; got {batch_size}"
@@ -130,8 +135,9 @@ class InOrder(Schedule):
     def same_every_epoch(self) -> bool:
         return True
 
-    def epoch(self, epoch: int) -> Plan:
-        return _batches(np.arange(self.records, dtype=np.int64), self.batch_size, drop_last=False)
+    def epoch(self, epoch: int) -> Iterator[Planned]:
+        for start in range(0, self.records, self.batch_size):
+            yield np.arange(start, min(start + self.batch_size, self.records), dtype=np.int64), None
 
 
 class Aligned(Schedule):
@@ -157,7 +163,7 @@ class Aligned(Schedule):
     """
 
     def __init__(self, blocks: Blocks, batch_size: int, seed: int, drop_last: bool = False) -> None:
-        _refuse_larger(batch_size, blocks.records)
+        refuse_larger(batch_size, blocks.records)
         self.blocks = blocks
         self.rows = -(-batch_size // blocks.count)
         self.seed = seed
@@ -197,7 +203,7 @@ class Shuffled(Schedule):
     """
 
     def __init__(self, records: int, batch_size: int, seed: int, drop_last: bool = False) -> None:
-        _refuse_larger(batch_size, records)
+        refuse_larger(batch_size, records)
         self.records = records
         self.batch_size = batch_size
         self.seed = seed

@@ -79,6 +79,16 @@ FILES = {
             "--data.label_column=Survived",
         ],
     ),
+    "data/parquet_tables": (
+        lambda folder: miniature.write_parquet(folder, 120, 50),
+        [
+            "--data.tables={bank: bank.parquet, telco: telco.parquet}",
+            "--data.label_party=bank",
+            "--data.label_column=y",
+            "--data.id_column=id",
+            *FEW,
+        ],
+    ),
     "data/handwritten": (lambda folder: miniature.write_mat(folder / "Handwritten.mat"), FEW),
 }
 

@@ -448,3 +448,28 @@ def table(records: int, columns: int, seed: int = 0) -> Split:
     """A split of random features and alternating labels, ids r0, r1, ..."""
     features = torch.randn(records, columns, generator=torch.Generator().manual_seed(seed))
     return Split(features, torch.arange(records) % 2, np.array([f"r{i}" for i in range(records)]))
+
+
+LONG_TABLES = {
+    "tables": {"bank": "bank.parquet", "telco": "telco.parquet"},
+    "label_party": "bank",
+    "label_column": "y",
+}
+
+
+def write_parquet(folder: Path, records: int, group: int, **changes: Any) -> dict[str, Any]:
+    """The tables of ``LONG_TABLES`` with row groups of this size; returns them as pandas tables.
+
+    ``changes``: party -> a function that changes its pandas table before it is written.
+    """
+    import pandas as pd
+
+    draw = np.random.Generator(np.random.PCG64(5))
+    tables = {}
+    for party, width in (("bank", 3), ("telco", 2)):
+        columns = {f"{party}{i}": draw.normal(i, 1 + i, records).astype(np.float32) for i in range(width)}
+        label = {"y": draw.integers(0, 2, records)} if party == "bank" else {}
+        tables[party] = pd.DataFrame({"id": np.arange(records) + 1000} | label | columns)
+        tables[party] = changes.get(party, lambda table: table)(tables[party])
+        tables[party].to_parquet(folder / f"{party}.parquet", row_group_size=group, index=False)
+    return tables

@@ -166,7 +166,7 @@ def test_the_protocol_says_the_order_of_training():
     class Backwards(SplitVFL):
         def schedule(self, records, batch_size, seed, drop_last=False):
             plan = InOrder(len(records), batch_size)
-            plan.epoch = lambda epoch: InOrder(len(records), batch_size).epoch(epoch)[::-1]
+            plan.epoch = lambda epoch: list(InOrder(len(records), batch_size).epoch(epoch))[::-1]
             return plan
 
     data = InMemory({"train": table(10, 4)})

@@ -11,7 +11,7 @@ from . import miniature as files
 from .miniature import credit, write_csv
 
 TABLES = {"tables": {"bank": "bank.csv", "shop": "shop.csv"}, "label_party": "bank", "label_column": "y"}
-QUICK = ("CSVTables", "CreditDefault", "MNIST", "MultiView")
+QUICK = ("CSVTables", "CreditDefault", "MNIST", "MultiView", "ParquetTables")
 
 
 def tables(folder):
@@ -39,6 +39,11 @@ def multi_view(folder):
     return d.MultiView, {"data_dir": folder, "file": path.name, "views": ("voice", "face"), "labels": "labels"}
 
 
+def long_tables(folder):
+    files.write_parquet(folder, records=80, group=33)
+    return d.ParquetTables, {"data_dir": folder, "id_column": "id", **files.LONG_TABLES}
+
+
 SETS = {
     "Adult": folder_of(d.Adult, files.write_adult, expected_records=None),
     "BankMarketing": folder_of(d.BankMarketing, files.write_bank, expected_records=None),
@@ -59,6 +64,7 @@ SETS = {
     "ModelNet10Views": folder_of(d.ModelNet10Views, partial(files.write_views, train=10, test=1), val_share=0.2),
     "MultiView": multi_view,
     "Parkinson": folder_of(d.Parkinson, files.write_parkinson, expected_records=None),
+    "ParquetTables": long_tables,
     "Phishing": folder_of(d.Phishing, files.write_phishing, expected_records=None),
 }
 

@@ -14,7 +14,11 @@ SETS = [
     for name in d.__all__
     if isinstance(getattr(d, name), type) and issubclass(getattr(d, name), VerticalDataModule)
 ]
-NEEDED = {"CSVTables": {"tables": {"a": "a.csv"}, "label_party": "a", "label_column": "y"}}
+TABLES = {"label_party": "a", "label_column": "y"}
+NEEDED = {
+    "CSVTables": {"tables": {"a": "a.csv"}, **TABLES},
+    "ParquetTables": {"tables": {"a": "a.parquet"}, **TABLES},
+}
 MODEL = ["--config", "protocol/mean", "--trainer.accelerator", "cpu"]
 CONCRETE = [kind for kind in SETS if kind is not VerticalDataModule]
 FEW = (d.Digits, d.CSVTables, d.ImageFolderVFL)  # of every way in which a class takes settings of its own
@@ -41,7 +45,7 @@ def parse(kind, *arguments, capsys):
 @concrete
 def test_settings_arrive(kind):
     usual = {"normaliser": Unchanged(), "batch_size": 7, "seed": 3, "drop_last": True, "pin_memory": True}
-    cut = {} if kind.__name__ == "CSVTables" else {"partitioner": ContiguousColumns(2)}
+    cut = {} if kind.__name__ in NEEDED else {"partitioner": ContiguousColumns(2)}
     data = kind(**cut, **usual, num_workers=2, **NEEDED.get(kind.__name__, {}))
     assert {name: getattr(data, name) for name in usual} == usual
     assert data.num_workers == 2
@@ -50,7 +54,7 @@ def test_settings_arrive(kind):
 
 @concrete
 def test_the_partitioner_comes_first(kind):
-    if kind.__name__ != "CSVTables":
+    if kind.__name__ not in NEEDED:
         assert next(iter(inspect.signature(kind).parameters)) == "partitioner"
 
 

@@ -1,0 +1,158 @@
+"""Parquet files of several parties with the same rows in the same order, read block by block."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class BlockTable:
+    """The Parquet file of one party. A block is a row group of the file.
+
+    Args:
+        path: the file.
+        party: the name of the party, for errors.
+
+    Units: memory, the file's index, about 700 bytes for each column of each block; and the columns of a block while
+        they are read. The file is mapped into memory for the time of a call.
+    Guarantee: it can be used in worker processes.
+
+    Raises:
+        ConfigurationError: if the file cannot be read.
+    """
+
+    def __init__(self, path: Path, party: str) -> None:
+        self.path = path
+        self.party = party
+        self._index: Any = None
+        with self._open() as file:
+            self._index, schema = file.metadata, file.schema_arrow
+        self.sizes = tuple(self._index.row_group(block).num_rows for block in range(self._index.num_row_groups))
+        self.kinds: Mapping[str, Any] = {field.name: field.type for field in schema}
+
+    def read(self, block: int, columns: Sequence[str]) -> "list[NDArray[Any]]":
+        """The columns (n,) of a block; missing values of numbers are NaN.
+
+        Raises:
+            ConfigurationError: if the file is damaged.
+        """
+        with self._open() as file:
+            table = file.read_row_group(block, columns=list(columns), use_threads=False)
+        return [table.column(name).to_numpy() for name in columns]
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """The opened file; errors while it is used become one line."""
+        import pyarrow as pa  # 0.1 s, where it is used
+        import pyarrow.parquet as pq
+
+        try:
+            # opened anew with the index that is known: pages that stay mapped count as memory of the process
+            with pq.ParquetFile(self.path, metadata=self._index, memory_map=True) as file:
+                yield file
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigurationError(
+                f"{self.path} of party '{self.party}' cannot be read as Parquet ({error}); correct the path or the file"
+            ) from error
+
+    def check_numbers(self, columns: Sequence[str]) -> None:
+        """Accept columns of numbers, or of true and false.
+
+        Raises:
+            ConfigurationError: naming the first other column.
+        """
+        import pyarrow.types as kinds
+
+        for name in columns:
+            kind = self.kinds[name]
+            if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
+                raise ConfigurationError(
+                    f"column '{name}' of party '{self.party}' is of type {kind}, but tables that are read in blocks "
+                    "have numbers only; encode or drop the column, or use CSVTables"
+                )
+
+
+def check_blocks(tables: Sequence[BlockTable]) -> None:
+    """Accept files with the same blocks.
+
+    Raises:
+        ConfigurationError: for files without rows, or with other blocks than the first file.
+    """
+    first = tables[0]
+    for table in tables:
+        if not sum(table.sizes):
+            raise ConfigurationError(f"{table.path} of party '{table.party}' has no rows; give a file with records")
+        if sum(table.sizes) != sum(first.sizes):
+            raise ConfigurationError(
+                f"the file of party '{table.party}' has {sum(table.sizes):,} rows and that of '{first.party}' has "
+                f"{sum(first.sizes):,}; give files with the same records in the same order, or use CSVTables"
+            )
+        if table.sizes != first.sizes:
+            raise ConfigurationError(
+                f"the file of party '{table.party}' has {len(table.sizes)} row groups and that of '{first.party}' has "
+                f"{len(first.sizes)}, or groups of other sizes; write all files with the same row_group_size"
+            )
+
+
+def check_ids(tables: Sequence[BlockTable], id_column: str) -> None:
+    """Accept files with the same ids in every row; a block of ids of two files is in memory at a time.
+
+    Raises:
+        ConfigurationError: for a file without the column, and for the first row with another id.
+    """
+    for table in tables:
+        if id_column not in table.kinds:
+            raise ConfigurationError(
+                f"the file of party '{table.party}' has no id column '{id_column}'; correct id_column, or leave it "
+                "out if all files have the same records in the same order"
+            )
+    first, start = tables[0], 0
+    for block, size in enumerate(first.sizes):
+        (ids,) = first.read(block, [id_column])
+        for table in tables[1:]:
+            (own,) = table.read(block, [id_column])
+            if (other := ids != own).any():
+                row = int(np.argmax(other))
+                raise ConfigurationError(
+                    f"row {start + row:,} has id {own[row]} in the file of party '{table.party}' and {ids[row]} in "
+                    f"that of '{first.party}'; write all files in the same order, or use CSVTables, which joins them"
+                )
+        start += size
+
+
+def check_classes(table: BlockTable, label_column: str, classes: int | None) -> None:
+    """Accept labels that are whole numbers from 0 to ``classes`` - 1, or with None finite numbers; read by blocks.
+
+    Raises:
+        ConfigurationError: for a file without the column, and for the first block with other labels.
+    """
+    if label_column not in table.kinds:
+        raise ConfigurationError(
+            f"the file of label_party '{table.party}' has no label column '{label_column}'; correct label_column, or "
+            "predict these records"
+        )
+    table.check_numbers([label_column])
+    for block in range(len(table.sizes)):
+        (labels,) = table.read(block, [label_column])
+        if not len(labels):
+            continue
+        numbers = labels.astype(np.float64)
+        low, high = float(numbers.min()), float(numbers.max())  # NaN if one of them is
+        whole = classes is None or bool((numbers == np.floor(numbers)).all())
+        if not (np.isfinite(low) and np.isfinite(high)) or not whole:
+            raise ConfigurationError(
+                f"labels in row group {block} of party '{table.party}' are missing, infinite or "
+                f"{'not whole numbers' if classes is not None else 'NaN'}; correct them"
+            )
+        if classes is not None and not 0 <= low <= high < classes:
+            raise ConfigurationError(
+                f"labels in row group {block} of party '{table.party}' run from {low:.0f} to {high:.0f}, outside "
+                f"0..{classes - 1}; correct num_classes or the labels"
+            )

@@ -1,0 +1,110 @@
+"""Which rows of a long table are for training, validation and testing, without a list of all rows."""
+
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import permutation
+
+from .records import SplitName
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_CELL = 4096
+_SPLITS: tuple[SplitName, ...] = ("test", "val", "train")
+
+
+class RowSplit:
+    """Rows divided at random within cells of 4,096 rows, so that each place of the table has its share of every split.
+
+    The last cell has the remaining rows too. In each cell the shares are rounded up to whole rows. A split's record at
+    position p is its p-th row in the order of the table. All rows are predicted.
+
+    Args:
+        rows: N, of the table.
+        seed: names the draw.
+        val_share: share of the rows for validation.
+        test_share: share of the rows for testing.
+
+    Units: memory, a few cells; time, 0.1 ms for each cell that is asked for.
+    Guarantee: a pure function of its arguments. Every row is in exactly one of train, val and test. How the table is
+        stored does not matter.
+    Not guaranteed: shares by class; in long tables they differ from those of all rows by chance alone.
+
+    Raises:
+        ConfigurationError: if no row is left for training.
+
+    Examples:
+        >>> split = RowSplit(10, seed=0, val_share=0.1, test_share=0.2)
+        >>> [split.count(name) for name in ("train", "val", "test", "predict")]
+        [7, 1, 2, 10]
+    """
+
+    def __init__(self, rows: int, seed: int, val_share: float, test_share: float) -> None:
+        self.rows = rows
+        self.seed = seed
+        self._shares: dict[SplitName, float] = {"val": val_share, "test": test_share}
+        self._cells = max(1, rows // _CELL)
+        if min(self._in_cell("train", 0), self._in_cell("train", self._cells - 1)) < 1:
+            raise ConfigurationError(
+                f"{rows} records with val_share {val_share} and test_share {test_share} leave none for training; use "
+                "smaller shares or more records"
+            )
+        self._of_cell = lru_cache(maxsize=16)(self._drawn)
+
+    def __reduce__(self) -> tuple[type, tuple[int, int, float, float]]:
+        return RowSplit, (self.rows, self.seed, self._shares["val"], self._shares["test"])
+
+    def count(self, name: SplitName) -> int:
+        """The number of the split's records."""
+        if name == "predict":
+            return self.rows
+        return (self._cells - 1) * self._in_cell(name, 0) + self._in_cell(name, self._cells - 1)
+
+    def before(self, name: SplitName, row: int) -> int:
+        """The number of the split's records among the first ``row`` rows."""
+        if name == "predict":
+            return row
+        cell = min(row // _CELL, self._cells - 1)
+        whole = cell * self._in_cell(name, 0)
+        inside = row - cell * _CELL
+        return whole + (int(np.searchsorted(self._of_cell(name, cell), inside)) if inside else 0)
+
+    def within(self, name: SplitName, start: int, stop: int) -> "NDArray[np.int64]":
+        """The split's rows from ``start`` up to before ``stop``, sorted."""
+        return self.at(name, np.arange(self.before(name, start), self.before(name, stop)))
+
+    def at(self, name: SplitName, positions: "NDArray[np.int64]") -> "NDArray[np.int64]":
+        """(n,) the rows of the split's records at these positions."""
+        positions = np.asarray(positions, dtype=np.int64)
+        if name == "predict" or not len(positions):
+            return positions
+        each = self._in_cell(name, 0)
+        cells = np.minimum(positions // each, self._cells - 1)
+        rows = np.empty(len(positions), dtype=np.int64)
+        order = np.argsort(cells, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(cells[order])) + 1):
+            cell = int(cells[part[0]])
+            rows[part] = cell * _CELL + self._of_cell(name, cell)[positions[part] - cell * each]
+        return rows
+
+    def _size(self, cell: int) -> int:
+        return _CELL if cell < self._cells - 1 else self.rows - cell * _CELL
+
+    def _in_cell(self, name: SplitName, cell: int) -> int:
+        """How many rows of a cell belong to the split."""
+        size = self._size(cell)
+        # 0.2 * 4,095 may be a hair above a whole number in floats: round first
+        drawn = {held: ceil(round(share * size, 6)) for held, share in self._shares.items()}
+        return drawn[name] if name in drawn else size - sum(drawn.values())
+
+    def _drawn(self, name: SplitName, cell: int) -> "NDArray[np.int64]":
+        """The split's rows of a cell, counted from the first row of the cell, sorted."""
+        order = permutation(self._size(cell), self.seed, "rows", cell)
+        ends = np.cumsum([self._in_cell(split, cell) for split in _SPLITS])
+        place = _SPLITS.index(name)
+        return np.sort(order[ends[place] - self._in_cell(name, cell) : ends[place]])

@@ -1,0 +1,240 @@
+"""Tables of several parties that are larger than memory: Parquet files with equal rows, read in blocks."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import permutation
+from lightning_vfl.types import Seat
+
+from ..base import VerticalDataModule
+from ..partitioners.partition import Partitioner, Views
+from ..records.block_files import BlockTable, check_blocks, check_classes, check_ids
+from ..records.block_records import BlockedTables, BlockRecords, RecordIds
+from ..records.layout import Layout
+from ..records.records import Split, SplitName
+from ..records.row_split import RowSplit
+from ..seated import SeatedFiles
+from ..split import check_shares
+
+_FIT_BLOCKS = 16  # blocks among which the records are chosen that scaling is fitted to
+_MEGABYTE = 10**6
+
+
+class ParquetTables(VerticalDataModule):
+    """One Parquet file for each party, all with the same records in the same order, of any length.
+
+    A row group of a file is a block. Training reads some blocks into memory, a window, and takes the records of the
+    window in random order, see ``lightning_vfl.schedules.blocks.BlockShuffled``. No list of all records is in memory.
+    The columns of each file are numbers, or true and false; a file that has only labels (and ids) is no party.
+
+    Args:
+        tables: party -> its file. All files need the same row groups; pyarrow, pandas and polars write them with
+            ``row_group_size``.
+        label_party: the party whose file holds the labels.
+        label_column: the column of the labels.
+        data_dir: the folder in which relative file names are looked up; None: the working folder.
+        num_classes: number of classes of the labels, which are whole numbers from 0; None: labels are real numbers.
+        id_column: a column of ids in every file. Before training the ids of all files are compared row by row, and
+            predictions are written with them. None: the number of the row, from 0, is the id, and nothing checks that
+            the files have the same order.
+        val_share: share of the records for validation; 0: none.
+        test_share: share of the records for testing; 0: none. All records are predicted.
+        window_mb: megabytes of features in a window, at least one block.
+        fit_records: scaling is fitted to this many training records, from up to 16 blocks that the seed draws.
+        loader: further settings of ``VerticalDataModule``, without ``partitioner``: each table is a party.
+
+    Units: memory, ``window_mb`` for training and a block for each other split, the index of each file (700 bytes for
+        a column of a row group), and nothing for each record. With ``num_workers`` each worker has a window of its own.
+    Guarantee: the records of a split are a function of the number of rows, the shares and the seed (``RowSplit``), and
+        the order of an epoch one of the seed, the epoch, the row groups and ``window_mb``. A resumed run continues with
+        the next batch. Labels, ids and the kinds of columns are checked before training; every value is checked when
+        its block is read. Features are the same bits for any window.
+    Not guaranteed: a uniformly random order, see ``BlockShuffled``; shares by class. Validation and testing read the
+        blocks of all records, because a split has records everywhere. A checkpoint does not know which records it was
+        trained on, so testing a model on files that have training records gives no warning. Not between processes of a
+        federation: one process reads all files.
+
+    Raises:
+        ConfigurationError: for files that cannot be read, have other row groups, ids in another order or columns that
+            are not numbers; for labels out of range; if a block is larger than ``window_mb``; for a protocol whose
+            order or set-up goes over all records; during training for values that are not finite.
+    """
+
+    ids_are_places = True
+    data_settings = ("val_share", "test_share", "num_classes", "fit_records")
+
+    def __init__(
+        self,
+        tables: Mapping[str, str | Path],
+        label_party: str,
+        label_column: str,
+        *,
+        data_dir: str | Path | None = None,
+        num_classes: int | None = 2,
+        id_column: str | None = None,
+        val_share: float = 0.1,
+        test_share: float = 0.2,
+        window_mb: int = 512,
+        fit_records: int = 100_000,
+        **loader: Any,
+    ) -> None:
+        super().__init__(**loader)
+        if not isinstance(self.partitioner, Views):
+            raise ConfigurationError(
+                f"each table of ParquetTables is a party, so {type(self.partitioner).__name__} cannot divide its "
+                "columns; leave partitioner out"
+            )
+        check_shares(val_share, test_share)
+        for name, least, given in (("window_mb", 1, window_mb), ("fit_records", 1, fit_records)):
+            if given < least:
+                raise ConfigurationError(f"{name} must be at least {least}; got {given}")
+        if num_classes is not None and num_classes < 2:
+            raise ConfigurationError(f"num_classes must be at least 2, or None for real numbers; got {num_classes}")
+        if label_party not in tables:
+            raise ConfigurationError(f"label_party '{label_party}' has no table; tables names {', '.join(tables)}")
+        self.tables = {party: Path(data_dir or ".") / path for party, path in tables.items()}
+        self.label_party = label_party
+        self.label_column = label_column
+        self.id_column = id_column
+        self.classes = num_classes
+        self.val_share = val_share
+        self.test_share = test_share
+        self.window_mb = window_mb
+        self.fit_records = fit_records
+
+    @property
+    def num_classes(self) -> int | None:
+        return self.classes
+
+    @property
+    def layout(self) -> Layout:
+        own = self._tables.columns
+        often = Counter(name for names in own for name in names)
+        parties = [table.party for table in self._tables.tables]
+        columns = tuple(
+            name if often[name] == 1 else f"{party}.{name}"
+            for party, names in zip(parties, own, strict=True)
+            for name in names
+        )
+        return Layout((len(columns),), columns, tuple(map(len, own)), tuple(parties))
+
+    def default_partitioner(self) -> Partitioner:
+        return Views()
+
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        """Labels and ids of these splits, 16 bytes a record; features are (N, 0), because they stay on the disk."""
+        splits: dict[SplitName, Split] = {}
+        for name in names:
+            if count := self._split.count(name):
+                ids = np.asarray(RecordIds(self._tables, self._split, name))
+                labels = None if name == "predict" else self._records_of(name, 1).labels
+                splits[name] = Split(torch.empty(count, 0), labels, ids)
+        return splits
+
+    def forget(self) -> None:
+        super().forget()
+        for cached in ("_opened", "_tables", "_split"):
+            self.__dict__.pop(cached, None)
+
+    def _prepare(self, missing: Sequence[SplitName]) -> None:
+        """Check labels and ids, and fit the scaling to some training records; no features are kept."""
+        self._check_size()
+        self._check_rows(missing)
+        if self.fitted is None:
+            self.fitted = self._note_fitted(self._cut(), *self._fit(), np.empty(0, dtype=np.int64))
+        for name in missing:
+            if self._split.count(name):
+                self._keep(name, self._records_of(name, self._together if name == "train" else 1))
+
+    # ---- inside
+
+    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedFiles | None:
+        raise ConfigurationError(
+            "ParquetTables are simulated in one process, not between processes yet; use CSVTables for a federation"
+        )
+
+    @cached_property
+    def _opened(self) -> dict[str, BlockTable]:
+        """Party -> its file."""
+        files = {party: BlockTable(path, party) for party, path in self.tables.items()}
+        check_blocks(list(files.values()))
+        return files
+
+    @cached_property
+    def _tables(self) -> BlockedTables:
+        files = self._opened
+        label = files[self.label_party]
+        own = {
+            party: [
+                name
+                for name in table.kinds
+                if name != self.id_column and not (table is label and name == self.label_column)
+            ]
+            for party, table in files.items()
+        }
+        if not own[self.label_party]:
+            del own[self.label_party]  # its file has labels alone
+        for party, names in own.items():
+            if not names:
+                raise ConfigurationError(f"the file of party '{party}' has no feature column; leave the party out")
+            files[party].check_numbers(names)
+        if not own:
+            raise ConfigurationError("no table has a feature column; give the tables of the parties")
+        labelled = label if self.label_column in label.kinds else None
+        about = (labelled, self.label_column, self.classes is not None, self.id_column)
+        return BlockedTables([files[party] for party in own], list(own.values()), *about)
+
+    @cached_property
+    def _split(self) -> RowSplit:
+        return RowSplit(int(self._tables.sizes.sum()), self.seed, self.val_share, self.test_share)
+
+    def _check_rows(self, missing: Sequence[SplitName]) -> None:
+        """Accept labels, if a split needs them, and ids."""
+        if set(missing) != {"predict"}:
+            check_classes(self._opened[self.label_party], self.label_column, self.classes)
+        if self.id_column is not None:
+            check_ids(list(self._opened.values()), self.id_column)
+
+    @property
+    def _together(self) -> int:
+        """How many blocks of training records are in a window."""
+        before = [self._split.before("train", int(row)) for row in (*self._tables.starts, self._split.rows)]
+        block = 4 * self.layout.size * int(np.diff(before).max())
+        if block > self.window_mb * _MEGABYTE:
+            raise ConfigurationError(
+                f"a row group takes {block / _MEGABYTE:,.0f} MB in memory, more than window_mb = {self.window_mb}; "
+                "write the files with a smaller row_group_size, or raise window_mb"
+            )
+        return min(self.window_mb * _MEGABYTE // block, len(before) - 1)
+
+    def _records_of(self, name: SplitName, slots: int) -> BlockRecords:
+        parties = () if self.fitted is None else self.fitted.parties
+        return BlockRecords(self._tables, self._split, name, parties, slots, name != "predict")
+
+    def _fit(self) -> tuple[Tensor, Tensor]:
+        """Shift and scale, each (Σ F_m,), fitted by each party to its columns of the same training records."""
+        tables, split = self._tables, self._split
+        every_record = split.count("train") <= self.fit_records
+        drawn = permutation(len(tables.sizes), self.seed, "scaling", "blocks")[: None if every_record else _FIT_BLOCKS]
+        rows = {int(block): tables.rows_of(split, "train", int(block)) for block in drawn}
+        share = min(1.0, self.fit_records / sum(map(len, rows.values())))
+        for block, own in rows.items():
+            some = permutation(len(own), self.seed, "scaling", block)[: ceil(share * len(own))]
+            rows[block] = own[np.sort(some)]
+        every, fitted = self.layout.columns, []
+        for party, part in enumerate(self._cut()):
+            names = [every[i] for i in part.positions.tolist()]
+            numbers = np.zeros((1, len(names)))  # a normaliser that is not fitted ignores the values
+            if self.normaliser.fitted:
+                numbers = np.concatenate([tables.features(party, block, own).T for block, own in rows.items()])
+            fitted.append(self.normaliser.of_columns(names, every).fit(torch.from_numpy(numbers)))
+        return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])

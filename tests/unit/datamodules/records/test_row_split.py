@@ -1,0 +1,70 @@
+"""Laws of the division of a long table's rows, against lists of all rows."""
+
+import pickle
+from math import ceil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_vfl.datamodules.records.row_split import RowSplit
+from lightning_vfl.errors import ConfigurationError
+from tests.examples import examples
+
+LABELLED = ("train", "val", "test")
+
+
+def every(split, name):
+    return split.at(name, np.arange(split.count(name)))
+
+
+@given(st.integers(4, 20_000), st.integers(0, 3), st.sampled_from([(0.1, 0.2), (0.0, 0.0), (0.25, 0.0), (0.3, 0.5)]))
+@examples(30)
+def test_every_row_is_in_one_split(rows, seed, shares):
+    split = RowSplit(rows, seed, *shares)
+    parts = {name: every(split, name) for name in LABELLED}
+    assert np.array_equal(np.sort(np.concatenate(list(parts.values()))), np.arange(rows))
+    for name, own in parts.items():
+        assert (np.diff(own) > 0).all(), name
+    cells = max(1, rows // 4096)
+    for name, share in zip(("val", "test"), shares, strict=True):
+        assert share * rows - 1e-6 <= len(parts[name]) < share * rows + cells + 1e-6
+    assert np.array_equal(every(split, "predict"), np.arange(rows))
+
+
+@given(st.integers(4, 20_000), st.data())
+@examples(30)
+def test_counts_and_parts_are_those_of_the_list(rows, data):
+    split = RowSplit(rows, 1, 0.1, 0.2)
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, rows), st.integers(0, rows))))
+    for name in (*LABELLED, "predict"):
+        own = every(split, name)
+        assert split.before(name, start) == int((own < start).sum())
+        assert np.array_equal(split.within(name, start, stop), own[(own >= start) & (own < stop)])
+        some = np.array(data.draw(st.lists(st.integers(0, len(own) - 1), max_size=5)), dtype=np.int64)
+        assert np.array_equal(split.at(name, some), own[some])
+
+
+def test_each_place_of_the_table_has_its_shares():
+    tests = every(RowSplit(50_000, 0, 0.1, 0.2), "test")
+    counts = np.bincount(tests // 4096, minlength=12)[:11]
+    assert (counts == ceil(0.2 * 4096)).all()
+
+
+def test_the_seed_names_the_draw_and_a_copy_draws_alike():
+    split = RowSplit(9000, 0, 0.1, 0.2)
+    assert np.array_equal(every(pickle.loads(pickle.dumps(split)), "val"), every(split, "val"))
+    assert not np.array_equal(every(RowSplit(9000, 1, 0.1, 0.2), "val"), every(split, "val"))
+
+
+def test_a_thousand_million_rows_are_divided_without_a_list():
+    split = RowSplit(10**9, 0, 0.1, 0.2)
+    assert sum(map(split.count, LABELLED)) == 10**9
+    rows = split.at("train", np.array([0, split.count("train") - 1]))
+    assert split.before("train", int(rows[1])) == split.count("train") - 1
+
+
+def test_rows_for_training_must_be_left():
+    with pytest.raises(ConfigurationError, match=r"2 records with val_share 0.1 and test_share 0.2 leave none"):
+        RowSplit(2, 0, 0.1, 0.2)

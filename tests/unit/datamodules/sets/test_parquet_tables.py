@@ -1,0 +1,289 @@
+"""Laws of tables that are read in blocks, against the same tables read whole with pandas."""
+
+from itertools import chain, islice
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lightning_vfl.cli import run
+from lightning_vfl.datamodules import ContiguousColumns, Given, ParquetTables
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.types import Seat
+from tests.unit.datamodules.miniature import LONG_TABLES, write_parquet
+
+N, GROUP = 9000, 700
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long")
+    write_parquet(folder, N, GROUP)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    return [pd.read_parquet(folder / f"{party}.parquet") for party in ("bank", "telco")]
+
+
+def tables(folder, *stages, **settings):
+    data = ParquetTables(**LONG_TABLES, **{"data_dir": folder, "id_column": "id", "batch_size": 100} | settings)
+    for stage in stages or ("fit", "test", "predict"):
+        data.setup(stage)
+    return data
+
+
+def ids(batches):
+    return [batch.record_ids.tolist() for batch in batches]
+
+
+def test_features_labels_and_ids_are_those_of_the_files(folder, whole):
+    data = tables(folder)
+    bank, telco = whole
+    train = np.asarray(data.records("train").ids) - 1000
+    for name in ("train", "val", "test", "predict"):
+        records = data.records(name)
+        rows = np.asarray(records.ids) - 1000
+        positions = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))
+        for table, own in zip(
+            (bank.drop(columns=["id", "y"]), telco.drop(columns="id")), records.rows(positions), strict=True
+        ):
+            numbers = table.to_numpy(np.float64)
+            expected = (numbers - numbers[train].mean(0)) / numbers[train].std(0)
+            np.testing.assert_allclose(own, expected[rows][positions], rtol=2e-6, atol=2e-6)
+        assert (records.labels is None) == (name == "predict")
+        if name != "predict":
+            assert torch.equal(records.labels[positions], torch.tensor(bank["y"].to_numpy()[rows])[positions])
+    assert len(data.records("predict")) == N
+    assert np.array_equal(data.records("predict").ids[np.array([5, 3])], [1005, 1003])
+
+
+def test_any_order_and_window_give_the_same_bits(folder, monkeypatch):
+    whole = tables(folder, "fit").records("train")
+    narrow(monkeypatch)
+    small = tables(folder, "fit", window_mb=1).records("train")
+    assert (whole.blocks.together, small.blocks.together) == (13, 2)
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(1))
+    for a, b in zip(whole.rows(torch.arange(len(whole))), small.rows(order), strict=True):
+        assert torch.equal(a[order], b)
+
+
+def narrow(monkeypatch):
+    """Windows of two blocks; a real megabyte has all 13 blocks of these files."""
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.parquet_tables._MEGABYTE", 2 * 4 * 5 * 560)
+
+
+def test_an_epoch_reads_no_block_twice(folder, monkeypatch):
+    narrow(monkeypatch)
+    data = tables(folder, "fit", window_mb=1)
+    records = data.records("train")
+    assert records.blocks.together == 2
+    read, scaled = [], records._tables.scaled
+    monkeypatch.setattr(
+        records._tables, "scaled", lambda party, block, *a: read.append((party, block)) or scaled(party, block, *a)
+    )
+    loader = data.train_dataloader()
+    every = [(party, block) for party in range(2) for block in range(-(-N // GROUP))]
+    for epoch in range(3):
+        order = list(chain.from_iterable(ids(loader)))
+        assert sorted(order) == list(range(len(records)))
+        assert len(read) == len(set(read))
+        assert set(read) <= set(every) if epoch else sorted(read) == every  # some are still in memory
+        read.clear()
+
+
+@pytest.mark.parametrize("done", [1, 8, 63])
+def test_a_restored_loader_continues_with_the_next_batch(folder, done, monkeypatch):
+    narrow(monkeypatch)
+    killed = tables(folder, "fit", window_mb=1).train_dataloader()
+    killed.set_epoch(2)
+    seen = list(islice(killed, done))
+    resumed, uninterrupted = (tables(folder, "fit", window_mb=1).train_dataloader() for _ in range(2))
+    resumed.load_state_dict(killed.state_dict())
+    resumed.set_epoch(2)
+    uninterrupted.set_epoch(2)
+    for got, expected in zip(chain(seen, resumed), uninterrupted, strict=True):
+        assert torch.equal(got.record_ids, expected.record_ids)
+        assert all(torch.equal(a, b) for a, b in zip(got.features, expected.features, strict=True))
+        assert torch.equal(got.labels, expected.labels)
+
+
+def test_processes_together_see_the_joint_batch(folder, monkeypatch):
+    narrow(monkeypatch)
+    data = tables(folder, "fit", window_mb=1)
+    joint = list(data.train_dataloader())
+    ranks = []
+    for rank in range(2):
+        own = tables(folder, "fit", window_mb=1, batch_size=50)
+        monkeypatch.setattr(own, "_place", lambda rank=rank: (rank, 2))
+        ranks.append(list(own.train_dataloader()))
+    for whole, *parts in zip(joint, *ranks, strict=True):
+        assert torch.equal(torch.cat([part.features[1] for part in parts]), whole.features[1])
+        assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")
+def test_workers_change_no_batch(folder):
+    for got, expected in zip(
+        tables(folder, "fit", num_workers=2).train_dataloader(), tables(folder, "fit").train_dataloader(), strict=True
+    ):
+        assert torch.equal(got.record_ids, expected.record_ids)
+        assert torch.equal(got.features[0], expected.features[0])
+
+
+def test_scaling_is_fitted_to_some_training_records(folder, whole):
+    data = tables(folder, "fit", fit_records=500)
+    shift = data.fitted.parties[0].shift
+    numbers = whole[0].drop(columns=["id", "y"]).to_numpy(np.float64)
+    error = (shift.numpy() - numbers.mean(0)) / numbers.std(0)
+    assert (np.abs(error) < 5 / np.sqrt(500)).all()
+    assert (np.abs(error) > 0).all()
+
+
+def test_the_row_groups_change_no_split(folder, tmp_path):
+    write_parquet(tmp_path, N, 1111)
+    for name in ("train", "val", "test"):
+        assert np.array_equal(
+            np.asarray(tables(folder).records(name).ids), np.asarray(tables(tmp_path).records(name).ids)
+        )
+
+
+def test_real_labels_a_table_of_labels_alone_and_equal_names(tmp_path):
+    write_parquet(tmp_path, 80, 33, bank=lambda t: t[["id"]].assign(y=t["bank0"]))
+    data = tables(tmp_path, num_classes=None, batch_size=9)
+    assert data.party_names == ("telco",)
+    assert data.records("train").labels.dtype == torch.float32
+    write_parquet(
+        tmp_path,
+        80,
+        33,
+        bank=lambda t: t.rename(columns={"bank0": "x"}),
+        telco=lambda t: t.rename(columns={"telco0": "x"}),
+    )
+    assert tables(tmp_path, batch_size=9).layout.columns == ("bank.x", "bank1", "bank2", "telco.x", "telco1")
+
+
+def changed(party, **columns):
+    return {party: lambda table: table.assign(**columns)}
+
+
+WRONG = {
+    "fewer rows": (
+        {"telco": lambda t: t[:-1]},
+        {},
+        "telco' has 79 rows and that of 'bank' has 80; give files with the",
+    ),
+    "another order": ({"telco": lambda t: t[::-1]}, {}, "row 0 has id 1079 in the file of party 'telco' and 1000"),
+    "text": (changed("telco", telco1="a"), {}, "column 'telco1' of party 'telco' is of type .*string.*; encode"),
+    "classes": (changed("bank", y=3), {}, "row group 0 of party 'bank' run from 3 to 3, outside 0..1; correct num"),
+    "half": (changed("bank", y=0.5), {}, "row group 0 of party 'bank' are missing, infinite or not whole numbers"),
+    "no label": ({"bank": lambda t: t.drop(columns="y")}, {}, "no label column 'y'; correct label_column"),
+    "no ids": ({"telco": lambda t: t.drop(columns="id")}, {}, "party 'telco' has no id column 'id'; correct id_column"),
+    "no features": ({"telco": lambda t: t[["id"]]}, {}, "party 'telco' has no feature column; leave the party out"),
+    "no file": ({}, {"data_dir": "nowhere"}, "bank.parquet of party 'bank' cannot be read as Parquet"),
+    "infinite": (changed("telco", telco1=np.inf), {}, "80|NaN or infinite, first of party 1, column 'telco1', row"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_files_are_refused_before_training(name, tmp_path):
+    changes, settings, message = WRONG[name]
+    write_parquet(tmp_path, 80, 33, **changes)
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        tables(tmp_path, **settings)
+    assert "\n" not in str(refused.value)
+
+
+def test_other_row_groups_and_large_ones_are_refused(tmp_path):
+    write_parquet(tmp_path, 80, 33)
+    pd.read_parquet(tmp_path / "telco.parquet").to_parquet(tmp_path / "telco.parquet", row_group_size=20)
+    with pytest.raises(ConfigurationError, match="has 4 row groups and that of 'bank' has 3, or groups of other sizes"):
+        tables(tmp_path)
+    write_parquet(tmp_path, 120_000, 120_000)
+    with pytest.raises(ConfigurationError, match="a row group takes 2 MB in memory, more than window_mb = 1; write"):
+        tables(tmp_path, "fit", window_mb=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"partitioner": ContiguousColumns(2)}, "each table of ParquetTables is a party, so ContiguousColumns cannot"),
+        ({"label_party": "shop"}, "label_party 'shop' has no table; tables names bank, telco"),
+        ({"num_classes": 1}, "num_classes must be at least 2, or None for real numbers; got 1"),
+        ({"window_mb": 0}, "window_mb must be at least 1; got 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ParquetTables(**LONG_TABLES | settings)
+
+
+def test_a_value_that_is_not_finite_ends_training_with_its_row(tmp_path):
+    write_parquet(tmp_path, N, GROUP, telco=lambda t: t.assign(telco1=t["telco1"].where(t["id"] != 1000 + 4321)))
+    records = tables(tmp_path, "predict", "test", normaliser=Given(0.0, 1.0)).records("predict")
+    records.rows(torch.arange(600))
+    with pytest.raises(
+        ConfigurationError, match="row group 6 are NaN or infinite, first of party 1, column 'telco1', row 4,321"
+    ):
+        records.rows(torch.tensor([4300]))
+
+
+def test_a_seat_and_records_one_by_one_are_refused(folder):
+    with pytest.raises(ConfigurationError, match="simulated in one process, not between processes yet; use CSVTables"):
+        ParquetTables(**LONG_TABLES).take_seat(Seat(0))
+    with pytest.raises(ConfigurationError, match="cannot be left out one by one; use CSVTables"):
+        tables(folder, "fit").records("train").only(np.arange(3))
+
+
+PROTOCOLS = {
+    "vafl": "the order of records in AsyncVFL goes over all",
+    "cvfl": "in CascadeVFL",
+    "dvfl": "in DecoupledVFL",
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_orders_over_all_records_are_refused(protocol, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigurationError, match=f"{PROTOCOLS[protocol]}.*but these data are read in blocks; use SplitVFL"
+    ):
+        run(["fit", *recipe(folder), "--config", f"protocol/{protocol}"])
+
+
+def test_a_set_up_with_all_records_is_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigurationError, match="LagrangeCoded is set up with all records at once, but these data are"
+    ):
+        run(["fit", *recipe(folder), "--config", "protocol/fedvs", "--model.aggregator.privacy=0"])
+
+
+def recipe(folder):
+    words = ["--config", "data/parquet_tables", "--config", "trainer/cpu", "--data.data_dir", str(folder)]
+    words += [
+        "--data.tables={bank: bank.parquet, telco: telco.parquet}",
+        "--data.label_party=bank",
+        "--data.label_column=y",
+    ]
+    return [
+        *words,
+        "--data.id_column=id",
+        "--trainer.max_epochs=1",
+        "--trainer.logger=false",
+        "--trainer.enable_progress_bar=false",
+    ]
+
+
+def test_fit_test_and_predict_from_the_command_line(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [*recipe(folder), "--config", "protocol/mean"]
+    fitted = run(["fit", *words])
+    assert fitted.trainer.global_step == -(-len(fitted.datamodule.records("train")) // fitted.datamodule.batch_size)
+    assert len(fitted.model.fitted.trained.hashes) == 0
+    path = fitted.trainer.checkpoint_callback.best_model_path
+    run(["predict", *words, "--ckpt_path", path])
+    assert pd.read_csv("predictions.csv")["record"].tolist() == list(range(1000, 1000 + N))
