@@ -112,7 +112,7 @@ def _fill(
 
 def _amplification(module: "CascadeVFL", loss: Tensor, replica: Replica) -> Tensor:
     """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
-    objective = loss + module.decay * half_squares(list(replica.bottoms.parameters()))
+    objective = loss + module.decay * half_squares(replica.bottom_parameters)
     return (module.q * objective.clamp(min=0.0) ** (module.q - 1)).clamp(min=1.0)
 
 

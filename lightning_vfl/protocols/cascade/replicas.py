@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,21 @@ class Replica:
     bottoms: PartyBank
     top: nn.Module
 
+    @cached_property
+    def bottom_tensors(self) -> list[Tensor]:
+        """Parameters and buffers of the bottoms; the lists are made once, as an event asks for them four times."""
+        return _tensors(self.bottoms)
+
+    @cached_property
+    def top_tensors(self) -> list[Tensor]:
+        """Parameters and buffers of the top."""
+        return _tensors(self.top)
+
+    @cached_property
+    def bottom_parameters(self) -> list[Tensor]:
+        """Parameters of the bottoms."""
+        return list(self.bottoms.parameters())
+
 
 class Replicas:
     """One copy of all networks for every active party.
@@ -34,7 +50,7 @@ class Replicas:
     """
 
     def __init__(self, parties: Sequence[int], bottoms: PartyBank, top: nn.Module) -> None:
-        self._live = bottoms, top
+        self._live = Replica(bottoms, top)
         self.of = {party: Replica(deepcopy(bottoms).requires_grad_(False), deepcopy(top)) for party in parties}
         for replica in self.of.values():
             for module in (replica.bottoms, replica.top):
@@ -43,10 +59,10 @@ class Replicas:
     @torch.no_grad()
     def refresh(self, party: int, top: bool = True) -> None:
         """Copy the current bottoms for a party that begins a period, and the global top if the party received it."""
-        replica, (bottoms, live_top) = self.of[party], self._live
-        _copy(replica.bottoms, bottoms)
+        replica, live = self.of[party], self._live
+        torch._foreach_copy_(replica.bottom_tensors, live.bottom_tensors)
         if top:
-            _copy(replica.top, live_top)
+            torch._foreach_copy_(replica.top_tensors, live.top_tensors)
 
     def state(self) -> dict[int, dict[str, dict[str, Tensor]]]:
         """The state for a checkpoint: L times all parameters."""
@@ -88,7 +104,3 @@ def refuse_above(limit_bytes: float, parties: int, bottoms: PartyBank, top: nn.M
 
 def _tensors(network: nn.Module) -> list[Tensor]:
     return [*network.parameters(), *network.buffers()]
-
-
-def _copy(to: nn.Module, source: nn.Module) -> None:
-    torch._foreach_copy_(_tensors(to), _tensors(source))
