@@ -79,6 +79,7 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.dvfl_step
 	$(BIN)/python -m benchmarks.cvfl_step
 	$(BIN)/python -m benchmarks.data
+	$(BIN)/python -m benchmarks.ddp
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.scale

@@ -67,8 +67,9 @@ def decoupled(data: RandomFloats, **banks: int | bool) -> DecoupledVFL:
     )
     module.configure_model()
     if banks:
-        for name in ("bottoms", "guest_partners", "hosts", "host_partners"):
-            setattr(module, name, PartyBank(list(getattr(module, name).parties), **banks))  # type: ignore[arg-type]
+        for learners in (module._guests, module._hosts):
+            learners.bank = PartyBank(list(learners.bank.parties), **banks)  # type: ignore[arg-type]
+            learners.partners = PartyBank(list(learners.partners.parties), **banks)  # type: ignore[arg-type]
     return module
 
 

@@ -37,7 +37,7 @@ REASONS = {
     "the folder of a run is named by the reader": 1,
     "the tests of the command line run it": 6,
     "studies take minutes": 2,
-    "the benchmarks take minutes": 7,
+    "the benchmarks take minutes": 8,
     "it is run by a slow test of its own": 6,
     WHOLE: 17,
     "studies take minutes to hours and need files of data sets": 69,
