@@ -63,7 +63,9 @@ class BlockTable:
             ) from error
 
     def check_numbers(self, columns: Sequence[str]) -> None:
-        """Accept columns of numbers, or of true and false.
+        """Accept columns of numbers, or of true and false, of which the file's index says that none is missing.
+
+        Not guaranteed: that no value is NaN, which the index does not say.
 
         Raises:
             ConfigurationError: naming the first other column.
@@ -77,6 +79,17 @@ class BlockTable:
                     f"column '{name}' of party '{self.party}' is of type {kind}, but tables that are read in blocks "
                     "have numbers only; encode or drop the column, or use CSVTables"
                 )
+            if lacking := self._missing(name):
+                raise ConfigurationError(
+                    f"column '{name}' of party '{self.party}' has {lacking:,} missing values; impute or remove them "
+                    "before training"
+                )
+
+    def _missing(self, name: str) -> int:
+        """The missing values of a column, as far as the file's index counts them."""
+        place = [self._index.schema.column(i).path for i in range(self._index.num_columns)].index(name)
+        chunks = [self._index.row_group(block).column(place).statistics for block in range(len(self.sizes))]
+        return sum(one.null_count for one in chunks if one is not None and one.has_null_count)
 
 
 def check_blocks(tables: Sequence[BlockTable]) -> None:

@@ -56,8 +56,8 @@ class ParquetTables(VerticalDataModule):
         a column of a row group), and nothing for each record. With ``num_workers`` each worker has a window of its own.
     Guarantee: the records of a split are a function of the number of rows, the shares and the seed (``RowSplit``), and
         the order of an epoch one of the seed, the epoch, the row groups and ``window_mb``. A resumed run continues with
-        the next batch. Labels, ids and the kinds of columns are checked before training; every value is checked when
-        its block is read. Features are the same bits for any window.
+        the next batch. Labels, ids, the kinds of columns and missing values (which a file's index counts) are checked
+        before training; every value is checked when its block is read. Features are the same bits for any window.
     Not guaranteed: a uniformly random order, see ``BlockShuffled``; shares by class. Validation and testing read the
         blocks of all records, because a split has records everywhere. A checkpoint does not know which records it was
         trained on, so testing a model on files that have training records gives no warning. Not between processes of a
@@ -199,7 +199,7 @@ class ParquetTables(VerticalDataModule):
 
     def _check_rows(self, missing: Sequence[SplitName]) -> None:
         """Accept labels, if a split needs them, and ids."""
-        if set(missing) != {"predict"}:
+        if set(missing) - {"predict"}:
             check_classes(self._opened[self.label_party], self.label_column, self.classes)
         if self.id_column is not None:
             check_ids(list(self._opened.values()), self.id_column)

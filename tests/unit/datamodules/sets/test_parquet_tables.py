@@ -222,7 +222,9 @@ def test_wrong_settings_are_refused(settings, message):
 
 
 def test_a_value_that_is_not_finite_ends_training_with_its_row(tmp_path):
-    write_parquet(tmp_path, N, GROUP, telco=lambda t: t.assign(telco1=t["telco1"].where(t["id"] != 1000 + 4321)))
+    write_parquet(
+        tmp_path, N, GROUP, telco=lambda t: t.assign(telco1=t["telco1"].where(t["id"] != 1000 + 4321, np.inf))
+    )
     records = tables(tmp_path, "predict", "test", normaliser=Given(0.0, 1.0)).records("predict")
     records.rows(torch.arange(600))
     with pytest.raises(
@@ -287,3 +289,28 @@ def test_fit_test_and_predict_from_the_command_line(folder, tmp_path, monkeypatc
     path = fitted.trainer.checkpoint_callback.best_model_path
     run(["predict", *words, "--ckpt_path", path])
     assert pd.read_csv("predictions.csv")["record"].tolist() == list(range(1000, 1000 + N))
+
+
+def test_new_records_need_no_labels_and_may_be_few(folder, whole, tmp_path, monkeypatch):
+    """The probabilities are those of the same records among the others."""
+    monkeypatch.chdir(tmp_path)
+    fitted = run(["fit", *recipe(folder), "--config", "protocol/mean"])
+    path = fitted.trainer.checkpoint_callback.best_model_path
+    (tmp_path / "new").mkdir()
+    for table, party in zip(whole, ("bank", "telco"), strict=True):
+        few = table.iloc[:3].drop(columns=LONG_TABLES["label_column"], errors="ignore")
+        few.to_parquet(tmp_path / "new" / f"{party}.parquet", row_group_size=2, index=False)
+    run(["predict", *recipe(tmp_path / "new"), "--config", "protocol/mean", "--ckpt_path", path])
+    few = pd.read_csv("predictions.csv")
+    run(["predict", *recipe(folder), "--config", "protocol/mean", "--ckpt_path", path, "--predictions.path=all.csv"])
+    pd.testing.assert_frame_equal(few, pd.read_csv("all.csv").head(3), rtol=1e-5)
+
+
+def test_missing_values_are_told_before_training(folder, whole, tmp_path):
+    for table, party in zip(whole, ("bank", "telco"), strict=True):
+        column = table.columns[-1]
+        table = table.astype({column: float})
+        table.loc[[5, 8000], column] = np.nan
+        table.to_parquet(tmp_path / f"{party}.parquet", row_group_size=GROUP, index=False)
+    with pytest.raises(ConfigurationError, match=rf"column '{whole[0].columns[-1]}' of party 'bank' has 2 missing"):
+        tables(tmp_path, "fit")
