@@ -247,7 +247,9 @@ PROTOCOLS = {
 }
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "protocol", ["vafl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cvfl", "dvfl"))]
+)
 def test_orders_over_all_records_are_refused(protocol, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
@@ -280,30 +282,22 @@ def recipe(folder):
     ]
 
 
-def test_fit_test_and_predict_from_the_command_line(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = [*recipe(folder), "--config", "protocol/mean"]
-    fitted = run(["fit", *words])
-    assert fitted.trainer.global_step == -(-len(fitted.datamodule.records("train")) // fitted.datamodule.batch_size)
-    assert len(fitted.model.fitted.trained.hashes) == 0
-    path = fitted.trainer.checkpoint_callback.best_model_path
-    run(["predict", *words, "--ckpt_path", path])
-    assert pd.read_csv("predictions.csv")["record"].tolist() == list(range(1000, 1000 + N))
-
-
-def test_new_records_need_no_labels_and_may_be_few(folder, whole, tmp_path, monkeypatch):
-    """The probabilities are those of the same records among the others."""
+def test_fit_and_predict_from_the_command_line(folder, whole, tmp_path, monkeypatch):
+    """New records need no labels and may be few; their probabilities are those that they have among others."""
     monkeypatch.chdir(tmp_path)
     fitted = run(["fit", *recipe(folder), "--config", "protocol/mean"])
-    path = fitted.trainer.checkpoint_callback.best_model_path
+    assert fitted.trainer.global_step == -(-len(fitted.datamodule.records("train")) // fitted.datamodule.batch_size)
+    assert len(fitted.model.fitted.trained.hashes) == 0
+    trained = ["--config", "protocol/mean", "--ckpt_path", fitted.trainer.checkpoint_callback.best_model_path]
+    run(["predict", *recipe(folder), *trained])
+    everybody = pd.read_csv("predictions.csv")
+    assert everybody["record"].tolist() == list(range(1000, 1000 + N))
     (tmp_path / "new").mkdir()
     for table, party in zip(whole, ("bank", "telco"), strict=True):
         few = table.iloc[:3].drop(columns=LONG_TABLES["label_column"], errors="ignore")
         few.to_parquet(tmp_path / "new" / f"{party}.parquet", row_group_size=2, index=False)
-    run(["predict", *recipe(tmp_path / "new"), "--config", "protocol/mean", "--ckpt_path", path])
-    few = pd.read_csv("predictions.csv")
-    run(["predict", *recipe(folder), "--config", "protocol/mean", "--ckpt_path", path, "--predictions.path=all.csv"])
-    pd.testing.assert_frame_equal(few, pd.read_csv("all.csv").head(3), rtol=1e-5)
+    run(["predict", *recipe(tmp_path / "new"), *trained, "--predictions.path=new.csv"])
+    pd.testing.assert_frame_equal(pd.read_csv("new.csv"), everybody.head(3), rtol=1e-5)
 
 
 def test_missing_values_are_told_before_training(folder, whole, tmp_path):
