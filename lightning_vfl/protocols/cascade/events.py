@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_vfl.missing import Exclude, StandIn
 from lightning_vfl.protocols.cascade.memory import Late
@@ -55,7 +55,7 @@ def send_message(
     value, exchange = module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
     output = replica.top(module.join(value, exchange.aggregate.columns))
     loss = mean_loss(module.objective, output, batch)
-    wanted = [leaves[m] for m in learning] + (_trained(replica.top) if plan.steps else [])
+    wanted = [leaves[m] for m in learning] + (_trained(replica) if plan.steps else [])
     gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
     factor = (
         _amplification(module, loss.detach(), replica) if event.party in module.amplified else torch.ones_like(loss)
@@ -67,7 +67,7 @@ def send_message(
     if batch.present is not None and module.aggregator.wire is not None:  # rows that a party does not hold were zeros
         for i, m in enumerate(learning):
             gradients[i] = gradients[i] * batch.present[:, m, None]
-    values = [now[m] for m in learning] + (_trained(module.top) if plan.steps else [])
+    values = [now[m] for m in learning] + (_trained(module.memory.replicas.live) if plan.steps else [])
     return EventMessage(values, gradients, factor.detach(), loss.detach(), {**aggregator_notes(exchange)})
 
 
@@ -116,5 +116,5 @@ def _amplification(module: "CascadeVFL", loss: Tensor, replica: Replica) -> Tens
     return (module.q * objective.clamp(min=0.0) ** (module.q - 1)).clamp(min=1.0)
 
 
-def _trained(network: nn.Module) -> list[Tensor]:
-    return [p for p in network.parameters() if p.requires_grad]
+def _trained(replica: Replica) -> list[Tensor]:
+    return [p for p in replica.top_parameters if p.requires_grad]

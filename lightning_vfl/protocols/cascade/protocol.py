@@ -305,12 +305,12 @@ class CascadeVFL(RoundVFL):
         if self.tap is not None:
             told = tell_of_period(self, party, batch.record_ids, names, plan, message)
             after = partial(_one_after_the_other, begin, told)
-        learning = [p for m in plan.round.learning for p in self.bottoms.parties[m].parameters()]
+        learning = [p for m in plan.round.learning for p in self.memory.replicas.live.party_parameters[m]]
         scale = message.amplification * self._weights[party]
-        stepped = surrogate(message.values, message.gradients, learning, self.decay, scale)
+        stepped = surrogate(message.loss, message.values, message.gradients, learning, self.decay, scale)
         if party in self.amplified:
             message.notes["train/amplification"] = message.amplification
-        return Step(stepped, plan.round.learning, message.notes, logged=message.loss, after_optimizer=after)
+        return Step(stepped, plan.round.learning, message.notes, after_optimizer=after)
 
     def _step_in_one_place(self, batch: VerticalBatch) -> Step:
         """Train on a mini-batch without messages (``centralized``)."""

@@ -15,14 +15,17 @@ from lightning_vfl.networks.bank import PartyBank
 
 @dataclass
 class Replica:
-    """The networks at the START of a period: the parties' bottoms, and the active party's replica of the top."""
+    """The networks at the START of a period: the parties' bottoms, and the active party's replica of the top.
+
+    The lists are made once, because every event asks for them several times.
+    """
 
     bottoms: PartyBank
     top: nn.Module
 
     @cached_property
     def bottom_tensors(self) -> list[Tensor]:
-        """Parameters and buffers of the bottoms; the lists are made once, as an event asks for them four times."""
+        """Parameters and buffers of the bottoms."""
         return _tensors(self.bottoms)
 
     @cached_property
@@ -35,6 +38,16 @@ class Replica:
         """Parameters of the bottoms."""
         return list(self.bottoms.parameters())
 
+    @cached_property
+    def party_parameters(self) -> list[list[nn.Parameter]]:
+        """Parameters of each party's bottom."""
+        return [list(bottom.parameters()) for bottom in self.bottoms.parties]
+
+    @cached_property
+    def top_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the top."""
+        return list(self.top.parameters())
+
 
 class Replicas:
     """One copy of all networks for every active party.
@@ -43,6 +56,8 @@ class Replicas:
     same, and the embeddings are computed when they are needed. The copies are not submodules of the protocol, so
     neither the optimiser nor state_dict contains them; ``state`` puts them into checkpoints for resuming.
 
+    ``live`` has the networks that are trained, ``of`` the copy of each active party.
+
     Args:
         parties: the active parties.
         bottoms: the bottoms to copy, on the device where they are trained.
@@ -50,7 +65,7 @@ class Replicas:
     """
 
     def __init__(self, parties: Sequence[int], bottoms: PartyBank, top: nn.Module) -> None:
-        self._live = Replica(bottoms, top)
+        self.live = Replica(bottoms, top)
         self.of = {party: Replica(deepcopy(bottoms).requires_grad_(False), deepcopy(top)) for party in parties}
         for replica in self.of.values():
             for module in (replica.bottoms, replica.top):
@@ -59,7 +74,7 @@ class Replicas:
     @torch.no_grad()
     def refresh(self, party: int, top: bool = True) -> None:
         """Copy the current bottoms for a party that begins a period, and the global top if the party received it."""
-        replica, live = self.of[party], self._live
+        replica, live = self.of[party], self.live
         torch._foreach_copy_(replica.bottom_tensors, live.bottom_tensors)
         if top:
             torch._foreach_copy_(replica.top_tensors, live.top_tensors)

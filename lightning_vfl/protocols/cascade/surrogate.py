@@ -1,4 +1,4 @@
-"""A scalar whose gradient equals the gradients in messages, so that automatic optimisation can step on it."""
+"""A loss with the gradients of messages, so that automatic optimisation can step on it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +8,20 @@ from torch import Tensor, nn
 
 
 def surrogate(
+    loss: Tensor,
     values: Sequence[Tensor],
     gradients: Sequence[Tensor],
     parameters: Sequence[nn.Parameter],
     decay: float,
     scale: Tensor,
 ) -> Tensor:
-    """The scalar scale · (Σ <gradients, values> + decay / 2 · Σ |parameters|²); only values and parameters have graphs.
+    """The loss, with the gradient of scale · (Σ <gradients, values> + decay / 2 · Σ |parameters|²) in place of its own.
 
-    Its gradient multiplies each message by the Jacobian of its value and adds decay · θ: the update of Algorithm 2.
+    This gradient multiplies each message by the Jacobian of its value and adds decay · θ: the update of Algorithm 2.
+    The sum itself is not computed. Only values and parameters have graphs.
 
     Args:
+        loss: the loss that the messages belong to, a scalar, constant.
         values: the tensors to which the messages belong: embeddings (B, D_m), parameters of the top.
         gradients: the gradients in the messages, of the same shapes, constants.
         parameters: the regularised parameters.
@@ -27,14 +30,15 @@ def surrogate(
 
     Examples:
         >>> w = nn.Parameter(torch.tensor([3.0]))
-        >>> surrogate([2 * w], [torch.tensor([5.0])], [w], 0.1, torch.tensor(4.0)).backward()
+        >>> loss = surrogate(torch.tensor(0.7), [2 * w], [torch.tensor([5.0])], [w], 0.1, torch.tensor(4.0))
+        >>> loss.backward()
         >>> w.grad
         tensor([41.2000])
 
     References:
         CVFL, Algorithms 2 and 3.
     """
-    scalar: Tensor = _Surrogate.apply(decay, scale, tuple(gradients), len(values), *values, *parameters)  # type: ignore[no-untyped-call]  # torch's
+    scalar: Tensor = _Surrogate.apply(loss, decay, scale, tuple(gradients), len(values), *values, *parameters)  # type: ignore[no-untyped-call]  # torch's
     return scalar
 
 
@@ -48,15 +52,11 @@ class _Surrogate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, decay: float, scale: Tensor, gradients: tuple[Tensor, ...], count: int, *of: Tensor
+        ctx: Any, loss: Tensor, decay: float, scale: Tensor, gradients: tuple[Tensor, ...], count: int, *of: Tensor
     ) -> Tensor:
-        values, parameters = of[:count], of[count:]
         ctx.decay, ctx.scale, ctx.gradients = decay, scale, gradients
-        ctx.save_for_backward(*parameters)
-        total = sum((torch.dot(g.flatten(), v.flatten()) for g, v in zip(gradients, values, strict=True)), 0.0 * scale)
-        if decay and parameters:
-            total = total + decay * half_squares(parameters)
-        return scale * total
+        ctx.save_for_backward(*of[count:])
+        return loss.detach().clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -66,4 +66,4 @@ class _Surrogate(torch.autograd.Function):
         decayed: Sequence[Tensor | None] = [None] * len(parameters)
         if ctx.decay and parameters:
             decayed = torch._foreach_mul(parameters, scale * ctx.decay)
-        return None, None, None, None, *carried, *decayed
+        return None, None, None, None, None, *carried, *decayed

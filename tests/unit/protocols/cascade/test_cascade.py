@@ -197,9 +197,9 @@ def messages(monkeypatch):
     """What receivers are told, by END: gradients and factor."""
     told = []
 
-    def noted(values, gradients, parameters, decay, scale):
+    def noted(loss, values, gradients, parameters, decay, scale):
         told.append([*(g.clone() for g in gradients), scale.clone()])
-        return surrogate(values, gradients, parameters, decay, scale)
+        return surrogate(loss, values, gradients, parameters, decay, scale)
 
     surrogate = protocol.surrogate
     monkeypatch.setattr(protocol, "surrogate", noted)

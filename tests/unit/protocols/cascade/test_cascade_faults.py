@@ -256,9 +256,9 @@ def test_dropout_is_the_same_at_the_end_as_at_the_start_whoever_learns(tmp_path,
     drawn = []
     surrogate = protocol.surrogate
 
-    def noted(values, *others):
+    def noted(loss, values, *others):
         drawn.append([value.detach().clone() for value in values if value.shape == (B, WIDTH)])
-        return surrogate(values, *others)
+        return surrogate(loss, values, *others)
 
     monkeypatch.setattr(protocol, "surrogate", noted)
     monkeypatch.setattr(Listening, "heard", [])
