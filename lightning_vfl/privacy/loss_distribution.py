@@ -206,7 +206,7 @@ def _largest_loss(event: PoissonBinomialEvent) -> float:
     return poisson_binomial_rdp(event.levels, event.beta, 1, inf, "record")
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=32)
 def _block(kinds: Kinds, spacing: float, longest: int, numbers: int) -> "DensePLDPmf":
     """The loss distribution of a block of numbers, each released by the most expensive of several kinds."""
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots
@@ -232,7 +232,17 @@ def _product(parts: "tuple[tuple[DensePLDPmf, int], ...]", cut: float) -> "tuple
         both = joint.compose(other, cut)
         allowed += _transform(both.size) * _norm(joint._probs) * _norm(other._probs)
         joint = both
+    _forget_transforms()
     return joint, allowed
+
+
+def _forget_transforms() -> None:
+    """Let scipy forget the tables of its last transforms: it keeps those of 16 lengths, of some 20 MB each here."""
+    from scipy.fft import fft, rfft
+
+    for length in range(1, 17):
+        rfft(np.zeros(length))
+        fft(np.zeros(length, np.complex128))
 
 
 def _rounding(one: "DensePLDPmf", several: "DensePLDPmf", count: int) -> float:
