@@ -29,7 +29,7 @@ LINES = {  # the most lines of a file
     "own_wire": 65,
 }
 SLOW = (  # a second each; the classes of own_*.py train in test_own_classes.py, except that of own_compression
-    *("absent_party", "asynchronous", "bank_and_telco", "cascade", "compare_policies"),
+    *("absent_party", "asynchronous", "bank_and_telco", "cascade", "compare_policies", "decoupled"),
     *("images", "laser_heads", "multi_view", "own_data_set", "privacy_budget"),
     *("own_aggregator", "own_fault", "own_masked_sum", "own_protocol", "own_wire"),
 )

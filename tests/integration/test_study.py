@@ -123,7 +123,7 @@ def test_the_table_is_tidy_and_everything_is_told(whole):
     }
 
 
-def test_finished_runs_are_not_repeated_and_plot_needs_only_the_folder(whole, capfd):
+def test_finished_runs_are_not_repeated_and_plot_needs_only_the_folder(whole, capfd, no_figures, monkeypatch):
     written = {path: path.stat().st_mtime_ns for path in whole.glob("runs/**/result.parquet")}
     assert len(written) == 4
     table = (whole / "table.parquet").read_bytes()
@@ -133,6 +133,7 @@ def test_finished_runs_are_not_repeated_and_plot_needs_only_the_folder(whole, ca
     assert (whole / "table.parquet").read_bytes() == table
     for path in (whole / "figures").iterdir():
         path.unlink()
+    monkeypatch.undo()
     main(["plot", str(whole), "--metric", "test/accuracy"])
     assert (whole / "figures/test_accuracy-rounds.svg").is_file()
 

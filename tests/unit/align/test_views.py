@@ -14,7 +14,7 @@ from lightning_vfl.align.session import COMPARER, Session
 from tests.unit.align.plays import Play, seeded
 
 SESSION = Session("views", ("bank", "shop"))
-RUNS, RARE = 480, 1e-6
+RUNS, RARE = 240, 1e-6  # ten for each of the 24 views of the comparer
 WORLDS = {  # the same ids in common, and others beside them
     "one": {"bank": ["c", "x"], "shop": ["c", "y"]},
     "other": {"bank": ["c", "u"], "shop": ["v", "c"]},

@@ -47,6 +47,7 @@ def test_random_elements_and_extremes(field, shape, way):
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
 @pytest.mark.parametrize("value", [pytest.param("p - 1", marks=pytest.mark.slow), "p // 2", "p // 2 + 1"])
+@pytest.mark.parametrize("way", ["fused", "source", "torch"], indirect=True)
 def test_the_plan_at_its_limits(field, value, way):
     """Every element the same extreme, contractions of one chunk, one less and one more, and two and one more."""
     p = field.modulus
@@ -84,12 +85,11 @@ def test_the_largest_limbs_at_the_limits_of_a_chunk(field, way):
         lengths = [k for k in (how.chunk - 1, how.chunk, how.chunk + 1, 2 * how.chunk + 1) if k < 20_000]
         if way == "source":
             lengths = [k for k in lengths if k < 1000]
-        for k in lengths:
-            for few in worst(q, how.few.count):
-                for many in worst(q, how.many.count):
-                    for x, y in ((few, many), (many, few)):
-                        got = field.matmul(torch.full((1, k), x), torch.full((k, 1), y))
-                        assert got.item() == x * y * k % field.modulus
+        few, many = (torch.tensor(worst(q, limbs.count)) for limbs in (how.few, how.many))
+        for k in lengths:  # every pair of both, and either one as the left factor
+            for left, right in ((few, many), (many, few)):
+                got = field.matmul(left[:, None].expand(-1, k), right.expand(k, -1))
+                assert got.tolist() == [[x * y * k % field.modulus for y in right.tolist()] for x in left.tolist()]
 
 
 @pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61), PrimeProduct()], ids=str)

@@ -193,7 +193,7 @@ def test_absent_groups_take_no_part_and_the_others_learn_as_if_alone(tmp_path, o
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
-@pytest.mark.parametrize("optimizer", ["SGD with momentum", "Adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("SGD with momentum", marks=pytest.mark.slow), "Adam"])
 def test_a_group_that_the_answer_does_not_reach_keeps_bottom_and_optimiser_state(tmp_path, aggregator, optimizer):
     """One of three does not hear it: the sum of updates is not complete, so nobody of the group moves."""
     script = {3: {"receives": [1, 1, 1, 1, 0, 1]}, 7: {"receives": [1, 0, 1, 1, 1, 1]}, 9: {"hosts": [0]}}

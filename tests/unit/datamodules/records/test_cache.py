@@ -249,7 +249,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ("file", "damage"),
     [
         *product(["features.npy", "about.json"], DAMAGE),
-        *product(["labels.npy", "ids.npy", "positions.npy"], ["cut short", "other numbers", "a pickle"]),
+        *zip(["labels.npy", "ids.npy", "positions.npy"], ["cut short", "other numbers", "a pickle"], strict=True),
     ],
 )
 def test_damaged_and_foreign_files_are_made_anew(tmp_path, files, unread, damage, file):
