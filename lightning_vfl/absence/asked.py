@@ -1,6 +1,6 @@
 """What ``--absent`` asks for, and the subsets of the parties that answer it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
@@ -30,11 +30,12 @@ class Asked:
     probabilities: tuple[float, ...]
 
 
-def parse(text: str) -> Asked:
+def parse(text: str, number_of: Callable[[str], int] = int) -> Asked:
     """Read the value of ``--absent``.
 
     Args:
-        text: ``all``; probabilities ``0.1,0.5``; or lists of absent parties, ``[[1],[1,2]]``.
+        text: ``all``; probabilities ``0.1,0.5``; or lists of absent parties, ``[[1],[1,2]]`` or ``[[bank]]``.
+        number_of: the number of a party by its name; the default knows no names.
 
     Raises:
         ConfigurationError: for any other text, and for a probability outside [0, 1).
@@ -42,6 +43,8 @@ def parse(text: str) -> Asked:
     Examples:
         >>> parse("0.1,0.5").probabilities, parse("[[1],[2,1]]").absent
         ((0.1, 0.5), ((1,), (1, 2)))
+        >>> parse("[[bank]]", ["shop", "bank"].index).absent
+        ((1,),)
     """
     if text.strip() == "all":
         return Asked(None, USUAL)
@@ -54,9 +57,11 @@ def parse(text: str) -> Asked:
             raise ConfigurationError(f"--absent takes probabilities from 0 to below 1; got {wrong[0]}")
         return Asked(None, tuple(float(p) for p in read))
     if isinstance(read, list) and read and all(_is_subset(one) for one in read):
-        return Asked(tuple(dict.fromkeys(tuple(sorted(set(one))) for one in read)), ())
+        numbers = ({m if isinstance(m, int) else number_of(m) for m in one} for one in read)
+        return Asked(tuple(dict.fromkeys(tuple(sorted(one)) for one in numbers)), ())
     raise ConfigurationError(
-        f"--absent takes all, probabilities such as 0.1,0.5 or lists of absent parties such as [[1],[1,2]]; got {text}"
+        "--absent takes all, probabilities such as 0.1,0.5 or lists of absent parties such as [[1],[1,2]] or [[bank]]; "
+        f"got {text}"
     )
 
 
@@ -119,4 +124,4 @@ def _is_number(value: object) -> bool:
 
 
 def _is_subset(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(m, int) for m in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(m, int | str) for m in value)

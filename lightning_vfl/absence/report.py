@@ -1,5 +1,6 @@
 """The table of ``--absent`` on the terminal and as a Parquet file, and its figure as SVG."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.absence.measure import Measured
+from lightning_vfl.datamodules.party_number import shown
 from lightning_vfl.trained.predictions import write_table
 
 if TYPE_CHECKING:
@@ -16,15 +18,18 @@ NAME = "absent"  # of the files
 SHOWN = 16  # subsets in the printed table; the file has all
 
 
-def write_report(measured: Measured, folder: Path) -> list[Path]:
-    """Print the table, and write ``absent.parquet`` and ``absent.svg`` into a folder; returns their paths."""
-    show(measured)
+def write_report(measured: Measured, folder: Path, names: Sequence[str]) -> list[Path]:
+    """Print the table, and write ``absent.parquet`` and ``absent.svg`` into a folder; returns their paths.
+
+    ``names``: of the parties, for the printed table; the files have numbers.
+    """
+    show(measured, names)
     table = folder / f"{NAME}.parquet"
     write_table(measured.table, table)
     return [table, draw(measured.table, folder / f"{NAME}.svg")]
 
 
-def show(measured: Measured) -> None:
+def show(measured: Measured, names: Sequence[str]) -> None:
     """Print a row for each subset, number absent and probability, with a column for each metric."""
     table, metrics = measured.table, list(dict.fromkeys(measured.table["metric"]))
     how = "" if measured.exact else ", 95 % intervals over sampled subsets"
@@ -39,9 +44,8 @@ def show(measured: Measured) -> None:
             if hidden > SHOWN:
                 continue
         first = same.iloc[0]
-        label = {"subset": f"parties {absent}" if absent else "nobody", "number": f"any {number:.0f}"}.get(
-            str(what), f"each with p = {p:g}"
-        )
+        subset = ", ".join(shown(int(m), names) for m in str(absent).split()) or "nobody"
+        label = {"subset": subset, "number": f"any {number:.0f}"}.get(str(what), f"each with p = {p:g}")
         values = [_cell(same[same["metric"] == name].iloc[0]) for name in metrics]
         printed.add_row(label, str(first["subsets"]), *values, f"{first['left_out']:,}" if first["left_out"] else "")
     Console().print(printed)

@@ -48,7 +48,9 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
     for attacker in dict.fromkeys(found.attacker for found in findings):
         own = [found for found in findings if found.attacker == attacker]
-        table = Table("attack", *COLUMNS[3:], title=f"what {attacker} gets")
+        table = Table(title=f"what {attacker} gets")
+        for name in ("attack", *COLUMNS[3:]):
+            table.add_column(name, overflow="fold")
         for row in table_of(own):
             table.add_row(row[0], *row[3:])
         Console().print(table)

@@ -13,6 +13,8 @@ from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.printed_paths import print_files
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.datamodules import VerticalDataModule
+from lightning_vfl.datamodules.party_number import party_number
 
 _ABOUT = (
     "Train a recipe while an attacker listens to the messages, and run attacks on what it has received. The command "
@@ -32,7 +34,8 @@ class AuditCommand(Command):
             type=str,
             nargs="+",
             required=True,
-            help="party:NUMBER, server, or several joined by +; several words are several attackers of one training",
+            help="party:NUMBER, party:NAME, server, or several joined by +; several words are several attackers of one "
+            "training",
         )
         parser.add_argument(
             "--attacks", type=list[Attack] | None, default=None, help="list of attacks (default: all that suit)"
@@ -48,7 +51,8 @@ class AuditCommand(Command):
         limits = dict(_limit(text) for text in cli.given.fail_above)
         cli.build()
         attacks = cli.config_init[self.name].attacks
-        audits = [Audit(who, attacks, None, cli.given.limit_bytes) for who in cli.given.attacker]
+        attackers = [_numbered(who, cli.datamodule) for who in cli.given.attacker]
+        audits = [Audit(who, attacks, None, cli.given.limit_bytes) for who in attackers]
         refuse_report(cli.given.report)
         cli.trainer.callbacks.extend(audits)  # type: ignore[attr-defined]  # set in Trainer.__init__
         cli.take_folder()
@@ -56,6 +60,16 @@ class AuditCommand(Command):
         findings = [found for audit in audits for found in audit.findings]
         print_files(write_reports(findings, cli.given.report, cli.model))
         return 1 if _above(findings, limits) else 0
+
+
+def _numbered(attacker: str, data: VerticalDataModule) -> str:
+    """An attacker with numbers in place of the names that the data give their parties."""
+    words = []
+    for word in attacker.split("+"):
+        who, _, name = word.partition(":")
+        named = who == "party" and name and not name.isdecimal()
+        words.append(f"party:{party_number(name, data.party_names)}" if named else word)
+    return "+".join(words)
 
 
 def _limit(text: str) -> tuple[str, float]:

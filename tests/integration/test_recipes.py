@@ -150,7 +150,7 @@ def test_recipes_for_absent_parties(name, tmp_path, capsys):
     run(["fit", *arguments, *SHORT])
     (path,) = tmp_path.rglob("*.ckpt")
     run(["test", *arguments, *SHORT, "--ckpt_path", str(path), "--absent", "[[1],[1,2]]"])
-    assert "parties 1 2" in capsys.readouterr().out
+    assert "party 1, party 2" in capsys.readouterr().out
     (table,), (figure,) = tmp_path.rglob("absent.parquet"), tmp_path.rglob("absent.svg")
     found = pd.read_parquet(table)
     assert found["absent"].unique().tolist() == ["1", "1 2"]
