@@ -48,13 +48,13 @@ def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, each_size: EachS
     lots = lots.masked_fill(~there.unsqueeze(1), 2.0)  # (B, size, M): absent parties come last
     order = lots.argsort(2)
     place = torch.empty_like(order).scatter_(2, order, torch.arange(parties, device=order.device).expand_as(order))
-    sizes, blocks = (x.to(there.device) for x in _slots(parties, each_size))
-    if each_size != EachSize.ONE:  # one order of the holders for each size, cut into blocks of this size
-        place = place[:, sizes - 1]
-    sizes, blocks = sizes.view(1, -1, 1), blocks.view(1, -1, 1)
+    sizes, blocks = (x.to(there.device).unsqueeze(1) for x in _slots(parties, each_size))
     enough = there.sum(1).view(records, 1, 1) >= sizes * (blocks + 1)
-    drawn = (place >= sizes * blocks) & (place < sizes * (blocks + 1)) & enough & there.unsqueeze(1)
-    return drawn.transpose(0, 1).reshape(-1, parties)
+    if each_size == EachSize.ONE:
+        drawn = place < sizes
+    else:  # one order of the holders for each size, cut into blocks of this size
+        drawn = place[:, sizes[:, 0] - 1].div(sizes, rounding_mode="floor") == blocks
+    return (drawn & enough & there.unsqueeze(1)).transpose(0, 1).reshape(-1, parties)
 
 
 def every_subset(there: Tensor) -> Tensor:
