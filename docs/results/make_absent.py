@@ -51,6 +51,10 @@ def read(study: str) -> pd.DataFrame:
     return pd.read_csv(HERE / f"tables/absent_{study}.csv")
 
 
+METHODS = list(dict.fromkeys(method for study in STUDIES for method in read(study)["method"]))
+"""The methods of all studies; each has one colour."""
+
+
 def curve_table(study: str) -> list[str]:
     """Mean over seeds of the accuracy by number of absent parties, and the CPU seconds of a fit."""
     table = read(study)
@@ -100,16 +104,17 @@ def draw(study: str) -> None:
     table = read(study)
     numbers = table[table["what"] == "number"]
     with rc_context(STYLE):
-        figure = Figure(figsize=(4.4, 3), layout="constrained")
+        figure = Figure(figsize=(5.8, 3), layout="constrained")
         axes = figure.subplots()
-        for number, method in enumerate(dict.fromkeys(table["method"])):
+        for method in dict.fromkeys(table["method"]):
+            number = METHODS.index(method)
             means = numbers[numbers["method"] == method].groupby("number")["value"].mean() * 100
             line = "o-" if number < len(COLOURS) else "s--"
             axes.plot(means.index, means, line, color=COLOURS[number % len(COLOURS)], markersize=3, label=method)
         axes.set_xlabel("absent parties")
         axes.set_ylabel("test accuracy, %")
         axes.set_xticks(sorted(set(numbers["number"])))
-        axes.legend(frameon=False, fontsize=7)
+        figure.legend(frameon=False, fontsize=7, loc="outside right center")
         figure.savefig(HERE / f"absent_{study}.svg", metadata={"Date": None})
 
 
@@ -140,7 +145,9 @@ def causes_table() -> list[str]:
     for method, own in means.iterrows():
         laser = means.loc["LASER heads, twice the epochs" if "twice the epochs" in str(method) else "LASER heads"]
         apart = ", ".join(f"{value:+.1f}" for value in (laser - own).round(1) + 0.0)
-        lines.append(f"| {method} | {' | '.join(f'{value:.1f}' for value in own)} | {apart} |")
+        lines.append(
+            f"| {method} | {' | '.join(f'{value:.1f}' for value in own)} | {'' if 'LASER' in str(method) else apart} |"
+        )
     return lines
 
 
