@@ -5,8 +5,10 @@ Each run trains a recipe of the command line and measures it exactly over all su
 of each party at random, in training and in the test.
 
     python -m benchmarks.absent digits mnist credit fashion_mnist handwritten [--out DIR] [--seeds 3]
+                                [--methods "LASER heads" "task sampling"]
 
-Data sets are read from ``$LIGHTNING_VFL_DATA``.
+With ``--methods`` the rows of these methods replace those in the tables, and the others stay. Data sets are read from
+``$LIGHTNING_VFL_DATA``.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import json
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,10 @@ METHODS: dict[str, Options] = {
     "ordinary": ("--config=protocol/mean",),
     "rounds without half": ("--config=protocol/mean", *HALF_ABSENT),
     "drop by record": ("--config=protocol/drop_parties",),
+    "drop by record, p = 0.5": ("--config=protocol/drop_parties", "--model.subsets.p=0.5"),
     "task sampling": ("--config=protocol/task_sampling",),
+    "task sampling, disjoint": ("--config=protocol/task_sampling", "--model.subsets.each_size=disjoint"),
+    "task sampling, all": ("--config=protocol/task_sampling", "--model.subsets.each_size=all"),
     "LASER heads": ("--config=protocol/laser",),
     "ensemble": ("--config=protocol/ensemble",),
     "local": ("--config=protocol/local",),
@@ -63,8 +68,8 @@ OTHERS: dict[str, Options] = {
     ),
 }
 STUDIES: Mapping[str, tuple[Options, Mapping[str, Options]]] = {
-    "digits": (("--config=data/digits", "--trainer.max_epochs=20"), METHODS),
-    "mnist": (("--config=data/mnist", *SMALL_TRAINING, "--trainer.max_epochs=5"), METHODS),
+    "digits": (("--config=data/digits", "--trainer.max_epochs=30"), METHODS),
+    "mnist": (("--config=data/mnist", *SMALL_TRAINING, "--data.batch_size=256", "--trainer.max_epochs=7"), METHODS),
     "mnist_long": (("--config=data/mnist", *SMALL_TRAINING, "--trainer.max_epochs=10"), METHODS),
     "fashion_mnist": (("--config=data/fashion_mnist", *SMALL_TRAINING, "--trainer.max_epochs=10"), METHODS | OTHERS),
     "handwritten": (("--config=data/handwritten", "--trainer.max_epochs=20"), METHODS | OTHERS),
@@ -90,17 +95,32 @@ def fitted(options: Options, seed: int) -> tuple[Any, Any, float]:
     return cli.model, cli.datamodule, time.process_time() - begun
 
 
-def curves(study: str, seeds: int) -> Iterator[pd.DataFrame]:
-    """The rows of a study by number of absent parties, run by run."""
-    common, methods = STUDIES[study]
+def runs(
+    study: str, common: Options, methods: Mapping[str, Options], seeds: int, chosen: Sequence[str] | None
+) -> Iterator[pd.DataFrame]:
+    """The rows of a study by number of absent parties, run by run; ``chosen``: the methods, None: all."""
     for seed in range(seeds):
         for method, options in methods.items():
+            if chosen is not None and method not in chosen:
+                continue
             module, data, seconds = fitted((*common, *options), seed)
             data.setup("test")
             table = measure(module, data.test_dataloader(), parse("all")).table
             rows = table[(table["what"] != "subset") & table["metric"].str.endswith("accuracy")]
             print(study, seed, method, f"{seconds:.1f} s", (rows["value"] * 100).round(1).tolist(), flush=True)
             yield rows.assign(study=study, method=method, seed=seed, cpu_seconds=round(seconds, 2))
+
+
+def store(rows: Iterable[pd.DataFrame], file: Path, chosen: Sequence[str] | None, order: Sequence[str]) -> None:
+    """Write the rows; with ``chosen`` methods, those of other methods stay in the file. ``order``: of the methods."""
+    table = pd.concat(list(rows))
+    if chosen is not None and file.is_file():
+        before = pd.read_csv(file, float_precision="round_trip")
+        table = pd.concat([before[~before["method"].isin(chosen)], table])
+        place = table["method"].map({method: number for number, method in enumerate(order)})
+        table = table.assign(place=place).sort_values(["seed", "place"], kind="stable").drop(columns="place")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(file, index=False)
 
 
 # ---- the credit study
@@ -182,12 +202,18 @@ def main() -> None:
     parser.add_argument("studies", nargs="+", choices=[*STUDIES, "credit"])
     parser.add_argument("--out", type=Path, default=Path("docs/results/tables"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *OTHERS])
     given = parser.parse_args()
+    if given.methods is not None and "credit" in given.studies:
+        parser.error("credit runs all of its methods; leave out --methods")
     torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
     for study in given.studies:
-        rows = credit(given.seeds) if study == "credit" else curves(study, given.seeds)
-        pd.concat(list(rows)).to_csv(given.out / f"absent_{study}.csv", index=False)
+        file = given.out / f"absent_{study}.csv"
+        if study == "credit":
+            store(credit(given.seeds), file, None, ())
+            continue
+        common, methods = STUDIES[study]
+        store(runs(study, common, methods, given.seeds, given.methods), file, given.methods, [*methods])
 
 
 if __name__ == "__main__":

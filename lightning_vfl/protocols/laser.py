@@ -13,7 +13,7 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.protocols.subsets import draws, repeated, table_of_sizes
+from lightning_vfl.protocols.subset_copies import draws, repeated, table_of_sizes
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.wire import Leg
 

@@ -6,11 +6,9 @@ through the aggregator and the top in one call.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import cache
-from math import comb
 from typing import Literal
 
 import torch
@@ -19,18 +17,21 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.protocols.subset_copies import (
+    EachSize,
+    TaskWeights,
+    draws,
+    every_subset,
+    repeated,
+    sampled_sizes,
+    size_weights,
+)
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
-from lightning_vfl.streams import stream, uniform
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows, VerticalBatch, joint_rows
+from lightning_vfl.types import Roll, Roster, RoundNames, VerticalBatch, joint_rows
 
-
-class TaskWeights(StrEnum):
-    """The weight of a subset in the loss of ``TaskSampling``."""
-
-    TASKS = "tasks"  # each of the 2^n - 1 subsets counts the same
-    RECORDS = "records"  # each copy of a record counts the same, hence each size
+MOST_FOR_ALL = 8  # parties for which all subsets are computed: 255 copies of a batch
 
 
 class DropBy(StrEnum):
@@ -161,22 +162,30 @@ class DropParties(Subsets):
 
 
 class TaskSampling(Subsets):
-    r"""One random subset of each size for every record, all in one loss: a top for any subset of the parties.
+    r"""Random subsets of each size for every record, all in one loss: a top for any subset of the parties.
 
-    A record that n parties hold is computed n times, for k = 1 ... n with a uniformly drawn subset of k holders. With
-    ``weights: tasks`` the copy of size k has weight
+    A record that n parties hold is computed for subsets of its holders of the sizes k = 1 ... n, drawn uniformly. With
+    ``weights: tasks`` the subsets of size k have together the weight
 
     .. math:: \binom{n}{k} / (2^n - 1),
 
-    so that the expected loss is the mean over all 2^n - 1 subsets. With ``weights: records`` every copy has weight 1/n.
+    so that the expected loss is the mean over all 2^n - 1 subsets. With ``weights: records`` every size has weight 1/n.
+    The subsets of one size share its weight evenly.
 
     Guarantee: uploads, bytes and gradients on the wire have the shapes of a round without subsets. The loss of a record
-        has total weight 1.
+        has total weight 1. Its expectation does not depend on ``each_size``.
     Not guaranteed: secrecy of single embeddings, and none is possible: of two nested sums the server could subtract
         one from the other. Aggregators that hide uploads are refused.
 
     Args:
         weights: ``tasks`` or ``records``.
+        each_size: the subsets of size k that are computed for a record. ``one`` random subset. ``disjoint``: the n // k
+            subsets of a random division of the holders, so that every party is also alone once. ``all``: every subset,
+            and nothing is drawn. More subsets make the gradient less noisy and the step more expensive: with M = 4 a
+            record is computed 4, 8 or 15 times, with M = 8 it is 8, 20 or 255 times.
+
+    Raises:
+        ConfigurationError: for other words, and, before training, for ``all`` with more than 8 parties.
 
     References:
         Valdeira, Wang, Chi, "Vertical Federated Learning with Missing Features During Training and Inference"
@@ -184,21 +193,40 @@ class TaskSampling(Subsets):
         weights here sum its C(n-1, k-1)/k over the k heads of a subset.
     """
 
-    def __init__(self, weights: Literal["tasks", "records"] = "tasks") -> None:
+    def __init__(
+        self,
+        weights: Literal["tasks", "records"] = "tasks",
+        each_size: Literal["one", "disjoint", "all"] = "one",
+    ) -> None:
         if weights not in tuple(TaskWeights):
             raise ConfigurationError(f"weights of TaskSampling must be 'tasks' or 'records'; got {weights!r}")
+        if each_size not in tuple(EachSize):
+            raise ConfigurationError(f"each_size of TaskSampling must be 'one', 'disjoint' or 'all'; got {each_size!r}")
         self.weights = str(weights)
+        self.each_size = str(each_size)
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
-        there = roll.holders(batch.record_ids, batch.present)
-        parties = there.shape[1]
-        present = sampled_sizes(there, names, joint_rows(batch))
-        weights = size_weights(there.sum(1), parties, TaskWeights(self.weights))
+        there, each_size = roll.holders(batch.record_ids, batch.present), EachSize(self.each_size)
+        if each_size == EachSize.ALL:
+            present = every_subset(there)
+        else:
+            present = sampled_sizes(there, names, joint_rows(batch), each_size)
+        weights = size_weights(there.sum(1), there.shape[1], TaskWeights(self.weights), each_size)
+        if (
+            each_size == EachSize.ALL
+        ):  # whether all members of a subset hold the record, their number alone does not say
+            weights = weights * present.any(1)
+        copies = len(present) // len(there)
         if batch.weights is not None:
-            weights = weights * batch.weights.repeat(parties)
-        return repeated(batch, parties, present, weights)
+            weights = weights * batch.weights.repeat(copies)
+        return repeated(batch, copies, present, weights)
 
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
+        if self.each_size == EachSize.ALL and roster.parties > MOST_FOR_ALL:
+            raise ConfigurationError(
+                f"each_size: all computes each record for {2**roster.parties - 1} subsets of {roster.parties} parties, "
+                f"and works with up to {MOST_FOR_ALL} parties; use each_size: disjoint"
+            )
         _refuse_hidden(self, aggregator, "DropParties with by: round")
         _refuse_stand_in(self, missing)
 
@@ -259,66 +287,6 @@ def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> tuple[int, ...]
     """The parties that are never left out; if ``keep`` says nothing, the active party."""
     usual = () if roster.active is None else (roster.active,)
     return usual if keep is None else keep
-
-
-def draws(names: RoundNames, rows: Rows, numbers: int, purpose: str) -> Tensor:
-    """(B, numbers) float64 in [0, 1), this process's part of the draws of the joint batch."""
-    words = stream(names.seed, "subsets", purpose, names.stage, names.round).random_raw(rows.total * numbers)
-    return torch.from_numpy(uniform(words).reshape(rows.total, numbers)[rows.start : rows.start + len(rows.ids)])
-
-
-def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, purpose: str = "tasks") -> Tensor:
-    """(M·B, M) bool: for each size k = 1 ... M in turn, a subset of k holders for each row; none if fewer hold it."""
-    records, parties = there.shape
-    lots = draws(names, rows, parties * parties, purpose).to(there.device).view(records, parties, parties)
-    lots = lots.masked_fill(~there.unsqueeze(1), 2.0)  # (B, size, M): absent parties come last
-    order = lots.argsort(2)
-    place = torch.empty_like(order).scatter_(2, order, torch.arange(parties, device=order.device).expand_as(order))
-    size = torch.arange(1, parties + 1, device=there.device).view(1, parties, 1)
-    enough = there.sum(1).view(records, 1, 1) >= size
-    return ((place < size) & enough & there.unsqueeze(1)).transpose(0, 1).reshape(parties * records, parties)
-
-
-def size_weights(holders: Tensor, parties: int, weights: TaskWeights) -> Tensor:
-    """(M·B,) float32: M times the weight of each copy, sizes in turn, so that the mean over all rows is the loss.
-
-    Args:
-        holders: (B,) n, the number of holders of each record; with 0 the record has weight 0.
-        parties: M.
-        weights: see ``TaskSampling``.
-    """
-    weigh = _weight_of_task if weights == TaskWeights.TASKS else _weight_of_copy
-    return table_of_sizes(parties, weigh).to(holders.device)[holders].T.reshape(-1)
-
-
-@cache
-def table_of_sizes(parties: int, weigh: Callable[[int, int, int], float]) -> Tensor:
-    """(M+1, M) float32, in row n and column k - 1 ``weigh(M, n, k)`` for subsets of size k of n holders, else 0."""
-    table = torch.zeros(parties + 1, parties)
-    for n in range(1, parties + 1):
-        for k in range(1, n + 1):
-            table[n, k - 1] = weigh(parties, n, k)
-    return table
-
-
-def _weight_of_task(parties: int, holders: int, size: int) -> float:
-    return parties * (comb(holders, size) / ((1 << holders) - 1))
-
-
-def _weight_of_copy(parties: int, holders: int, size: int) -> float:
-    return parties * (1 / holders)
-
-
-def repeated(batch: VerticalBatch, copies: int, present: Tensor, weights: Tensor | None) -> VerticalBatch:
-    """``copies`` of the batch one after the other; features are left as they are, because embeddings are repeated."""
-    labels, joint = batch.labels, batch.joint
-    return batch._replace(
-        labels=None if labels is None else labels.repeat(copies, *(1,) * (labels.dim() - 1)),
-        record_ids=batch.record_ids.repeat(copies),
-        present=present,
-        weights=weights,
-        joint=None if joint is None else joint._replace(start=joint.start * copies, total=joint.total * copies),
-    )
 
 
 def _refuse_hidden(subsets: Subsets, aggregator: Aggregator, instead: str) -> None:

@@ -10,10 +10,10 @@ from torch import nn
 from lightning_vfl.aggregators import Concat, LocalGaussian, MaskedSum, Max, Mean, PoissonBinomial, Sum
 from lightning_vfl.downlinks import MaxNorm
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import Stale, Zeros
+from lightning_vfl.missing import Exclude, Stale, Zeros
 from lightning_vfl.protocols import DropParties, Everybody, LaserVFL, TaskSampling
 from lightning_vfl.protocols.laser import head_weights
-from lightning_vfl.protocols.subsets import TaskWeights, sampled_sizes, size_weights
+from lightning_vfl.protocols.subset_copies import EachSize, TaskWeights, sampled_sizes, size_weights
 from lightning_vfl.types import Joint, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from tests.subjects import Blobs, same, split, trainer
 
@@ -46,6 +46,39 @@ def test_each_size_has_one_subset_of_that_size_and_every_subset_is_equally_likel
         assert chi_square < 30  # five degrees of freedom at most: exceeded once in 1e5 seeds
 
 
+def test_disjoint_subsets_divide_the_holders_and_every_subset_is_equally_likely():
+    rows = 4000
+    there = torch.ones(rows, 5, dtype=torch.bool)
+    there[rows // 2 :, 2] = False  # half of the records have four holders
+    drawn = sampled_sizes(there, NAMES, Rows(torch.arange(rows), 0, rows), EachSize.DISJOINT).view(-1, rows, 5)
+    assert len(drawn) == 5 + 2 + 1 + 1 + 1
+    for holders, own in (((0, 1, 2, 3, 4), drawn[:, : rows // 2]), ((0, 1, 3, 4), drawn[:, rows // 2 :])):
+        copies = iter(own)
+        for k in range(1, 6):
+            counts = dict.fromkeys(combinations(holders, k), 0)
+            blocks = [next(copies) for _ in range(5 // k)]
+            assert int(torch.stack(blocks).sum(0).max()) <= 1  # no party is in two of them
+            for block in blocks[: len(holders) // k]:
+                for one in lists(block):
+                    counts[one] += 1  # a subset of another size would raise
+            assert not any(block.any() for block in blocks[len(holders) // k :])
+            expected = rows / 2 * (len(holders) // k) / max(1, len(counts))
+            assert sum((count - expected) ** 2 / expected for count in counts.values()) < 40
+
+
+def test_all_subsets_are_those_of_the_holders():
+    present = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+    wide = TaskSampling(each_size="all").rows(batch_of(4, present), NAMES, everyone(), ROSTER)
+    drawn, weights = wide.present.view(-1, 4, 4), wide.weights.view(-1, 4)
+    for row, holders in enumerate(((0, 1, 3), (2,), (), (0, 1, 2, 3))):
+        subsets = [one for k in range(1, len(holders) + 1) for one in combinations(holders, k)]
+        found = [one for one in lists(drawn[:, row]) if one]
+        assert found == subsets
+        there = drawn[:, row].any(1)
+        assert weights[there, row].tolist() == pytest.approx([15 / max(1, len(subsets))] * len(subsets))
+        assert not weights[~there, row].any()
+
+
 def test_only_holders_enter_and_a_size_above_their_number_has_weight_zero():
     present = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
     wide = TaskSampling().rows(batch_of(3, present), NAMES, everyone(), ROSTER)
@@ -67,6 +100,36 @@ def test_the_expected_loss_is_the_mean_over_all_subsets(n):
     assert expected == pytest.approx(sum(loss_of.values()) / len(loss_of))
     records = size_weights(torch.tensor([n]), 4, TaskWeights.RECORDS) / 4
     assert records.tolist() == pytest.approx([1 / n] * n + [0] * (4 - n))
+    sizes = [1, 1, 1, 1, 2, 2, 3, 4]  # of the disjoint subsets of four parties
+    disjoint = size_weights(torch.tensor([n]), 4, TaskWeights.TASKS, EachSize.DISJOINT) / 8
+    for k in range(1, 5):
+        own = [w for w, size in zip(disjoint.tolist(), sizes, strict=True) if size == k]
+        used = n // k
+        assert own[:used] == pytest.approx([weights[k - 1].item() / max(1, used)] * used)
+        assert not any(own[used:])
+
+
+@pytest.mark.parametrize("aggregator", [Mean(), Sum(), Max(), Concat()], ids=repr)
+def test_all_subsets_give_the_mean_loss_over_all_subsets(aggregator):
+    torch.manual_seed(1)
+    module = split(aggregator, subsets=TaskSampling(each_size="all"), party_shapes=[(2,)] * 3, num_classes=3)
+    module.configure_model()
+    features = tuple(torch.randn(4, 2) for _ in range(3))
+    present = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0], [1, 1, 1]], dtype=torch.bool)
+    batch = VerticalBatch(features, torch.arange(4) % 3, torch.arange(4), present)
+    wide = module.subsets.rows(batch, NAMES, Roll.everyone(3), module.roster)
+    found = module.rank_loss(module.run_round(batch, NAMES, Roll.everyone(3), module.missing, wide)[0], wide)
+    total = 0.0
+    for row in range(4):
+        held = present[row].nonzero().flatten().tolist()
+        subsets = [one for k in range(1, len(held) + 1) for one in combinations(held, k)]
+        for one in subsets:  # every subset as a batch of its own, that nobody else holds
+            there = torch.tensor([[m in one for m in range(3)]])
+            output = module.output_in_the_clear(
+                VerticalBatch(tuple(x[row : row + 1] for x in features), None, torch.arange(1), there)
+            )
+            total = total + nn.functional.cross_entropy(output, batch.labels[row : row + 1]) / len(subsets) / 4
+    torch.testing.assert_close(found, total)
 
 
 @pytest.mark.parametrize("aggregator", [Mean(), Sum(), Max(), Concat()], ids=repr)
@@ -112,13 +175,22 @@ def test_dropping_by_record_keeps_somebody_and_has_the_probability():
 def test_absent_parties_of_the_round_and_of_the_record_never_enter():
     present = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 1]], dtype=torch.bool)
     roll = Roll.of(torch.tensor([True, True, True, False]))
-    for subsets in (DropParties(0.4), TaskSampling()):
+    for subsets in (
+        DropParties(0.4),
+        TaskSampling(),
+        TaskSampling(each_size="disjoint"),
+        TaskSampling(each_size="all"),
+    ):
         drawn = subsets.rows(batch_of(2, present), NAMES, roll, ROSTER).present
         assert not drawn[:, [1, 3]].any()
         assert not drawn.view(-1, 2, 4)[:, 1].any()  # nobody is left
 
 
-@pytest.mark.parametrize("subsets", [DropParties(0.4), TaskSampling()], ids=repr)
+@pytest.mark.parametrize(
+    "subsets",
+    [DropParties(0.4), TaskSampling(), TaskSampling(each_size="disjoint"), TaskSampling(each_size="all")],
+    ids=repr,
+)
 def test_two_processes_draw_what_one_draws(subsets):
     whole = subsets.rows(batch_of(7), NAMES, everyone(), ROSTER).present.view(-1, 7, 4)
     parts = []
@@ -139,7 +211,7 @@ def test_everybody_changes_nothing():
     assert Everybody().rows(batch, NAMES, everyone(), ROSTER) is batch
 
 
-@pytest.mark.parametrize("subsets", [DropParties(0.4), TaskSampling()], ids=repr)
+@pytest.mark.parametrize("subsets", [DropParties(0.4), TaskSampling(), TaskSampling(each_size="disjoint")], ids=repr)
 def test_the_books_are_those_without_subsets(subsets, tmp_path):
     plain, own = split(), split(subsets=subsets)
     for module in (plain, own):
@@ -149,7 +221,9 @@ def test_the_books_are_those_without_subsets(subsets, tmp_path):
     assert not same(own.state_dict(), plain.state_dict())
 
 
-@pytest.mark.parametrize("make", [lambda: split(subsets=TaskSampling()), lambda: LaserVFL(width=5, seed=0)])
+@pytest.mark.parametrize(
+    "make", [lambda: split(subsets=TaskSampling(each_size="disjoint")), lambda: LaserVFL(width=5, seed=0)]
+)
 def test_a_resumed_fit_has_the_same_bits(make, tmp_path):
     def fit(epochs, path=None):
         torch.manual_seed(0)
@@ -183,6 +257,7 @@ def test_rounds_without_parties_work_where_uploads_are_hidden(tmp_path):
         (lambda: DropParties(-0.1), "from 0 to below 1; got -0.1"),
         (lambda: DropParties(0.1, by="week"), "'record' or 'round'; got 'week'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: TaskSampling("size"), "'tasks' or 'records'; got 'size'"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: TaskSampling(each_size="two"), "'one', 'disjoint' or 'all'; got 'two'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: LaserVFL(by="week"), "'record' or 'batch'; got 'week'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: LaserVFL(MaskedSum()), "use Mean, Sum or Max"),
     ],
@@ -264,10 +339,23 @@ def test_laser_says_that_the_labels_are_everywhere():
     assert "labels are at every party" in module.protection(1)
 
 
-def test_settings_of_subsets_survive_a_checkpoint(tmp_path):
-    module = split(subsets=DropParties(0.25, keep=[1]))
+def test_all_subsets_of_many_parties_are_refused():
+    with pytest.raises(ConfigurationError, match=r"511 subsets of 9 parties, .* use each_size: disjoint"):
+        TaskSampling(each_size="all").check(Mean(), Exclude(), Roster.singles(9))
+    TaskSampling(each_size="all").check(Mean(), Exclude(), Roster.singles(8))
+
+
+@pytest.mark.parametrize(
+    ("subsets", "printed"),
+    [
+        (DropParties(0.25, keep=[1]), "DropParties(p=0.25, keep=(1,), by='record')"),
+        (TaskSampling(each_size="disjoint"), "TaskSampling(weights='tasks', each_size='disjoint')"),
+    ],
+)
+def test_settings_of_subsets_survive_a_checkpoint(subsets, printed, tmp_path):
+    module = split(subsets=subsets)
     fitting = trainer(tmp_path, max_epochs=1)
     fitting.fit(module, datamodule=Blobs(batch_size=10))
     fitting.save_checkpoint(tmp_path / "one.ckpt")
     loaded = type(module).load_from_checkpoint(tmp_path / "one.ckpt", weights_only=True)
-    assert repr(loaded.subsets) == "DropParties(p=0.25, keep=(1,), by='record')"
+    assert repr(loaded.subsets) == printed
