@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from itertools import dropwhile, groupby
+from itertools import dropwhile, groupby, pairwise
 from pathlib import Path
 
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -33,11 +33,13 @@ def commands(text: str) -> Iterator[list[str]]:
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
             lexer.whitespace_split = True
             try:
-                parts = [list(words) for mark, words in groupby(lexer, lambda w: not w.strip("();<>|&")) if not mark]
+                parts = [list(words) for _, words in groupby(lexer, lambda w: not w.strip("();<>|&"))]
             except ValueError as error:
                 raise Broken(f"{line}: {error}") from None
-            for part in parts:
-                if words := list(dropwhile(re.compile(r"\w+=").match, part)):  # without variables of its own
+            for mark, part in pairwise([[""], *parts]):
+                command = part[1:] if mark[-1][-1:] in ("<", ">") else part  # without the file that it reads or writes
+                words = list(dropwhile(re.compile(r"\w+=").match, command))  # without variables of its own
+                if words and words[0].strip("();<>|&"):
                     yield [Path(words[0]).name, *words[1:]]
 
 
