@@ -32,7 +32,7 @@ def neighbours(x: "Floats", words: "NDArray[np.uint64]", bits: int, most: float,
         scaled = np.float64(x[i]) * scale
         good = np.abs(scaled) <= most
         wrong += not good  # also NaN
-        scaled = scaled if good else 0.0  # the conversion of large numbers to an integer is undefined
+        scaled = scaled if good else np.float64(0.0)  # the conversion of large numbers to an integer is undefined
         below = np.floor(scaled)
         out[i] = np.int64(below) + (np.float64(words[i] >> np.uint64(11)) * 2.0**-53 < scaled - below)
     return bool(wrong == 0)
