@@ -294,11 +294,8 @@ class PairMasks:
                 bits. Some masks may then have been added, so the values must not be sent.
             RuntimeError: in a deep copy or a forked process.
         """
-        flat = self._flat(values, members)
         party = self.keys.party
-        for other, stream in [(other, self.keystream(other, names)) for other in members if other != party]:
-            stream.add_to(flat, round, 1 if party < other else -1)
-        self._cut(flat)
+        add_together({party: self}, {party: values}, members, names, round)
 
     def _flat(self, values: "UInts", members: "Sequence[int]") -> "UInts":
         """The values as one row, after a check of them and of the members."""
