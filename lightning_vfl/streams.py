@@ -44,7 +44,12 @@ def stream(seed: int, *names: Name) -> np.random.Philox:
         >>> stream(0, "order", "fit", 3).random_raw() == stream(0, "order", "fit", 4).random_raw()
         False
     """
-    return np.random.Philox(key=int.from_bytes(_digest(seed, names, 16), "little"))
+    return np.random.Philox(key=stream_key(seed, *names))
+
+
+def stream_key(seed: int, *names: Name) -> int:
+    """The 128-bit key of Philox behind ``stream(seed, *names)``."""
+    return int.from_bytes(_digest(seed, names, 16), "little")
 
 
 def key_of(seed: int, *names: Name) -> bytes:

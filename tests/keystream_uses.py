@@ -65,6 +65,7 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
     uses: list[Use] = []
     masking: list[int | None] = [party]
     names: dict[int, str] = {}  # by the keystream's identity
+    owners: dict[int, int] = {}  # the same
     kept: list[PairKeystream] = []  # so that no identity is given twice
 
     def as_party(whose: Callable[[Any], int | None], method: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,18 +90,35 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
         names[id(self)] = sha256(b"lightning_vfl ledger" + key).hexdigest()[:16]
         kept.append(self)
 
+    def handed_out(self: PairMasks, *arguments: Any) -> PairKeystream:
+        stream = keystream(self, *arguments)
+        owners[id(stream)] = self.keys.party
+        return stream
+
+    def note(stream: PairKeystream, values: Any, round: int) -> None:
+        user = owners.get(id(stream)) if masking == [None] else masking[-1]
+        if user is not None and values.nbytes:
+            start = round * ROUNDS
+            uses.append(Use(user, names[id(stream)], start, start + (values.nbytes + BLOCK - 1) // BLOCK))
+
     def added(self: PairKeystream, values: Any, round: int, sign: int = 1) -> None:
         add(self, values, round, sign)
-        if masking[-1] is not None and values.nbytes:
-            start = round * ROUNDS
-            uses.append(Use(masking[-1], names[id(self)], start, start + (values.nbytes + BLOCK - 1) // BLOCK))
+        note(self, values, round)
+
+    def added_between(self: PairKeystream, plus: Any, minus: Any, round: int, twin: PairKeystream) -> None:
+        between(self, plus, minus, round, twin)
+        note(self, plus, round)
+        note(twin, minus, round)
 
     make, add, undo = PairKeystream.__init__, PairKeystream.add_to, unmask
+    between, keystream = PairKeystream.add_between, PairMasks.keystream
     pairs = as_party(lambda masks: masks.keys.party, PairMasks.add_to)
     own = as_party(lambda masks: masks.masks.keys.party, RoundMasks.add_to)
     with (
         patch.object(PairKeystream, "__init__", made),
         patch.object(PairKeystream, "add_to", added),
+        patch.object(PairKeystream, "add_between", added_between),
+        patch.object(PairMasks, "keystream", handed_out),
         patch.object(PairMasks, "add_to", pairs),
         patch.object(RoundMasks, "add_to", own),
         patch("lightning_vfl.aggregators.secure.ring_sums.unmask", undoing),

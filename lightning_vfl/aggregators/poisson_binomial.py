@@ -18,7 +18,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import poisson_binomial_rdp
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
-from lightning_vfl.streams import stream
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 
 if TYPE_CHECKING:
@@ -58,31 +57,33 @@ class Binomial(Codec):
     def encode(
         self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows, own: OwnKeystreams
     ) -> tuple[Tensor, float]:
-        from lightning_vfl.privacy.binomial import binomial
+        from lightning_vfl.privacy.binomial import Line, beyond, binomial_of
 
-        x = h.detach().to("cpu", torch.float64)
-        outside = int((~(x.abs() <= self.clip)).sum())  # NaN among them
-        if outside and not (self.clip_outside and bool(torch.isfinite(x).all())):
+        x = h.detach().cpu()
+        outside, infinite = beyond(x, self.clip)
+        if outside and (infinite or not self.clip_outside):
             raise ConfigurationError(
                 f"{outside} values of embeddings lie outside ±{self.clip:g} or are no numbers; end the bottoms in a "
                 "bounded activation (output_activation: torch.nn.Tanh for clip: 1), or set clip_outside: true"
             )
-        p = x.clamp_(-self.clip, self.clip).mul_(self.beta / self.clip).add_(0.5)
-        count, local, width = x.shape
+        line = Line(self.beta / self.clip, 0.5, -self.clip, self.clip)
+        drawn = torch.empty(x.shape, dtype=torch.int32)
+        share = outside / max(x.numel(), 1)
         if self.draws == "system":
-            drawn = [
-                binomial(p[place], self.levels, secret, ties=secret) for place, secret in enumerate(map(own.of, slots))
-            ]
-            return torch.stack(drawn).to(torch.int32), outside / max(x.numel(), 1)
+            for secret, values, out in zip(map(own.of, slots), x, drawn, strict=True):
+                binomial_of(values, line, self.levels, secret, out, ties=secret)
+            return drawn, share
+        from lightning_vfl.fast_streams import FastStream
+
+        count, local, width = x.shape
         if (count, local) == (every, rows.total):  # all in one call
-            words = stream(names.seed, "binomial", names.stage, names.round).random_raw
-            return binomial(p, self.levels, words).to(torch.int32), outside / max(x.numel(), 1)
-        drawn = []
-        for place, slot in enumerate(slots):
-            words = stream(names.seed, "binomial", names.stage, names.round).random_raw
+            binomial_of(x, line, self.levels, FastStream(names.seed, "binomial", names.stage, names.round).words, drawn)
+            return drawn, share
+        for slot, values, out in zip(slots, x, drawn, strict=True):
+            words = FastStream(names.seed, "binomial", names.stage, names.round).words
             start = (slot * rows.total + rows.start) * width
-            drawn.append(binomial(p[place], self.levels, words, start))
-        return torch.stack(drawn).to(torch.int32), outside / max(x.numel(), 1)
+            binomial_of(values, line, self.levels, words, out, start)
+        return drawn, share
 
     def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
         twice = 2.0 * np.asarray(total, np.float64) - float(n * self.levels)  # exact

@@ -3,7 +3,7 @@
 from lightning_vfl.crypto.identities import Identities, Signer, verified
 from lightning_vfl.crypto.keys import Confined, KeyPair, PairKeys, derive, hkdf
 from lightning_vfl.crypto.keystream import Keystream, Secrets, SeededSecrets
-from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, key_period
+from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, add_together, key_period
 from lightning_vfl.crypto.sealed import Sealed
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Secrets",
     "SeededSecrets",
     "Signer",
+    "add_together",
     "derive",
     "hkdf",
     "key_period",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BLOCK = 16  # bytes of an AES block, by which older versions of ``update_into`` need a larger output buffer
 ZEROS = bytes(2**18)  # encrypting zeros gives the keystream itself
+PLAIN = memoryview(ZEROS)  # slicing a memoryview makes no copy
 
 
 class Secrets(ABC):
@@ -61,7 +62,7 @@ class Keystream(Secrets):
         target = out.view(np.uint8).data
         for start in range(0, size, len(ZEROS)):
             count = min(len(ZEROS), size - start)
-            self._encryptor.update_into(ZEROS[:count], target[start : start + count + BLOCK])
+            self._encryptor.update_into(PLAIN[:count], target[start : start + count + BLOCK])
         return out[:n]
 
     def _rekey(self) -> None:
@@ -94,4 +95,4 @@ def repeatable_bytes(size: int, seed: int, *names: Name) -> "NDArray[np.uint8]":
         first bytes of a larger one.
     """
     encryptor = Cipher(AES(key_of(seed, *names)), CTR(bytes(BLOCK))).encryptor()
-    return np.frombuffer(encryptor.update(ZEROS[:size] if size <= len(ZEROS) else bytes(size)), np.uint8)
+    return np.frombuffer(encryptor.update(PLAIN[:size] if size <= len(ZEROS) else bytes(size)), np.uint8)

@@ -1,6 +1,7 @@
 """Masks that cancel in a sum: every pair of parties has a keystream that one party adds and the other subtracts."""
 
 import operator
+from hashlib import sha256
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,19 +11,18 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightning_vfl.crypto.keys import Confined, PairKeys
-from lightning_vfl.crypto.keystream import BLOCK, ZEROS
+from lightning_vfl.crypto.keystream import BLOCK, PLAIN
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     UInts = NDArray[np.unsignedinteger[Any]]
 
 ROUNDS = 2**64  # the upper half of the counter block is the round, the lower half counts blocks
-CHUNK = len(ZEROS)  # bytes encrypted in one call: keystream and sum fit into the second-level cache
-PLAIN = memoryview(ZEROS)  # slicing a memoryview makes no copy
+CHUNK = len(PLAIN)  # bytes encrypted in one call: keystream and sum fit into the second-level cache
 
 
 class MaskNames(NamedTuple):
@@ -121,6 +121,7 @@ class PairKeystream:
         if self.word not in (np.dtype(np.uint32), np.dtype(np.uint64)):
             raise ValueError(f"words must be uint32 or uint64; got {self.word}")
         self._progress = Confined(_Progress(key))
+        self._digest = sha256(b"pair keystream" + key).digest()  # tells whether another object has the same key
 
     def words(self, round: int, n: int) -> "UInts":
         """The n words of a round, (n,).
@@ -141,8 +142,7 @@ class PairKeystream:
             RuntimeError: in a deep copy or a forked process.
         """
         progress = self._progress.open()
-        if values.dtype != self.word or values.ndim != 1:
-            raise ValueError(f"values must be (n,) {self.word}; got {values.shape} {values.dtype}")
+        self._refuse_other(values)
         combine, encryptor = _combine[sign], progress.encryptor
         encryptor.reset_nonce(self._first_block(progress, round))
         target, words = _scratch.target, _scratch.words[self.word.itemsize]
@@ -151,6 +151,44 @@ class PairKeystream:
             piece = values[begin : begin + step]
             encryptor.update_into(PLAIN[: piece.nbytes], target)
             combine(piece, words[: len(piece)], out=piece)
+
+    def add_between(self, plus: "UInts", minus: "UInts", round: int, twin: "PairKeystream") -> None:
+        """Add the words of a round to ``plus`` (n,) and subtract them from ``minus`` (n,), in place.
+
+        For a process that hosts both parties: the keystream is computed once. The result is that of
+        ``self.add_to(plus, round)`` and ``twin.add_to(minus, round, -1)``, and the round is used in both objects.
+
+        Args:
+            plus: the values of the party that adds.
+            minus: the values of the other party, of the same size.
+            round: as in ``add_to``.
+            twin: the other party's object.
+
+        Raises:
+            ValueError, RuntimeError: as ``add_to``.
+        """
+        if twin._digest != self._digest or plus.shape != minus.shape:  # the parties have not agreed: nothing cancels
+            self.add_to(plus, round)
+            twin.add_to(minus, round, -1)
+            return
+        progress, other = self._progress.open(), twin._progress.open()
+        for values in (plus, minus):
+            self._refuse_other(values)
+        encryptor = progress.encryptor
+        encryptor.reset_nonce(self._first_block(progress, round))
+        if other is not progress:
+            self._first_block(other, round)
+        target, words = _scratch.target, _scratch.words[self.word.itemsize]
+        step = CHUNK // self.word.itemsize
+        for begin in range(0, len(plus), step):
+            piece, opposite = plus[begin : begin + step], minus[begin : begin + step]
+            encryptor.update_into(PLAIN[: piece.nbytes], target)
+            np.add(piece, words[: len(piece)], out=piece)
+            np.subtract(opposite, words[: len(piece)], out=opposite)
+
+    def _refuse_other(self, values: "UInts") -> None:
+        if values.dtype != self.word or values.ndim != 1:
+            raise ValueError(f"values must be (n,) {self.word}; got {values.shape} {values.dtype}")
 
     def _first_block(self, progress: _Progress, round: int) -> bytes:
         """The counter block at the start of the round; marks the round as used."""
@@ -256,6 +294,11 @@ class PairMasks:
                 bits. Some masks may then have been added, so the values must not be sent.
             RuntimeError: in a deep copy or a forked process.
         """
+        party = self.keys.party
+        add_together({party: self}, {party: values}, members, names, round)
+
+    def _flat(self, values: "UInts", members: "Sequence[int]") -> "UInts":
+        """The values as one row, after a check of them and of the members."""
         if values.dtype != self.word or not values.flags.c_contiguous:
             raise ValueError(f"values of a ring of {self.bits} bits must be {np.dtype(self.word)} in C order")
         party = self.keys.party
@@ -263,9 +306,44 @@ class PairMasks:
             raise ValueError(f"the members must include party {party}; got {sorted(members)}")
         if len(set(members)) != len(members):
             raise ValueError(f"the members must name every party once; got {sorted(members)}")
-        streams = [(other, self.keystream(other, names)) for other in members if other != party]
-        flat = values.reshape(-1)
-        for other, stream in streams:
-            stream.add_to(flat, round, 1 if party < other else -1)
+        return values.reshape(-1)
+
+    def _cut(self, flat: "UInts") -> None:
         if self.bits < 8 * flat.itemsize:
             np.bitwise_and(flat, self.word(2**self.bits - 1), out=flat)
+
+
+def add_together(
+    masks: "Mapping[int, PairMasks]",
+    values: "Mapping[int, UInts]",
+    members: "Sequence[int]",
+    names: MaskNames,
+    round: int,
+) -> None:
+    """Add the masks of all hosted parties to their values, in place: ``masks[m].add_to(values[m], ...)`` for each m.
+
+    A pair whose two parties are both hosted here computes its keystream once, which one party adds and the other
+    subtracts. On machines of their own, each party computes its own.
+
+    Args:
+        masks: of the hosted parties, at least of those that have values.
+        values: by party, all of one size, in C order.
+        members: as in ``PairMasks.add_to``.
+        names: the purpose of the keys.
+        round: above all earlier rounds with these names.
+
+    Raises:
+        ValueError, RuntimeError: as ``PairMasks.add_to``.
+    """
+    flat = {party: masks[party]._flat(own, members) for party, own in values.items()}
+    streams = {
+        party: {other: masks[party].keystream(other, names) for other in members if other != party} for party in flat
+    }
+    for party, own in flat.items():
+        for other, stream in streams[party].items():
+            if other not in flat:
+                stream.add_to(own, round, 1 if party < other else -1)
+            elif party < other:
+                stream.add_between(own, flat[other], round, streams[other][party])
+    for party, own in flat.items():
+        masks[party]._cut(own)

@@ -90,6 +90,19 @@ def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor,
     return out, all(pieces)
 
 
+def along(start: Tensor, end: Tensor, times: Tensor, p: int) -> tuple[Tensor, bool]:
+    """Points start + times · (end - start), (m, *S), on a CPU; and whether all elements are in [0, p)."""
+    from lightning_vfl.field import elements
+
+    out = torch.empty((len(times), *start.shape), dtype=torch.int64)
+    a, b = start.contiguous().view(-1).numpy(), end.contiguous().view(-1).numpy()
+    factors, lines = times.contiguous().numpy(), out.view(len(times), -1).numpy()
+    size = start.numel()
+    if a.shape != b.shape:
+        raise ValueError(f"the two vectors have shapes {tuple(start.shape)} and {tuple(end.shape)}; give equal ones")
+    return out, all(_spread(size, out.numel(), lambda i, j: elements.along(a, b, factors, lines, p, i, j)))
+
+
 def residues(x: Tensor, primes: tuple[int, ...]) -> tuple[Tensor, bool]:
     """Centred residues modulo each prime as float64, (primes, *x.shape); and whether all elements are in range."""
     x = x.contiguous()

@@ -57,6 +57,23 @@ class Modular(ABC):
         """
         return 2**15
 
+    def rows_times(self, table: Tensor, tables: Tensor, rows: Tensor, right: Tensor) -> Tensor:
+        """Rows of stored tables times matrices: ``matmul(table[tables][:, rows], right)``, without storing the rows.
+
+        Shapes: table (T, N, k) of any integer type, tables (h,) and rows (r,) int64 on the CPU, right (h, k, n); the
+            product (h, r, n).
+        """
+        hosts, (_, length, width) = len(tables), table.shape
+        flat = (tables[:, None] * length + rows).flatten().to(table.device)
+        chosen = table.reshape(-1, width).index_select(0, flat).view(hosts, len(rows), width)
+        return self.matmul(chosen.to(right.device).to(torch.int64), right)
+
+    def along(self, start: Tensor, end: Tensor, times: Tensor) -> Tensor:
+        """Points of the line through two vectors: start + times · (end - start), (m, *S) for times (m,)."""
+        step = self._up(end - start)
+        line = self.matmul(times.unsqueeze(1), step.reshape(1, -1))
+        return self.add(line, start.reshape(1, -1)).view(len(times), *start.shape)
+
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """Element-wise sum."""
         return self._up((b - self.modulus) + a)  # not a + b, which passes 2^63 for the large moduli
@@ -99,6 +116,14 @@ class Modular(ABC):
         Raises:
             ConfigurationError: if an integer is above (p - 1) / 2 in absolute value: its sign would be lost.
         """
+        integers(x)
+        if x.device.type == "cpu":
+            from lightning_vfl.field.elements import embed  # numba: 0.5 s, where it is used
+
+            x = x.contiguous()
+            out = torch.empty_like(x)
+            if embed(x.view(-1).numpy(), self.modulus, out.view(-1).numpy()):
+                return out
         low, high = self._extremes(x)
         if max(-low, high) > self.half:
             raise ConfigurationError(
@@ -118,18 +143,16 @@ class Modular(ABC):
             words: gives n uniform 64-bit words for n, e.g. ``stream(seed, "masks", round).random_raw``.
             device: of the result.
         """
-        wanted, drawn, found = prod(shape), 0, [np.empty(0, np.int64)]
-        mask = (1 << self.wire_bits) - 1
-        while drawn < wanted:
-            missing = wanted - drawn
-            if self.wire_bits <= 32:
-                bits = words((missing + 1) // 2).view(np.uint32) & np.uint32(mask)
-            else:
-                bits = words(missing) & np.uint64(mask)
-            kept = bits[bits < self.modulus][:missing].astype(np.int64)
-            found.append(kept)
-            drawn += kept.size
-        return torch.from_numpy(np.concatenate(found)).reshape(tuple(shape)).to(device)
+        from lightning_vfl.field.elements import pick
+
+        elements = torch.empty(tuple(shape), dtype=torch.int64)
+        out, drawn, mask = elements.view(-1).numpy(), 0, (1 << self.wire_bits) - 1
+        while drawn < len(out):
+            missing = len(out) - drawn
+            short = self.wire_bits <= 32
+            bits = words((missing + 1) // 2).view(np.uint32) if short else words(missing)
+            drawn = pick(bits, mask, self.modulus, out, drawn)
+        return elements.to(device)
 
     def check(self, *tensors: Tensor) -> None:
         """Refuse tensors that are not int64 or have elements outside [0, p)."""

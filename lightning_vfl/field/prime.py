@@ -65,6 +65,28 @@ class PrimeField(Modular):
         floats.product(*limbs, split, self.modulus, total)
         return total
 
+    def rows_times(self, table: Tensor, tables: Tensor, rows: Tensor, right: Tensor) -> Tensor:
+        from lightning_vfl.field import row_products
+
+        on_cpu = floats.fused(table) and floats.fused(right)
+        if not on_cpu or not right.numel() or not row_products.suits(right.shape[1], self.modulus):
+            return super().rows_times(table, tables, rows, right)
+        out, fine = row_products.rows_times(table, tables.numpy(), rows.numpy(), right, self.modulus)
+        if not fine:
+            return super().rows_times(table, tables, rows, right)  # the error names the element
+        return out
+
+    def along(self, start: Tensor, end: Tensor, times: Tensor) -> Tensor:
+        if self.modulus >= 2**31 or not floats.fused(start):
+            return super().along(start, end, times)
+        integers(start)
+        integers(end)
+        integers(times)
+        out, fine = floats.along(start, end, times, self.modulus)
+        if not fine:
+            self.check(start, end, times)  # the error names the element
+        return out
+
     def columns_at_once(self, terms: int) -> int:
         # the fused pass has no intermediate results
         return 2**62 if terms <= SHORT and self.modulus < 2**31 else super().columns_at_once(terms)

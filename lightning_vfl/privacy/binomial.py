@@ -13,7 +13,7 @@ with all rows. Secret draws take the bits of ties from a secret source instead, 
 
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -29,8 +29,20 @@ if TYPE_CHECKING:
 
 BITS = 40  # bits of p: 8 to compare with a random byte, 32 for ties
 BLOCK = 64  # elements side by side: two registers of 32 bytes, 8 words a trial
-_AT_ONCE = 2**14  # words drawn at a time: 128 KiB stay in the second-level cache
+_AT_ONCE = 2**15  # words drawn at a time: 256 KiB stay in the second-level cache
 _NONE = np.empty(0, np.uint32)
+
+
+class Line(NamedTuple):
+    """p = slope * x + shift, of an x that is clipped to [low, high] before."""
+
+    slope: float
+    shift: float
+    low: float
+    high: float
+
+
+AS_THEY_ARE = Line(1.0, 0.0, -inf, inf)
 
 
 def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, ties: "Words | None" = None) -> Tensor:
@@ -80,16 +92,43 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, t
         raise ConfigurationError(f"trials {trials} is no number of trials; use 1, 2, 3, ...")
     if start < 0:
         raise ConfigurationError(f"start {start} is before the first element; use 0 or more")
-    real = torch.float32 if probability.dtype == torch.float32 else torch.float64
-    flat = probability.detach().reshape(-1).to("cpu", real).numpy()
+    flat = _floats(probability)
     drawn = np.empty(flat.size, np.int64)
-    if flat.size and not _fill(drawn, flat, int(trials), words, start, ties):
+    if flat.size and not _fill(drawn, flat, AS_THEY_ARE, int(trials), words, start, ties):
         raise ConfigurationError("probabilities outside [0, 1] or NaN have no draws; clip the embeddings before")
     return torch.from_numpy(drawn).to(probability.device).reshape(probability.shape)
 
 
+def binomial_of(
+    values: Tensor, line: Line, trials: int, words: "Words", out: Tensor, start: int = 0, ties: "Words | None" = None
+) -> None:
+    """Set ``out`` to the draws of ``binomial`` for p = slope * clip(x) + shift in float64, without storing p.
+
+    Shapes: ``values`` (*S), floating point, any device; ``out`` (*S) int32 or int64, contiguous, on the CPU.
+    Guarantee: the same bits as ``binomial`` of that p.
+
+    Raises:
+        ConfigurationError: if a p is outside [0, 1] or NaN.
+    """
+    flat = _floats(values)
+    if flat.size and not _fill(out.view(-1).numpy(), flat, line, trials, words, start, ties):
+        raise ConfigurationError("probabilities outside [0, 1] or NaN have no draws; clip the embeddings before")
+
+
+def beyond(x: Tensor, bound: float) -> tuple[int, int]:
+    """How many values are outside [-bound, bound] or NaN, and how many are infinite or NaN; compared in float64."""
+    outside, infinite = _beyond(_floats(x), float(bound))
+    return int(outside), int(infinite)
+
+
+def _floats(x: Tensor) -> "NDArray[Any]":
+    real = torch.float32 if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else torch.float64
+    flat: NDArray[Any] = x.detach().reshape(-1).to("cpu", real).numpy()
+    return flat
+
+
 def _fill(
-    drawn: "NDArray[np.int64]", p: "NDArray[Any]", trials: int, words: "Words", start: int, ties: "Words | None"
+    drawn: "NDArray[Any]", x: "NDArray[Any]", line: Line, trials: int, words: "Words", start: int, ties: "Words | None"
 ) -> bool:
     """Draw elements start, start + 1, ... of the source, some blocks at a time; returns whether all p are in [0, 1]."""
     key = words(1)[0] if ties is None else np.uint64(0)
@@ -98,7 +137,7 @@ def _fill(
     skipped, inside = divmod(start, BLOCK)
     for left in range(skipped, 0, -at_once):
         words(min(left, at_once) * block)
-    end, right = inside + p.size, True
+    end, right = inside + x.size, True
     for first in range(0, -(-end // BLOCK), at_once):
         begin, stop = first * BLOCK, min(end, (first + at_once) * BLOCK)
         raw = words(-(-(stop - begin) // BLOCK) * block).astype("<u8", copy=False).view(np.uint8)
@@ -107,10 +146,10 @@ def _fill(
         number = np.uint64(skipped * BLOCK + begin)
         rest = _NONE if ties is None else ties(_likely_ties(raw.size)).view(np.uint32)
         inner = (trials, number, max(0, inside - begin), key)
-        within, needed = _draw(raw, p[here], drawn[here], rest, *inner)
+        within, needed = _draw(raw, x[here], *line, drawn[here], rest, *inner)
         while ties is not None and needed > rest.size:  # repeat the same draws with enough bits for ties
             rest = np.concatenate((rest, ties((needed - rest.size + 1) // 2).view(np.uint32)))
-            within, needed = _draw(raw, p[here], drawn[here], rest, *inner)
+            within, needed = _draw(raw, x[here], *line, drawn[here], rest, *inner)
         right &= within
     return right
 
@@ -125,29 +164,54 @@ def _likely_ties(count: int) -> int:
 _fused = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 
 
-# The two innermost loops are separate functions: inside other loops, LLVM does not vectorise them.
+# The inner loops are separate functions: inside other loops, LLVM does not vectorise them.
 
 
 @_fused
-def _round(p: "NDArray[Any]", k: "NDArray[np.float64]", top: "NDArray[np.uint8]") -> bool:
-    """Set k (n,) to 2^40 p, rounded towards 2^39, and top (n,) to its top byte; returns whether all p are in [0, 1]."""
-    wrong = np.int64(0)
-    for e in range(p.size):
-        x = np.float64(p[e]) * 2.0**BITS  # exact
-        good = (x >= 0.0) & (x <= 2.0**BITS)
+def _beyond(x: "NDArray[Any]", bound: float) -> tuple[int, int]:
+    outside, infinite = 0, 0
+    for i in range(x.size):
+        size = np.abs(np.float64(x[i]))
+        outside += not (size <= bound)
+        infinite += not (size < np.inf)
+    return outside, infinite
+
+
+@_fused
+def _round(
+    x: "NDArray[Any]",
+    slope: float,
+    shift: float,
+    low: float,
+    high: float,
+    k: "NDArray[np.float64]",
+    top: "NDArray[np.uint8]",
+) -> tuple[bool, bool]:
+    """Set k (n,) to 2^40 p, rounded towards 2^39, and top (n,) to its top byte.
+
+    Returns whether all p are in [0, 1], and whether one of them is 1.
+    """
+    wrong, ones = np.int64(0), np.int64(0)
+    for e in range(x.size):
+        v = np.float64(x[e])
+        v = np.float64(low) if v < low else v  # NaN stays NaN
+        v = np.float64(high) if v > high else v
+        v = (v * slope + shift) * 2.0**BITS  # the last product is exact
+        good = (v >= 0.0) & (v <= 2.0**BITS)
         wrong += not good
-        x = x if good else np.float64(0.0)  # the conversion of NaN to an integer is undefined
-        up, down = np.ceil(x), np.floor(x)
-        k[e] = up if x < 2.0 ** (BITS - 1) else down
+        ones += v == 2.0**BITS
+        v = v if good else np.float64(0.0)  # the conversion of NaN to an integer is undefined
+        up, down = np.ceil(v), np.floor(v)
+        k[e] = up if v < 2.0 ** (BITS - 1) else down
         top[e] = np.uint8(np.int32(k[e] * 2.0 ** (8 - BITS)))
-    return bool(wrong == 0)
+    return bool(wrong == 0), bool(ones > 0)
 
 
 @_fused
 def _compare(
     raw: "NDArray[np.uint8]", top: "NDArray[np.uint8]", below: "NDArray[np.uint8]", equal: "NDArray[np.uint8]"
 ) -> None:
-    """Count the bytes of raw (trials, BLOCK) below and equal to top, column by column."""
+    """Count the bytes of raw (trials, BLOCK) below and equal to top, column by column; at most 255 trials."""
     for trial in range(raw.shape[0]):
         for e in range(BLOCK):
             below[e] += np.uint8(raw[trial, e] < top[e])
@@ -155,10 +219,34 @@ def _compare(
 
 
 @_fused
+def _add(out: "NDArray[Any]", counts: "NDArray[np.uint8]") -> None:
+    for e in range(out.size):
+        out[e] += counts[e]
+
+
+@_fused
+def _places(equal: "NDArray[np.uint8]", eights: "NDArray[np.int64]", at: "NDArray[np.int64]") -> int:
+    """Set ``at`` to the places where ``equal`` is not 0, and return their number; without branches to mispredict."""
+    words, some, count = equal.view(np.uint64), 0, 0
+    for eight in range(words.size):  # six of ten groups of eight elements have no tie in 16 trials
+        eights[some] = eight
+        some += words[eight] != 0
+    for eight in eights[:some]:
+        for e in range(8 * eight, 8 * eight + 8):
+            at[count] = e
+            count += equal[e] != 0
+    return count
+
+
+@_fused
 def _draw(
     raw: "NDArray[np.uint8]",
-    p: "NDArray[Any]",
-    out: "NDArray[np.int64]",
+    x: "NDArray[Any]",
+    slope: float,
+    shift: float,
+    low: float,
+    high: float,
+    out: "NDArray[Any]",
     rests: "NDArray[np.uint32]",
     trials: int,
     number: np.uint64,
@@ -171,36 +259,40 @@ def _draw(
     take their bits from ``rests`` in turn. The number of ties is also returned: if it is larger than ``rests``, the
     draws are invalid. With empty ``rests``, ties take their bits from Philox with ``key``.
     """
-    k = np.zeros(BLOCK, np.float64)
-    top = np.zeros(BLOCK, np.uint8)
-    below = np.zeros(BLOCK, np.uint8)
-    equal = np.zeros(BLOCK, np.uint8)
-    right, used = True, 0
-    for block in range((empty + p.size + BLOCK - 1) // BLOCK):
-        first = block * BLOCK - empty
-        low, high = max(0, -first), min(BLOCK, p.size - first)
-        own = out[first + low : first + high]
-        own[:] = 0
-        right &= _round(p[first + low : first + high], k[low:high], top[low:high])
-        for begin in range(0, trials, 255):  # as many as a byte can count
+    blocks, end = raw.shape[0] // trials, empty + x.size
+    k, top = np.zeros(blocks * BLOCK, np.float64), np.zeros(blocks * BLOCK, np.uint8)
+    right, ones = _round(x, slope, shift, low, high, k[empty:end], top[empty:end])
+    together = blocks if trials <= 255 else 1  # ties are settled block by block, and a byte counts 255 trials
+    below, equal = np.empty(together * BLOCK, np.uint8), np.empty(together * BLOCK, np.uint8)
+    eights, at = np.empty(equal.size // 8 + 1, np.int64), np.empty(equal.size + 1, np.int64)
+    used = 0
+    out[:] = 0
+    for group in range(0, blocks, together):
+        first = group * BLOCK  # place of the group's first byte; its elements are ``begin`` to ``stop``
+        begin, stop = max(empty, first), min(end, first + equal.size)
+        for trial in range(0, trials, 255):
             below[:] = 0
             equal[:] = 0
-            row = block * trials + begin
-            _compare(raw[row : row + min(255, trials - begin)], top, below, equal)
-            own += below[low:high]
-            for e in range(low, high):
-                if equal[e]:
-                    rest = np.uint32(np.int64(k[e]) & 0xFFFFFFFF)
-                    place = number + np.uint64(block * BLOCK + e)
-                    for tie in range(np.int64(equal[e])):
-                        if rests.size == 0:
-                            own[e - low] += philox(place, np.uint64(begin + tie), key) < rest
-                        elif used < rests.size:
-                            own[e - low] += rests[used] < rest
-                        used += 1
-        for e in range(low, high):
-            if k[e] == 2.0**BITS:  # p = 1, whose top 9 bits do not fit a byte
-                own[e - low] = trials
+            for block in range(together):
+                row, here = (group + block) * trials + trial, slice(block * BLOCK, (block + 1) * BLOCK)
+                rows = raw[row : row + min(255, trials - trial)]
+                _compare(rows, top[first + here.start : first + here.stop], below[here], equal[here])
+            _add(out[begin - empty : stop - empty], below[begin - first : stop - first])
+            equal[: begin - first] = 0
+            equal[stop - first :] = 0
+            for e in at[: _places(equal, eights, at)]:
+                place = first + e
+                rest = np.uint32(np.int64(k[place]) & 0xFFFFFFFF)
+                for tie in range(np.int64(equal[e])):
+                    if rests.size == 0:
+                        out[place - empty] += philox(number + np.uint64(place), np.uint64(trial + tie), key) < rest
+                    elif used < rests.size:
+                        out[place - empty] += rests[used] < rest
+                    used += 1
+    if ones:
+        for e in range(empty, end):
+            if k[e] == 2.0**BITS:  # its top 9 bits do not fit a byte
+                out[e - empty] = trials
     return right, used
 
 

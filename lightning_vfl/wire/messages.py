@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
@@ -165,6 +166,11 @@ class LinearForms(Contribution):
     """Embeddings as products that are not computed yet: h_m = basis[m] @ leaves[m], basis (B, W_m), leaf (W_m, D)."""
 
     basis: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def side_by_side(self) -> Tensor:
+        """(B, Σ W_m), the bases of all hosted parties; joined once, for work on all of them in one call."""
+        return torch.cat(self.basis, dim=1)
 
 
 @dataclass(frozen=True)

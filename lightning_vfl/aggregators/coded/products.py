@@ -2,7 +2,9 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,9 +19,11 @@ from lightning_vfl.aggregators.messages import GRADIENTS, blamed, gradients_by_p
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
-from lightning_vfl.streams import stream
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Roll, Roster, RoundNames
 from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, LinearForms, Message, PartyView, ServerView
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DEGREE = 2  # of the polynomial that the parties compute on shares: data times weights
 
@@ -86,11 +90,14 @@ class ProductWire(Wire):
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
         field, codec = self.coding.field, self.scale.codec(self.coding.field, view.agreed)
         called = [i for i, party in enumerate(view.parties) if view.called[party]]  # late ones check for overflow too
-        integers = dict(zip(called, self.party_side().integers(contribution, called, view), strict=True))
+        whole = self.party_side().integers(contribution, called, view)
         mine = [i for i in called if roll.included[view.parties[i]]]
-        whole = torch.cat([integers[i] for i in mine])
-        x_of = linear_forms(contribution).basis
-        x = codec.quantise_data(torch.cat([x_of[i] for i in mine], dim=1))
+        forms = linear_forms(contribution)
+        if len(mine) < len(called):
+            parts = dict(zip(called, torch.split(whole, [len(contribution.leaves[i]) for i in called]), strict=True))
+            whole = torch.cat([parts[i] for i in mine])
+        every = len(mine) == len(forms.basis)
+        x = codec.quantise_data(forms.side_by_side if every else torch.cat([forms.basis[i] for i in mine], dim=1))
         if field.half < 2**53:  # no partial sum passes half the modulus: float64 is exact
             total = (x.double() @ whole.double()).to(torch.int64)
         else:
@@ -113,7 +120,8 @@ class ProductParty(PartySide):
 
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
         """X̃ᵀ times the party's piece, X̃ its rounded data: one product for all hosted parties with equal pieces."""
-        x_of, weights = linear_forms(contribution).basis, contribution.leaves
+        forms, weights = linear_forms(contribution), contribution.leaves
+        x_of = forms.basis
         places = {party: i for i, party in enumerate(view.parties)}
         shapes = {party: (len(x_of[i]), weights[i].shape[1]) for party, i in places.items()}
         pieces = gradients_by_party(answer, shapes, view)
@@ -121,7 +129,8 @@ class ProductParty(PartySide):
         one = all(pieces[party] is pieces[members[0]] for party in members)  # as a server in this process sends them
         found: dict[int, Tensor] = {}
         for some in ([members] if one else [[party] for party in members]) if members else []:
-            basis = torch.cat([x_of[places[party]] for party in some], dim=1)
+            everybody = some == list(view.parties)
+            basis = forms.side_by_side if everybody else torch.cat([x_of[places[party]] for party in some], dim=1)
             rounded = self._codec(view).round_data(basis)
             whole = (rounded.T @ pieces[some[0]].to(rounded.dtype)).to(basis.dtype)
             parts = torch.split(whole, [x_of[places[party]].shape[1] for party in some])
@@ -129,33 +138,29 @@ class ProductParty(PartySide):
         hosted = zip(view.parties, weights, strict=True)
         return tuple(found[party] if party in found else torch.zeros_like(w) for party, w in hosted)
 
-    def integers(self, contribution: Contribution, mine: Sequence[int], view: PartyView) -> list[Tensor]:
-        """The rounded weights of these hosted parties, (W_m, D) int64 each.
+    def integers(self, contribution: Contribution, mine: Sequence[int], view: PartyView) -> Tensor:
+        """The rounded weights of these hosted parties under each other, (Σ W_m, D) int64.
 
         Raises:
             ConfigurationError: if a sum could wrap around; every party checks its own part.
         """
-        codec = self._codec(view)
+        codec, forms = self._codec(view), linear_forms(contribution)
         weights = [contribution.leaves[i] for i in mine]
-        seed, stage, number = view.names
-        drawn = [
-            stream(seed, "weights", stage, number, view.parties[i]).random_raw(w.numel())
-            for i, w in zip(mine, weights, strict=True)
-        ]
-        whole: Tensor = codec.quantise_weights(torch.cat(weights), lambda n: np.concatenate(drawn))
-        integers = list(torch.split(whole, [len(w) for w in weights]))
-        basis = [linear_forms(contribution).basis[i] for i in mine]
-        _refuse_overflow(codec, basis, integers, [view.parties[i] for i in mine], int(view.called.sum()))
-        return integers
+        parties = [view.parties[i] for i in mine]
+        whole = codec.quantise_weights(torch.cat(weights), lambda n: _draws(view.names, parties, weights))
+        every = len(mine) == len(forms.basis)
+        basis = forms.side_by_side if every else torch.cat([forms.basis[i] for i in mine], dim=1)
+        _refuse_overflow(codec, basis, whole, [len(w) for w in weights], parties, int(view.called.sum()))
+        return whole
 
     def _share(self, contribution: Contribution, view: PartyView) -> Message:
         memory, code = _memory(view), self.coding.code(view.roster.parties)
         mine = [i for i, party in enumerate(view.parties) if view.called[party]]
         senders = tuple(view.parties[i] for i in mine)
         integers = self.integers(contribution, mine, view)
-        elements = self.coding.field.embed(torch.cat(integers))
+        elements = self.coding.field.embed(integers)
         width = elements.shape[1]
-        sizes = [len(w) for w in integers]
+        sizes = [len(contribution.leaves[i]) for i in mine]
         masks = self.coding.masks(view.names, "weights", senders, sizes, self.coding.privacy, width)
         shares = code.share_copies(elements, masks.to(elements.device), view.receivers)
         pieces = torch.split(shares, sizes, dim=1)
@@ -174,16 +179,15 @@ class ProductParty(PartySide):
         memory, holders, field = _memory(view), list(view.parties), self.coding.field
         rows, _ = memory.blocks.coded_rows(view.rows.ids)
         check_model_shares(received, memory, len(rows), self.rerandomise, included, view)
-        device = received.pieces[0].device
-        hosted, length, width = memory.table.shape
-        tables = torch.tensor([memory.holders.index(party) for party in holders])
-        flat = (tables[:, None] * length + rows.cpu()).flatten()
-        data = memory.table.view(hosted * length, width).index_select(0, flat)
-        if len(received.senders) < view.roster.parties:
-            data = torch.cat([data[:, memory.offsets[s] : memory.offsets[s + 1]] for s in received.senders], dim=1)
         weights = received_by(holders, received)
-        data = data.view(len(holders), len(rows), weights.shape[1]).to(device).to(torch.int64)
-        products = added = blamed(received, field.modulus, lambda: field.matmul(data, weights))
+        tables = torch.tensor([memory.holders.index(party) for party in holders])
+        table = memory.table
+        if len(received.senders) < view.roster.parties:
+            columns = [table[:, :, memory.offsets[s] : memory.offsets[s + 1]] for s in received.senders]
+            table = torch.cat([part[:, rows] for part in columns], dim=2)
+            rows = torch.arange(len(rows))
+        work = partial(field.rows_times, table, tables, rows.cpu(), weights)
+        products = added = blamed(received, field.modulus, work)
         if (hiding := received.alongside) is not None:
             zeros = received_by(holders, hiding).view(len(holders), len(hiding.senders), *products.shape[1:])
             added = field.add(products, blamed(hiding, field.modulus, lambda: field.totals(zeros)))
@@ -213,8 +217,9 @@ class ProductServer(ServerSide):
             decoded = code.correct(torch.stack(message.pieces).remainder_(field.modulus), message.senders, DEGREE)
             sums, corrected = decoded.values, tuple(message.senders[i] for i in decoded.wrong)
         else:
-            refuse_outside(message.pieces, message.senders, PRODUCTS, field.modulus)
-            sums = code.decode(torch.stack(message.pieces[:needed]), message.senders[:needed], DEGREE)
+            refuse_outside(message.pieces[needed:], message.senders[needed:], PRODUCTS, field.modulus)
+            results = torch.stack(message.pieces[:needed])
+            sums = blamed(message, field.modulus, lambda: code.decode(results, message.senders[:needed], DEGREE))
         wanted = sums[blocks.place(ids)[1], within]  # (B, D)
         mean = self.scale.codec(field, view.agreed).dequantise(wanted) / len(view.roll.included_parties)
         return _aggregate(mean, corrected)
@@ -242,22 +247,50 @@ def _memory(view: PartyView) -> Shares:
     return view.memory
 
 
+def _draws(names: RoundNames, parties: Sequence[int], weights: Sequence[Tensor]) -> "NDArray[np.uint64]":
+    """The words that round these parties' weights, each party's from a stream of its own."""
+    from lightning_vfl.fast_streams import first_words
+
+    words, begin = np.empty(sum(w.numel() for w in weights), np.uint64), 0
+    for party, w in zip(parties, weights, strict=True):
+        first_words(words[begin : begin + w.numel()], names.seed, "weights", names.stage, names.round, party)
+        begin += w.numel()
+    return words
+
+
 def _refuse_overflow(
-    codec: FixedPoint, basis: Sequence[Tensor], integers: Sequence[Tensor], parties: Sequence[int], summands: int
+    codec: FixedPoint, basis: Tensor, integers: Tensor, sizes: Sequence[int], parties: Sequence[int], summands: int
 ) -> None:
-    """Every party's own check: with a bound that costs one pass over the data, and exactly where the bound fails."""
-    if not len(basis[0]):
+    """Every party's own check: with a bound that costs one pass over the data, and exactly where the bound fails.
+
+    Shapes: basis (B, Σ W_m) and integers (Σ W_m, D), of parties with ``sizes`` W_m.
+    """
+    if not len(basis):
         return
-    largest = torch.cat(list(basis), dim=1).abs().amax(0).double().mul_(2.0**codec.l_x).add_(1.0)
-    reach = largest[:, None] * torch.cat(list(integers)).double().abs_()  # |x̄| <= 2^l_x |x| + 1/2
-    owners = torch.repeat_interleave(torch.tensor([x.shape[1] for x in basis])).to(reach.device)
-    bounds = reach.new_zeros(len(basis), reach.shape[1]).index_add_(0, owners, reach).amax(1) * (1 + 2.0**-40)
+    bounds = _reaches(codec, basis, integers, sizes) * (1 + 2.0**-40)
     order = bounds.argsort(descending=True)  # the message names a setting that fits the worst of them
     for i in order[(bounds > codec.field.half // summands)[order]].tolist():
+        begin = sum(sizes[:i])
+        end = begin + sizes[i]
         try:
-            codec.check_overflow(codec.quantise_data(basis[i]), integers[i], summands)
+            codec.check_overflow(codec.quantise_data(basis[:, begin:end]), integers[begin:end], summands)
         except ConfigurationError as error:
             raise ConfigurationError(f"party {parties[i]}: {error}; a resumed run takes a new scale") from None
+
+
+def _reaches(codec: FixedPoint, basis: Tensor, integers: Tensor, sizes: Sequence[int]) -> Tensor:
+    """For each party an upper bound of |x̄| |w̄|, with |x̄| <= 2^l_x |x| + 1/2 of the largest x of each column."""
+    if basis.device.type == "cpu" and basis.dtype in (torch.float32, torch.float64):
+        from lightning_vfl.field.rounding import largest_in_columns, reaches
+
+        largest, bounds = np.empty(basis.shape[1]), np.empty(len(sizes))
+        largest_in_columns(basis.detach().numpy(), largest)
+        reaches(largest * 2.0**codec.l_x + 1.0, integers.numpy(), np.cumsum(sizes), bounds)
+        return torch.from_numpy(bounds)
+    columns = basis.abs().amax(0).double().mul_(2.0**codec.l_x).add_(1.0)
+    reach = columns[:, None] * integers.double().abs_()
+    owners = torch.repeat_interleave(torch.tensor(sizes)).to(reach.device)
+    return reach.new_zeros(len(sizes), reach.shape[1]).index_add_(0, owners, reach).amax(1)
 
 
 def _aggregate(mean: Tensor, corrected: tuple[int, ...] = ()) -> Aggregate:

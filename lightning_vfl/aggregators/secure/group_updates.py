@@ -48,8 +48,7 @@ class MaskedUpdates(SharedBottoms):
         note_clipped(view, "clipped_update_share", share)
         words = rounded.numpy().view(WORD)
         if not self.equivalent:
-            for values, party in zip(words, members, strict=True):
-                self.layer.mask(values, party, group, "updates", number, view)
+            self.layer.mask(dict(zip(members, words, strict=True)), group, "updates", number, view)
         return Message(UPDATES, "server", members, tuple(torch.from_numpy(own) for own in words), round=view.names)
 
     def join(self, message: Message, view: ServerView) -> Tensor:

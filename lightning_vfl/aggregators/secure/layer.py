@@ -1,6 +1,6 @@
 """vFedSec's Secure Layer on integers, the parties' half: who may be summed, masks that cancel, and recovery."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ from lightning_vfl.aggregators.secure.recovery import (
 )
 from lightning_vfl.aggregators.secure.ring_sums import RingSums
 from lightning_vfl.aggregators.secure.segments import Segments, segments
-from lightning_vfl.crypto import Identities, MaskNames, key_period
+from lightning_vfl.crypto import Identities, MaskNames, add_together, key_period
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster
@@ -173,13 +173,13 @@ class SecureLayer:
     # ---- masks
 
     def mask(
-        self, values: "UInts", party: int, members: Sequence[int], purpose: str, segment: int, view: PartyView
+        self, values: Mapping[int, "UInts"], members: Sequence[int], purpose: str, segment: int, view: PartyView
     ) -> None:
-        """Turn a party's integers into its upload: uniform words, whose masks cancel over the members. In place."""
+        """Turn hosted parties' integers into uploads: uniform words, whose masks cancel over the members. In place."""
         names, memory = view.names, view.memory
         refuse_lacking(memory.publics, members, KEYS)
         name = MaskNames(purpose, names.stage, segment, view.rows.start, memory.period)
-        memory.masks[party].add_to(values, members, name, names.round)
+        add_together(memory.masks, values, members, name, names.round)
 
     def mask_for_recovery(self, values: "UInts", party: int, members: Sequence[int], view: PartyView) -> bytes:
         """The same with masks that survivors can remove for this round; returns the party's key of the round."""

@@ -198,25 +198,27 @@ class MaskedParty(PartySide):
         layer, sums = self.layer, self.layer.segments(view.roster)
         check_selection(view.memory, view)
         mine, integers = self.integers(contribution, view)
-        words, pieces, keys, begin = integers.numpy().view(WORD), [], [], 0
+        words, keys = integers.numpy().view(WORD), []
         called = tuple(view.called.nonzero().flatten().tolist())
-        for party in mine:
-            own = words[begin : begin + len(sums.of[party])]
-            begin += len(own)
-            for values, segment in zip(own, sums.of[party], strict=True):
-                members = called if layer.layout == "sum" else sums.members[segment]
-                if view.renew is not None and not {*members} <= {*called}:  # a process is gone and has no keys
-                    values.fill(0)  # the segment is absent: nothing is sent for it
-                    continue
-                layer.refuse_alone(members, view.roster)
-                if layer.recovery is None:
-                    layer.mask(values, party, members, "embeddings", segment, view)
-                else:
-                    keys.append(layer.mask_for_recovery(values, party, members, view))
-            pieces.append(torch.from_numpy(own))
+        slots = dict(zip([(m, segment) for m in mine for segment in sums.of[m]], words, strict=True))
+        for segment, everybody in enumerate(sums.members):
+            members = called if layer.layout == "sum" else everybody
+            values = {m: slots[m, segment] for m in mine if (m, segment) in slots}
+            if not values:
+                continue
+            if view.renew is not None and not {*members} <= {*called}:  # a process is gone and has no keys
+                for own in values.values():
+                    own.fill(0)  # the segment is absent: nothing is sent for it
+                continue
+            layer.refuse_alone(members, view.roster)
+            if layer.recovery is None:
+                layer.mask(values, members, "embeddings", segment, view)
+            else:
+                keys += [layer.mask_for_recovery(own, m, members, view) for m, own in values.items()]
+        pieces = torch.split(integers.view(torch.uint32), [len(sums.of[m]) for m in mine])
         sent = tuple(torch.from_numpy(np.frombuffer(key, np.uint8).copy()) for key in keys)
         alongside = Message(ROUND_KEYS, "server", mine, sent, round=view.names) if sent else None
-        return Message(UPLOADS, "server", mine, tuple(pieces), alongside, round=view.names)
+        return Message(UPLOADS, "server", mine, pieces, alongside, round=view.names)
 
 
 @dataclass(frozen=True)
@@ -252,10 +254,13 @@ class MaskedServer(ServerSide):
         sums = self.sums.segments(roster)
         width = widths[0] // len(sums.of[0])
         columns = self.sums.columns(roster, width, roll)
-        nothing, parts = torch.zeros(len(ids), width, dtype=torch.float64), []
+        parts = []
         for members, total in zip(sums.members, totals, strict=True):
             counted = self.sums.counted(members, roll)
-            parts.append(torch.from_numpy(self.codec.to_real(total, len(counted))) if counted else nothing)
+            if counted:
+                parts.append(torch.from_numpy(self.codec.to_real(total, len(counted))))
+            else:
+                parts.append(torch.zeros(len(ids), width, dtype=torch.float64))
         value = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
         return Aggregate(value.to(ids.device, torch.get_default_dtype()), columns)
 

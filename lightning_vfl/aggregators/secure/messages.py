@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from lightning_vfl.aggregators.messages import check_message, refuse_outside
@@ -92,7 +91,7 @@ def check_uploads(
     check_message(uploads, kinds[0], "server", shapes, torch.uint32, names, tuple(shapes), alongside=more)
     if bits < 32:
         for sender, piece in zip(uploads.senders, uploads.pieces, strict=True):
-            if piece.numel() and int(np.max(piece.numpy())) >> bits:
+            if piece.numel() and int(piece.numpy().max()) >> bits:
                 raise MalformedMessage(f"'{kinds[0]}' of party {sender} holds numbers outside the ring of 2^{bits}")
     if uploads.alongside is None:
         return

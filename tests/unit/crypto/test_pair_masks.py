@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairKeystream, PairMasks, key_period
+from lightning_vfl.crypto import KeyPair, MaskNames, PairKeys, PairKeystream, PairMasks, add_together, key_period
 from lightning_vfl.crypto.pair_masks import CHUNK, _scratch
 from lightning_vfl.errors import ConfigurationError
 from tests.examples import examples
@@ -493,3 +493,73 @@ def test_periods_begin_every_so_many_rounds():
 def test_equal_names_are_one_stream():
     masks = setting(2)[0]
     assert masks.keystream(1, NAMES) is masks.keystream(1, MaskNames(*NAMES))
+
+
+# ---- several parties in one process
+
+
+def keys_of(count, session=b"together"):
+    pairs = [KeyPair() for _ in range(count)]
+    publics = {party: pair.public for party, pair in enumerate(pairs)}
+    return lambda: [PairKeys(m, pair, publics, session=session) for m, pair in enumerate(pairs)]
+
+
+@pytest.mark.parametrize("bits", [1, 31, 32, 47, 64])
+@pytest.mark.parametrize("hosted", [(0, 1, 2, 3), (1, 3), (2,), (3, 0, 2)])
+def test_masks_of_hosted_parties_are_those_of_each_alone(bits, hosted):
+    make, names = keys_of(4), MaskNames("embeddings", "fit", 0, 0, 0)
+    alone, together = (
+        [PairMasks(keys, bits) for keys in make()],
+        dict(enumerate(PairMasks(keys, bits) for keys in make())),
+    )
+    for round, members in ((0, (0, 1, 2, 3)), (5, (3, 2, 1, 0)), (6, tuple(sorted({*hosted, 0})))):
+        draw = np.random.Generator(np.random.PCG64(round))
+        values = {m: draw.integers(0, 2**bits, (3, 5), dtype=np.uint64).astype(alone[0].word) for m in hosted}
+        expected = {m: own.copy() for m, own in values.items()}
+        for m, own in expected.items():
+            alone[m].add_to(own, members, names, round)
+        add_together(together, values, members, names, round)
+        for m in hosted:
+            assert np.array_equal(values[m], expected[m])
+
+
+def test_more_words_than_one_piece():
+    make, names, size = keys_of(2), MaskNames("embeddings", "fit", 0, 0, 0), 2**17 + 5
+    values = {m: np.zeros(size, np.uint32) for m in range(2)}
+    add_together(dict(enumerate(map(PairMasks, make()))), values, (0, 1), names, 0)
+    assert np.array_equal(values[0], PairMasks(make()[0]).mask_of((0, 1), names, 0, size))
+    assert not (values[0] + values[1]).any()
+
+
+def test_a_round_is_used_at_both_ends():
+    make, names = keys_of(2), MaskNames("embeddings", "fit", 0, 0, 0)
+    masks = dict(enumerate(map(PairMasks, make())))
+    add_together(masks, {m: np.zeros(4, np.uint32) for m in range(2)}, (0, 1), names, 7)
+    for m in range(2):
+        with pytest.raises(ValueError, match="above the last round 7"):
+            masks[m].add_to(np.zeros(4, np.uint32), (0, 1), names, 7)
+    with pytest.raises(ValueError, match="above the last round 7"):
+        add_together(masks, {m: np.zeros(4, np.uint32) for m in range(2)}, (0, 1), names, 7)
+
+
+def test_parties_that_have_not_agreed_have_the_masks_of_their_own_keys():
+    """As on machines of their own: nothing cancels."""
+    one, other, names = keys_of(2), keys_of(2), MaskNames("embeddings", "fit", 0, 0, 0)
+    values = {m: np.zeros(4, np.uint32) for m in range(2)}
+    add_together({0: PairMasks(one()[0]), 1: PairMasks(other()[1])}, values, (0, 1), names, 0)
+    assert np.array_equal(values[0], PairMasks(one()[0]).mask_of((0, 1), names, 0, 4))
+    assert np.array_equal(values[1], PairMasks(other()[1]).mask_of((0, 1), names, 0, 4))
+
+
+def test_hosted_parties_are_checked_like_each_alone():
+    make, names = keys_of(3), MaskNames("embeddings", "fit", 0, 0, 0)
+    masks = dict(enumerate(map(PairMasks, make())))
+    for values, members, said in (
+        ({0: np.zeros(4, np.uint64)}, (0, 1), "in C order"),
+        ({0: np.zeros((4, 4), np.uint32)[:, :2]}, (0, 1), "in C order"),
+        ({2: np.zeros(4, np.uint32)}, (0, 1), "must include party 2"),
+        ({0: np.zeros(4, np.uint32)}, (0, 1, 1), "every party once"),
+        ({0: np.zeros(4, np.uint32)}, (0, 7), "not with party 7"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            add_together(masks, values, members, names, 0)

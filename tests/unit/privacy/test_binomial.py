@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chi2
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy.binomial import BITS, BLOCK, binomial, philox
+from lightning_vfl.privacy.binomial import BITS, BLOCK, Line, beyond, binomial, binomial_of, philox
 from lightning_vfl.streams import stream
 
 
@@ -252,3 +252,32 @@ def test_distribution_with_ties_of_their_own():
     found = binomial(torch.full((n,), p, dtype=torch.float64), trials, words, ties=words).numpy()
     counts = np.bincount(found, minlength=trials + 1)
     assert unlikely(counts, n * binom.pmf(np.arange(trials + 1), trials, p)) > 1e-6
+
+
+# ---- draws for a line of clipped values
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("out", [torch.int32, torch.int64])
+def test_draws_for_a_line_are_those_for_its_p(dtype, out):
+    """In float64 and in the order clip, times, plus."""
+    x = (3 * torch.randn(5, 333, generator=torch.Generator().manual_seed(0))).to(dtype)
+    slope, clip = 0.1 / 0.7, 0.7
+    p = x.double().clamp(-clip, clip).mul_(slope).add_(0.5)
+    found = torch.empty(x.shape, dtype=out)
+    binomial_of(x, Line(slope, 0.5, -clip, clip), 16, stream(0, "line").random_raw, found)
+    assert torch.equal(found.long(), draws(p, 16, "line"))
+
+
+def test_what_is_beyond_a_bound_is_counted_in_float64():
+    values = torch.tensor([0.1, -0.1, 0.05, inf, -inf, nan, 3.0])
+    assert beyond(values, 0.1) == (6, 3)  # float32's 0.1 is above 0.1
+    assert beyond(values.double(), float(torch.tensor(0.1))) == (4, 3)
+    assert beyond(torch.zeros(0), 1.0) == (0, 0)
+
+
+@pytest.mark.parametrize("x", [nan, inf])
+def test_a_line_without_a_p_is_refused(x):
+    out = torch.empty(3, dtype=torch.int32)
+    with pytest.raises(ConfigurationError, match="outside"):
+        binomial_of(torch.full((3,), x), Line(0.25, 0.5, -inf, inf), 4, stream(0, "no p").random_raw, out)

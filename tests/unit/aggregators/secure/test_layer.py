@@ -108,7 +108,7 @@ def test_all_uploads_of_a_given_sum_are_equally_likely(monkeypatch, bits, hidden
         sent = []
         for party in range(3):
             values = np.array([hidden[party]], np.uint32)
-            layer.mask(values, party, (0, 1, 2), "embeddings", 0, view)
+            layer.mask({party: values}, (0, 1, 2), "embeddings", 0, view)
             sent.append(int(values[0]))
             alone[party][sent[-1]] += 1
         assert int(layer.sums.add([np.array([word], np.uint32) for word in sent])[0]) == sum(hidden) % size
@@ -128,7 +128,7 @@ def test_masks_cancel_over_the_whole_set_and_no_other(layout):
         masks = {}
         for party in members:
             masks[party] = np.zeros(6, np.uint32)
-            layer.mask(masks[party], party, members, "embeddings", segment, view)
+            layer.mask({party: masks[party]}, members, "embeddings", segment, view)
         for size in range(1, len(members) + 1):
             for some in itertools.combinations(members, size):
                 total = np.sum([masks[m].astype(object) for m in some], axis=0) % 2**32
@@ -155,7 +155,7 @@ def test_streams_of_purposes_stages_segments_ranks_and_rounds_never_meet(uses):
                 ):
                     for party in members:
                         values = np.zeros(5, np.uint32)
-                        layer.mask(values, party, members, purpose, segment, view)
+                        layer.mask({party: values}, members, purpose, segment, view)
                         seen.append((party, values))
     assert reused(uses) == []
     assert len(uses) == 3 * 3 * 2 * (6 + 2 + 2 + 2)
@@ -169,9 +169,9 @@ def test_the_same_round_is_not_masked_twice():
     view = view_of(layer, roster)
     opened(layer, view)
     values = np.zeros(3, np.uint32)
-    layer.mask(values, 0, (0, 1), "embeddings", 0, view)
+    layer.mask({0: values}, (0, 1), "embeddings", 0, view)
     with pytest.raises(ValueError, match="never be used twice"):
-        layer.mask(values, 0, (0, 1), "embeddings", 0, view)
+        layer.mask({0: values}, (0, 1), "embeddings", 0, view)
 
 
 def test_the_same_round_is_not_masked_twice_with_recovery_either():
