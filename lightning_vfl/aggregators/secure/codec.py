@@ -137,7 +137,7 @@ class Shift(Codec):
     def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
         real: NDArray[np.float64] = np.asarray(total).astype(
             np.float64
-        )  # a third of the time of np.subtract's own cast
+        )  # np.subtract would cast in three times the time
         real -= n * (self.levels // 2)  # exact
         real *= self.step
         return real
