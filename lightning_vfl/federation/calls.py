@@ -24,6 +24,9 @@ class Calls:
     A party is called in a round if it has learnt from the round before, or if it waited to come in when that round
     ended. Everybody is told with the answers of the round before, because masks depend on it.
 
+    A party that comes back is told at once how far the others are. When it has come so far and asks again, its request
+    waits for the next round, however many have gone by meanwhile: over a slow link it would else always ask too late.
+
     Args:
         hub: the parties' requests.
         injected: faults are played from the recipe, so that all processes know who is called.
@@ -42,6 +45,9 @@ class Calls:
         self.enough = True  # whether the parties that are called can make a round; else they wait for others
         self._suffice: Callable[[], bool] = lambda: True
         self._counts: dict[str, int] = {}
+        self.holds = True  # whether a party that asks too late waits for the next round
+        self._told: dict[int, tuple[bytes, At]] = {}  # by party, its process, and how far it was told that others are
+        self._begun = self.called  # the parties that are called in the round that has begun last
         self.last = At(0, 0, -1)
 
     # ---- a round
@@ -68,6 +74,8 @@ class Calls:
             self._await_enough(at)
         # for parties that do not know yet that they are called
         self.hub.post_to_all(numbers(self.called), Key(at, -1), self.standing("go"))
+        self._begun = self.called
+        self.hub.close(at, self._closed)  # wakes those that have waited for this round
 
     def stand(self, module: "VFLModule", at: At) -> None:
         """From now on, parties are told that the server stands at this round."""
@@ -104,7 +112,7 @@ class Calls:
         comes = []
         for party, has_learnt in enumerate(learnt.tolist()):
             waiting = self.hub.waiting(party)
-            waits = waiting is not None and waiting.key.at >= at
+            waits = waiting is not None and (waiting.say == "ready" or waiting.key.at >= at)
             comes.append(self.hub.present(party) and (has_learnt or waits))
         following = torch.tensor(comes)
         fresh, self.called = following & ~self.called, following
@@ -133,7 +141,14 @@ class Calls:
         for party in range(self.hub.parties):
             self.hub.post(party, Key(at, 0), {**self.standing("go"), "metrics": metrics})
 
-    def _closed(self, request: Request) -> bytes:
+    def _closed(self, request: Request) -> bytes | None:
+        """The answer to a request of a round that is over; None: the request waits for the next round."""
+        party, process = request.party, self.hub.process(request.party)
+        before, at = self._told.get(party, (None, self.last))
+        follows = before == process and request.key.at >= at  # it has come as far as it was told
+        if request.say == "ready" and follows and self.holds and not (self._begun[party] or self.hub.over):
+            return None
+        self._told[party] = process, self.last
         more = {"metrics": self.metrics} if request.say == "metrics" else {}
         return pack({**self.standing("closed"), **more})
 
@@ -151,7 +166,7 @@ class Calls:
                 waiting = self.hub.waiting(party)
                 if not self.hub.present(party):
                     self.called = self.called & (torch.arange(self.hub.parties) != party)
-                elif not self.called[party] and waiting is not None and (waiting.say, waiting.key.at) == ("ready", at):
+                elif not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at <= at:
                     self._admit(party)
             self.enough = self._suffice()
             return self.enough or None

@@ -38,6 +38,7 @@ class EventsAtServer(AtServer):
 
     def __init__(self, hub: Hub, injected: bool, reconnect: float = 600.0, record: "Record | None" = None) -> None:
         super().__init__(hub, injected, reconnect, record)
+        self.calls.holds = False  # a party that is left out of an evaluation goes on with its own events
         self._upload: Request | None = None  # of the event that comes next
         self._met: dict[int, tuple[bytes, int]] = {}  # by party, the last upload that was served or refused
 

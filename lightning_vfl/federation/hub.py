@@ -111,7 +111,7 @@ class Hub:
         self.changed = Condition(lock)  # wakes the server: a party has asked, joined or left
         self._desks = [_Desk(Condition(lock)) for _ in range(parties)]
         self._closed: At | None = None  # rounds before this one, and turns of it that nobody answers any more
-        self._closing: Callable[[Request], bytes] | None = None
+        self._closing: Callable[[Request], bytes | None] | None = None
         self._over: bytes | None = None
         self.bytes_in = self.bytes_out = 0
 
@@ -241,13 +241,18 @@ class Hub:
                 if desk.waiting is not None and desk.waiting.key == key:
                     desk.changed.notify_all()
 
-    def close(self, before: At, answer: Callable[[Request], bytes]) -> None:
-        """From now on, requests of rounds before ``before`` are answered at once, with ``answer``."""
+    def close(self, before: At, answer: Callable[[Request], bytes | None]) -> None:
+        """From now on, requests of rounds before ``before`` are answered at once, with ``answer``; None: they wait."""
         with self.changed:
             self._closed, self._closing = before, answer
             for desk in self._desks:  # a thread that is woken for nothing takes time from the server's
                 if desk.waiting is not None and desk.waiting.key.at < before:
                     desk.changed.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether no further round begins."""
+        return self._over is not None
 
     def end(self, header: Mapping[str, Any]) -> None:
         """From now on, every request that has no answer of its own gets this one."""
@@ -266,7 +271,9 @@ class Hub:
         if posted is not None:
             return posted
         if self._closed is not None and self._closing is not None and request.key.at < self._closed:
-            return self._closing(request)
+            closing = self._closing(request)
+            if closing is not None:
+                return closing
         return self._over
 
 
