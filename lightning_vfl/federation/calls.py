@@ -22,7 +22,8 @@ class Calls:
     """The server's book of who is called.
 
     A party is called in a round if it has learnt from the round before, or if it waited to come in when that round
-    ended. Everybody is told with the answers of the round before, because masks depend on it.
+    ended. A process that takes the place of one that was called has other keys, so it waits to come in too. Everybody
+    is told with the answers of the round before, because masks depend on it.
 
     A party that comes back is told at once how far the others are. When it has come so far and asks again, its request
     waits for the next round, however many have gone by meanwhile: over a slow link it would else always ask too late.
@@ -73,7 +74,8 @@ class Calls:
         if not self.enough:
             self._await_enough(at)
         # for parties that do not know yet that they are called
-        self.hub.post_to_all(numbers(self.called), Key(at, -1), self.standing("go"))
+        there = filter(self.hub.stays, numbers(self.called))
+        self.hub.post_to_all(there, Key(at, -1), self.standing("go"))
         self._begun = self.called
         self.hub.close(at, self._closed)  # wakes those that have waited for this round
 
@@ -109,15 +111,16 @@ class Calls:
         """Decide who is called in the round after this one; before the answers of this one are sent."""
         if self.injected:
             return
-        comes = []
-        for party, has_learnt in enumerate(learnt.tolist()):
+        comes, stay = [], torch.tensor([self.hub.stays(party) for party in range(self.hub.parties)])
+        for party, has_learnt in enumerate((learnt & stay).tolist()):
             waiting = self.hub.waiting(party)
             waits = waiting is not None and (waiting.say == "ready" or waiting.key.at >= at)
-            comes.append(self.hub.present(party) and (has_learnt or waits))
+            comes.append(has_learnt or (waits and self.hub.present(party)))
         following = torch.tensor(comes)
-        fresh, self.called = following & ~self.called, following
+        fresh, self.called = following & ~(self.called & stay), following
         for party in numbers(fresh):
             self._admit(party)
+        self.hub.call_upon(numbers(following))
         self.enough = self._suffice()
 
     # ---- what parties are told
@@ -146,11 +149,16 @@ class Calls:
         party, process = request.party, self.hub.process(request.party)
         before, at = self._told.get(party, (None, self.last))
         follows = before == process and request.key.at >= at  # it has come as far as it was told
-        if request.say == "ready" and follows and self.holds and not (self._begun[party] or self.hub.over):
+        awaited = bool(self._begun[party]) and self.hub.stays(party)
+        if request.say == "ready" and follows and self.holds and not (awaited or self.hub.over):
             return None
         self._told[party] = process, self.last
-        more = {"metrics": self.metrics} if request.say == "metrics" else {}
-        return pack({**self.standing("closed"), **more})
+        header = self.standing("closed")
+        if not self.hub.stays(party):  # another process of this party was called
+            header["standing"]["called"] = [one for one in header["standing"]["called"] if one != party]
+        if request.say == "metrics":
+            header["metrics"] = self.metrics
+        return pack(header)
 
     # ---- who is there
 
@@ -164,9 +172,9 @@ class Calls:
         def enough() -> bool | None:
             for party in range(self.hub.parties):
                 waiting = self.hub.waiting(party)
-                if not self.hub.present(party):
+                if not self.hub.stays(party):
                     self.called = self.called & (torch.arange(self.hub.parties) != party)
-                elif not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at <= at:
+                if not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at <= at:
                     self._admit(party)
             self.enough = self._suffice()
             return self.enough or None
@@ -192,6 +200,7 @@ class Calls:
     def _admit(self, party: int) -> None:
         """Call a party that was away; it has no keys of any stage, so that all keys are renewed."""
         self.called = self.called | (torch.arange(self.hub.parties) == party)
+        self.hub.call_upon((party,))
         self.keyed = {stage: tuple(m for m in held if m != party) for stage, held in self.keyed.items()}
 
     def _present(self) -> list[int]:

@@ -69,6 +69,7 @@ class EventsAtServer(AtServer):
         clock = module.clock.seconds
 
         def send_back(grad: Tensor) -> None:
+            self.hub.call_upon(range(self.hub.parties))  # no process has keys, so a new one may come at once
             self.calls.call_next(upload.key.at, torch.ones_like(self.calls.called))  # all that are present
             told = {**self.calls.standing("go"), "number": event.number, "clock": clock}
             self.hub.post(upload.party, upload.key, told, [grad])

@@ -90,6 +90,7 @@ class _Desk:
     posted: dict[Key, bytes] = field(default_factory=dict)
     last: tuple[int, bytes] = (-1, b"")
     lines: list[bytes] = field(default_factory=list)  # the process behind each open connection
+    called: bytes | None = None  # the process that was called last
 
 
 class Hub:
@@ -206,6 +207,16 @@ class Hub:
         """The process behind the newest open connection of this party; empty: there is none."""
         lines = self._desks[party].lines
         return lines[-1] if lines else b""
+
+    def call_upon(self, parties: Iterable[int]) -> None:
+        """These parties are called: from now on, ``stays`` is about the processes that are there now."""
+        for party in parties:
+            self._desks[party].called = self.process(party)
+
+    def stays(self, party: int) -> bool:
+        """Whether the process that was called is there; a party that is started again has other keys."""
+        desk = self._desks[party]
+        return self.present(party) and desk.called in (None, self.process(party))
 
     def runs_twice(self, party: int, process: bytes) -> bool:
         """Whether a connection of another process of this party is open."""
