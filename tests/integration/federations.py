@@ -170,7 +170,7 @@ class Federation:
             together |= torch.load(self.checkpoint(name), weights_only=True)["state_dict"]
         return together
 
-    def replay(self, *more: str, seconds: float = 90.0) -> dict[str, torch.Tensor]:
+    def replay(self, *more: str, seconds: float = 300.0) -> dict[str, torch.Tensor]:
         """The weights of the simulation of the record."""
         self._start("replay", "replay", str(self.events), *more, own=False)
         if self.wait(seconds)["replay"]:

@@ -37,11 +37,11 @@ def running(parts, tmp_path):
     """Makes a federation of a recipe, and the Flower processes that carry it."""
     made = []
 
-    def make(recipe, batches=4, epochs=1, reconnect=60):
+    def make(recipe, batches=4, epochs=1, **patience):
         data = ("--config", str(parts / "csv_tables.yaml"), "--data.data_dir", str(parts))
         length = ("--trainer.max_epochs", str(epochs), "--trainer.limit_train_batches", str(batches))
         sockets = {name: tmp_path / f"{name}.sock" for name in ("scorer", *NAMES)}
-        one = Federation(tmp_path, NAMES, (*data, *recipe, *SHORT, *length), sockets, reconnect=reconnect)
+        one = Federation(tmp_path, NAMES, (*data, *recipe, *SHORT, *length), sockets, **patience)
         flower = Flower(tmp_path / "flower", {name: sockets[name] for name in NAMES}, sockets["scorer"], CHECK)
         made.extend([one, flower])
         one.everybody()
@@ -102,10 +102,12 @@ def test_a_supernode_that_is_killed_is_taken_in_again(running):
     noticed = time.monotonic() - killed
     while max(included(one, "party1")) < in_it + 2:
         assert time.monotonic() - killed < 300.0
+        if "Failed to activate SuperNode" in flower.log("party1"):  # the SuperLink has not missed the old one yet
+            flower.kill("party1")  # it neither ends nor tries again
+            flower.start_node("party1")
         time.sleep(0.1)
-    print(
-        f"SuperNode: two rounds {noticed:.1f} s after its end, in a round again after {time.monotonic() - killed:.1f} s"
-    )
+    back = time.monotonic() - killed
+    print(f"SuperNode: two rounds {noticed:.1f} s after its end, its party in a round after {back:.1f} s")
     assert one.wait(600) == dict.fromkeys(("scorer", *NAMES), 0)
     assert [row["name"] for row in one.rounds() if row["restored"]] == []  # the party's process has lived on
     assert max(included(one, "party1")) == int(one.rounds()[-1]["round"])
@@ -113,7 +115,7 @@ def test_a_supernode_that_is_killed_is_taken_in_again(running):
 
 
 def test_a_server_that_is_killed_is_resumed(running):
-    one, _ = running(STALE, batches=3, epochs=4)
+    one, _ = running(STALE, batches=3, epochs=4, join=300)
     one.await_round(4, seconds=300.0)
     one.kill("scorer")
     one.serve("--ckpt_path", "last")
