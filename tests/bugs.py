@@ -356,4 +356,26 @@ BUGS = (
         "a recipe of crashes in which nothing crashes",
         "integration/test_recipes.py::test_fault_recipes",
     ),
+    # federation
+    Bug(
+        "lightning_vfl/federation/attendance.py",
+        "lambda: began + closing[0] if isfinite(closing[0]) else None",
+        "lambda end=began + closing[0]: end if isfinite(end) else None",
+        "a party that stays silent delays a round beyond the deadline of the waiting rule",
+        "unit/federation/test_attendance.py",
+    ),
+    Bug(
+        "lightning_vfl/federation/calls.py",
+        "self.holds = True",
+        "self.holds = False",
+        "a party behind a slow link always asks too late whether it is called",
+        "unit/federation/test_calls.py",
+    ),
+    Bug(
+        "lightning_vfl/federation/hub.py",
+        "return self.present(party) and desk.called in (None, self.process(party))",
+        "return self.present(party)",
+        "a process that is started again takes the place of the one that was called, without its keys",
+        "unit/federation/test_calls.py unit/federation/test_attendance.py",
+    ),
 )

@@ -148,5 +148,7 @@ class AtParty(Place):
         names = RoundNames(module.seed, module.stage, 0)
         at = at_of(module, names, self.evaluated + self._retries(module, names))
         self.evaluated = 0
-        self.link.ask(Key(at, 0), "metrics")  # of an evaluation that this party has missed, the answer has the latest
+        # of an evaluation that this party has missed, the answer has the latest metrics: they are asked for once
+        if at >= self.link.standing.at or not self.link.metrics:
+            self.link.ask(Key(at, 0), "metrics")
         module.log_dict({name: torch.tensor(value) for name, value in self.link.metrics.items()})

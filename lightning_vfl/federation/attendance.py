@@ -141,7 +141,7 @@ class Seen(Attendance):
                     continue
                 if request is not None:
                     arrivals[party] = request.arrived - began
-                elif self.hub.present(party):
+                elif self.hub.stays(party):
                     arrivals[party] = inf
             pending, arrived = arrivals.count(inf), sum(map(isfinite, arrivals))
             if not pending and not arrived:
@@ -156,8 +156,7 @@ class Seen(Attendance):
             return who if closing[0] <= now else None
 
         while True:
-            until = began + closing[0] if isfinite(closing[0]) else monotonic() + 30.0
-            who = self.hub.wait(closed, lambda until=until: until)  # type: ignore[misc]  # bound now
+            who = self.hub.wait(closed, lambda: began + closing[0] if isfinite(closing[0]) else None)
             if who is not None:
                 return who
 

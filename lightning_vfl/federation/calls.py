@@ -22,7 +22,11 @@ class Calls:
     """The server's book of who is called.
 
     A party is called in a round if it has learnt from the round before, or if it waited to come in when that round
-    ended. Everybody is told with the answers of the round before, because masks depend on it.
+    ended. A process that takes the place of one that was called has other keys, so it waits to come in too. Everybody
+    is told with the answers of the round before, because masks depend on it.
+
+    A party that comes back is told at once how far the others are. When it has come so far and asks again, its request
+    waits for the next round, however many have gone by meanwhile: over a slow link it would else always ask too late.
 
     Args:
         hub: the parties' requests.
@@ -42,6 +46,9 @@ class Calls:
         self.enough = True  # whether the parties that are called can make a round; else they wait for others
         self._suffice: Callable[[], bool] = lambda: True
         self._counts: dict[str, int] = {}
+        self.holds = True  # whether a party that asks too late waits for the next round
+        self._told: dict[int, tuple[bytes, At]] = {}  # by party, its process, and how far it was told that others are
+        self._begun = self.called  # the parties that are called in the round that has begun last
         self.last = At(0, 0, -1)
 
     # ---- a round
@@ -67,7 +74,10 @@ class Calls:
         if not self.enough:
             self._await_enough(at)
         # for parties that do not know yet that they are called
-        self.hub.post_to_all(numbers(self.called), Key(at, -1), self.standing("go"))
+        there = filter(self.hub.stays, numbers(self.called))
+        self.hub.post_to_all(there, Key(at, -1), self.standing("go"))
+        self._begun = self.called
+        self.hub.close(at, self._closed)  # wakes those that have waited for this round
 
     def stand(self, module: "VFLModule", at: At) -> None:
         """From now on, parties are told that the server stands at this round."""
@@ -101,15 +111,16 @@ class Calls:
         """Decide who is called in the round after this one; before the answers of this one are sent."""
         if self.injected:
             return
-        comes = []
-        for party, has_learnt in enumerate(learnt.tolist()):
+        comes, stay = [], torch.tensor([self.hub.stays(party) for party in range(self.hub.parties)])
+        for party, has_learnt in enumerate((learnt & stay).tolist()):
             waiting = self.hub.waiting(party)
-            waits = waiting is not None and waiting.key.at >= at
-            comes.append(self.hub.present(party) and (has_learnt or waits))
+            waits = waiting is not None and (waiting.say == "ready" or waiting.key.at >= at)
+            comes.append(has_learnt or (waits and self.hub.present(party)))
         following = torch.tensor(comes)
-        fresh, self.called = following & ~self.called, following
+        fresh, self.called = following & ~(self.called & stay), following
         for party in numbers(fresh):
             self._admit(party)
+        self.hub.call_upon(numbers(following))
         self.enough = self._suffice()
 
     # ---- what parties are told
@@ -133,9 +144,21 @@ class Calls:
         for party in range(self.hub.parties):
             self.hub.post(party, Key(at, 0), {**self.standing("go"), "metrics": metrics})
 
-    def _closed(self, request: Request) -> bytes:
-        more = {"metrics": self.metrics} if request.say == "metrics" else {}
-        return pack({**self.standing("closed"), **more})
+    def _closed(self, request: Request) -> bytes | None:
+        """The answer to a request of a round that is over; None: the request waits for the next round."""
+        party, process = request.party, self.hub.process(request.party)
+        before, at = self._told.get(party, (None, self.last))
+        follows = before == process and request.key.at >= at  # it has come as far as it was told
+        awaited = bool(self._begun[party]) and self.hub.stays(party)
+        if request.say == "ready" and follows and self.holds and not (awaited or self.hub.over):
+            return None
+        self._told[party] = process, self.last
+        header = self.standing("closed")
+        if not self.hub.stays(party):  # another process of this party was called
+            header["standing"]["called"] = [one for one in header["standing"]["called"] if one != party]
+        if request.say == "metrics":
+            header["metrics"] = self.metrics
+        return pack(header)
 
     # ---- who is there
 
@@ -149,9 +172,9 @@ class Calls:
         def enough() -> bool | None:
             for party in range(self.hub.parties):
                 waiting = self.hub.waiting(party)
-                if not self.hub.present(party):
+                if not self.hub.stays(party):
                     self.called = self.called & (torch.arange(self.hub.parties) != party)
-                elif not self.called[party] and waiting is not None and (waiting.say, waiting.key.at) == ("ready", at):
+                if not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at <= at:
                     self._admit(party)
             self.enough = self._suffice()
             return self.enough or None
@@ -177,6 +200,7 @@ class Calls:
     def _admit(self, party: int) -> None:
         """Call a party that was away; it has no keys of any stage, so that all keys are renewed."""
         self.called = self.called | (torch.arange(self.hub.parties) == party)
+        self.hub.call_upon((party,))
         self.keyed = {stage: tuple(m for m in held if m != party) for stage, held in self.keyed.items()}
 
     def _present(self) -> list[int]:

@@ -112,7 +112,7 @@ class Collector:
         Raises:
             ConfigurationError: if a party is lost that the round cannot do without.
         """
-        wanted, refused = numbers(parties), set[int]()
+        wanted, refused, here = numbers(parties), set[int](), self.hub.stays if tolerant else self.hub.present
 
         def found() -> dict[int, Request] | bool | None:
             there = {}
@@ -128,7 +128,7 @@ class Collector:
                     there[party] = request
             if len(there) == len(wanted):
                 return there
-            gone = [m for m in wanted if m not in there and (m in refused or not self.hub.present(m))]
+            gone = [m for m in wanted if m not in there and (m in refused or not here(m))]
             if gone and not tolerant:
                 raise ConfigurationError(
                     f"party {gone[0]} has gone, and every party is needed here; start all processes again"
@@ -178,7 +178,7 @@ class Collector:
             for party in wanted:
                 if (request := self.hub.request(party, key)) is not None:
                     return request
-            return None if any(map(self.hub.present, wanted)) else False
+            return None if any(map(self.hub.stays, wanted)) else False
 
         request = self.hub.wait(found)
         return request if isinstance(request, Request) else None

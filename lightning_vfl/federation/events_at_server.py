@@ -38,6 +38,7 @@ class EventsAtServer(AtServer):
 
     def __init__(self, hub: Hub, injected: bool, reconnect: float = 600.0, record: "Record | None" = None) -> None:
         super().__init__(hub, injected, reconnect, record)
+        self.calls.holds = False  # a party that is left out of an evaluation goes on with its own events
         self._upload: Request | None = None  # of the event that comes next
         self._met: dict[int, tuple[bytes, int]] = {}  # by party, the last upload that was served or refused
 
@@ -68,6 +69,7 @@ class EventsAtServer(AtServer):
         clock = module.clock.seconds
 
         def send_back(grad: Tensor) -> None:
+            self.hub.call_upon(range(self.hub.parties))  # no process has keys, so a new one may come at once
             self.calls.call_next(upload.key.at, torch.ones_like(self.calls.called))  # all that are present
             told = {**self.calls.standing("go"), "number": event.number, "clock": clock}
             self.hub.post(upload.party, upload.key, told, [grad])

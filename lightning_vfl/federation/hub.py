@@ -90,6 +90,7 @@ class _Desk:
     posted: dict[Key, bytes] = field(default_factory=dict)
     last: tuple[int, bytes] = (-1, b"")
     lines: list[bytes] = field(default_factory=list)  # the process behind each open connection
+    called: bytes | None = None  # the process that was called last
 
 
 class Hub:
@@ -111,7 +112,7 @@ class Hub:
         self.changed = Condition(lock)  # wakes the server: a party has asked, joined or left
         self._desks = [_Desk(Condition(lock)) for _ in range(parties)]
         self._closed: At | None = None  # rounds before this one, and turns of it that nobody answers any more
-        self._closing: Callable[[Request], bytes] | None = None
+        self._closing: Callable[[Request], bytes | None] | None = None
         self._over: bytes | None = None
         self.bytes_in = self.bytes_out = 0
 
@@ -207,6 +208,16 @@ class Hub:
         lines = self._desks[party].lines
         return lines[-1] if lines else b""
 
+    def call_upon(self, parties: Iterable[int]) -> None:
+        """These parties are called: from now on, ``stays`` is about the processes that are there now."""
+        for party in parties:
+            self._desks[party].called = self.process(party)
+
+    def stays(self, party: int) -> bool:
+        """Whether the process that was called is there; a party that is started again has other keys."""
+        desk = self._desks[party]
+        return self.present(party) and desk.called in (None, self.process(party))
+
     def runs_twice(self, party: int, process: bytes) -> bool:
         """Whether a connection of another process of this party is open."""
         with self.changed:
@@ -241,13 +252,18 @@ class Hub:
                 if desk.waiting is not None and desk.waiting.key == key:
                     desk.changed.notify_all()
 
-    def close(self, before: At, answer: Callable[[Request], bytes]) -> None:
-        """From now on, requests of rounds before ``before`` are answered at once, with ``answer``."""
+    def close(self, before: At, answer: Callable[[Request], bytes | None]) -> None:
+        """From now on, requests of rounds before ``before`` are answered at once, with ``answer``; None: they wait."""
         with self.changed:
             self._closed, self._closing = before, answer
             for desk in self._desks:  # a thread that is woken for nothing takes time from the server's
                 if desk.waiting is not None and desk.waiting.key.at < before:
                     desk.changed.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether no further round begins."""
+        return self._over is not None
 
     def end(self, header: Mapping[str, Any]) -> None:
         """From now on, every request that has no answer of its own gets this one."""
@@ -266,7 +282,9 @@ class Hub:
         if posted is not None:
             return posted
         if self._closed is not None and self._closing is not None and request.key.at < self._closed:
-            return self._closing(request)
+            closing = self._closing(request)
+            if closing is not None:
+                return closing
         return self._over
 
 

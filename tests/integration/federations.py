@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,11 +56,19 @@ class Federation:
         folder: of keys, logs and runs.
         names: of the parties.
         recipe: arguments of every process.
+        sockets: by name, where a relay calls each process; None: over gRPC.
         patience: as in ``federation.yaml``.
     """
 
-    def __init__(self, folder: Path, names: tuple[str, ...], recipe: tuple[str, ...], **patience: float) -> None:
-        self.folder, self.names, self.recipe = folder, names, recipe
+    def __init__(
+        self,
+        folder: Path,
+        names: tuple[str, ...],
+        recipe: tuple[str, ...],
+        sockets: Mapping[str, Path] | None = None,
+        **patience: float,
+    ) -> None:
+        self.folder, self.names, self.recipe, self.sockets = folder, names, recipe, sockets or {}
         self.running: dict[str, int] = {}
         self.started: dict[str, int] = {}
         self.before: dict[str, Callable[[], None]] = {}  # by name, what a process does before its command
@@ -70,9 +78,10 @@ class Federation:
             seat = {"key": f"keys/{name}.key", "evaluate": "plain"}
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(seat))
         (port,) = free_ports(1)
+        self.address = f"127.0.0.1:{port}"
         said = {
             "federation": "trial",
-            "server": {"name": "scorer", "address": f"127.0.0.1:{port}", "certificate": "keys/scorer.crt"},
+            "server": {"name": "scorer", "address": self.address, "certificate": "keys/scorer.crt"},
             "parties": [{"name": name, "certificate": f"keys/{name}.crt"} for name in names],
             "patience": {"join": 60, "reconnect": 60, **patience},
         }
@@ -100,16 +109,17 @@ class Federation:
         if how == signal.SIGKILL:
             os.waitpid(self.running.pop(name), 0)
 
-    def wait(self, seconds: float = 90.0) -> dict[str, int]:
-        """Wait until all processes have ended; their exit statuses.
+    def wait(self, seconds: float = 90.0, names: Collection[str] = ()) -> dict[str, int]:
+        """Wait until all processes have ended, or those of some ``names``; their exit statuses.
 
         Raises:
-            TimeoutError: naming those that have not.
+            TimeoutError: naming those that run.
         """
         end, statuses = time.monotonic() + seconds, {}
-        while self.running:
-            for name, process in list(self.running.items()):
-                ended, status = os.waitpid(process, os.WNOHANG)
+        awaited = set(names or self.running)
+        while awaited & self.running.keys():
+            for name in awaited & self.running.keys():
+                ended, status = os.waitpid(self.running[name], os.WNOHANG)
                 if ended:
                     statuses[name] = os.waitstatus_to_exitcode(status)
                     del self.running[name]
@@ -160,7 +170,7 @@ class Federation:
             together |= torch.load(self.checkpoint(name), weights_only=True)["state_dict"]
         return together
 
-    def replay(self, *more: str, seconds: float = 90.0) -> dict[str, torch.Tensor]:
+    def replay(self, *more: str, seconds: float = 300.0) -> dict[str, torch.Tensor]:
         """The weights of the simulation of the record."""
         self._start("replay", "replay", str(self.events), *more, own=False)
         if self.wait(seconds)["replay"]:
@@ -171,8 +181,9 @@ class Federation:
     def _start(self, name: str, command: str, *more: str, own: bool = True, then: tuple[str, ...] = ()) -> None:
         number = self.started[name] = self.started.get(name, -1) + 1
         seat = ("--seat", str(self.folder / f"{name}.yaml")) if own else ()
+        relay = ("--relay", str(self.sockets[name])) if name in self.sockets else ()
         root = ("--trainer.default_root_dir", str(self.folder / "runs" / name))
-        arguments = [command, *more, *seat, *self.recipe, *BASE, *root, *then]
+        arguments = [command, *more, *seat, *relay, *self.recipe, *BASE, *root, *then]
 
         def role() -> None:
             prepare()

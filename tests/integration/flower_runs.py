@@ -37,10 +37,11 @@ class Flower:
         folder: of logs and keys.
         sockets: by party, where its process listens.
         server: where the server's process listens.
+        check: seconds after which the relay asks a party whether it is still there.
     """
 
-    def __init__(self, folder: Path, sockets: dict[str, Path], server: Path) -> None:
-        self.folder, self.sockets, self.server = folder, sockets, server
+    def __init__(self, folder: Path, sockets: dict[str, Path], server: Path, check: int) -> None:
+        self.folder, self.sockets, self.server, self.check = folder, sockets, server, check
         self.programs = programs()
         folder.mkdir()
         self.started: dict[str, subprocess.Popen[bytes]] = {}
@@ -71,7 +72,7 @@ class Flower:
         for name in self.sockets:
             self.call("supernode", "register", str(self._key(name).with_suffix(".pub")), "here")
             self.start_node(name)
-        self.call("run", str(APP), "here", "--run-config", f'socket="{self.server}"')
+        self.call("run", str(APP), "here", "--run-config", f'socket="{self.server}" check={self.check}')
 
     def start_node(self, name: str) -> None:
         """Start the SuperNode of a party."""
@@ -102,12 +103,17 @@ class Flower:
         """What a process has printed."""
         return (self.folder / f"{name}.txt").read_text()
 
+    def kill(self, name: str) -> None:
+        """End a process and its children at once."""
+        process = self.started[name]
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def stop(self) -> None:
         """End all processes and their children."""
-        for process in self.started.values():
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        for name in self.started:
+            self.kill(name)
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
         with (self.folder / f"{name}.txt").open("wb") as log:

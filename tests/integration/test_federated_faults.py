@@ -127,6 +127,20 @@ def test_all_that_resume_from_their_checkpoints_go_on_as_if_nothing_had_been(fed
     assert differing(cut) == []
 
 
+def test_parties_of_a_server_that_is_killed_and_resumed_are_told_to_start_again(federation):
+    one = federation(RECIPES["stale"])
+    one.everybody()
+    one.await_round(60)
+    one.kill("scorer")
+    one.serve("--ckpt_path", "last")
+    assert one.wait(60, NAMES) == dict.fromkeys(NAMES, 1)
+    for name in NAMES:
+        assert "the server has been started again; start this party again too" in one.log(name)
+        one.party(name, "--ckpt_path", "last")
+    assert one.wait() == dict.fromkeys(("scorer", *NAMES), 0)
+    assert differing(one) == []
+
+
 def test_twenty_kills_at_any_time(federation, tmp_path):
     ended, equal, said = 0, 0, []
     for seed in range(20):
