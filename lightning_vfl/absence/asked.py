@@ -30,12 +30,12 @@ class Asked:
     probabilities: tuple[float, ...]
 
 
-def parse(text: str, number_of: Callable[[str], int] = int) -> Asked:
+def parse(text: str, number_of: Callable[[str], int] | None = None) -> Asked:
     """Read the value of ``--absent``.
 
     Args:
         text: ``all``; probabilities ``0.1,0.5``; or lists of absent parties, ``[[1],[1,2]]`` or ``[[bank]]``.
-        number_of: the number of a party by its name; the default knows no names.
+        number_of: the number of a party by its name; None: parties have numbers alone.
 
     Raises:
         ConfigurationError: for any other text, and for a probability outside [0, 1).
@@ -56,8 +56,8 @@ def parse(text: str, number_of: Callable[[str], int] = int) -> Asked:
         if wrong := [p for p in read if not 0 <= p < 1]:
             raise ConfigurationError(f"--absent takes probabilities from 0 to below 1; got {wrong[0]}")
         return Asked(None, tuple(float(p) for p in read))
-    if isinstance(read, list) and read and all(_is_subset(one) for one in read):
-        numbers = ({m if isinstance(m, int) else number_of(m) for m in one} for one in read)
+    if isinstance(read, list) and read and all(_is_subset(one, number_of is not None) for one in read):
+        numbers = ({number_of(m) if number_of and isinstance(m, str) else m for m in one} for one in read)
         return Asked(tuple(dict.fromkeys(tuple(sorted(one)) for one in numbers)), ())
     raise ConfigurationError(
         "--absent takes all, probabilities such as 0.1,0.5 or lists of absent parties such as [[1],[1,2]] or [[bank]]; "
@@ -123,5 +123,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_subset(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(m, int | str) for m in value)
+def _is_subset(value: object, named: bool) -> bool:
+    """Whether this is a list of parties; YAML reads names such as ``no`` as truth values, which are none."""
+    kinds = (int, str) if named else (int,)
+    return isinstance(value, list) and bool(value) and all(type(m) in kinds for m in value)

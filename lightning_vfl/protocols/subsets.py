@@ -212,9 +212,7 @@ class TaskSampling(Subsets):
         else:
             present = sampled_sizes(there, names, joint_rows(batch), each_size)
         weights = size_weights(there.sum(1), there.shape[1], TaskWeights(self.weights), each_size)
-        if (
-            each_size == EachSize.ALL
-        ):  # whether all members of a subset hold the record, their number alone does not say
+        if each_size == EachSize.ALL:  # a subset counts if all its members hold the record, which n does not say
             weights = weights * present.any(1)
         copies = len(present) // len(there)
         if batch.weights is not None:

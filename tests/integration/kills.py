@@ -1,4 +1,4 @@
-"""What tests that kill and freeze processes of a federation look at."""
+"""What tests that kill and freeze processes of a federation do and look at."""
 
 import torch
 
@@ -16,3 +16,13 @@ def differing(federation, without=()):
 def included(federation, name):
     """The rounds that a party is in."""
     return [int(row["round"]) for row in federation.rounds() if row["name"] == name and row["included"] == "1"]
+
+
+def kill_and_resume_server(federation, names, seconds):
+    """Kill the server and start it again; the parties end within some seconds, are told why, and are started again."""
+    federation.kill("scorer")
+    federation.serve("--ckpt_path", "last")
+    assert federation.wait(seconds, names) == dict.fromkeys(names, 1)
+    for name in names:
+        assert "the server has been started again; start this party again too" in federation.log(name)
+        federation.party(name, "--ckpt_path", "last")

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from tests.integration.kills import NAMES, differing, included
+from tests.integration.kills import NAMES, differing, included, kill_and_resume_server
 from tests.integration.test_federated import LATE, MASKED
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -131,12 +131,7 @@ def test_parties_of_a_server_that_is_killed_and_resumed_are_told_to_start_again(
     one = federation(RECIPES["stale"])
     one.everybody()
     one.await_round(60)
-    one.kill("scorer")
-    one.serve("--ckpt_path", "last")
-    assert one.wait(60, NAMES) == dict.fromkeys(NAMES, 1)
-    for name in NAMES:
-        assert "the server has been started again; start this party again too" in one.log(name)
-        one.party(name, "--ckpt_path", "last")
+    kill_and_resume_server(one, NAMES, 60)
     assert one.wait() == dict.fromkeys(("scorer", *NAMES), 0)
     assert differing(one) == []
 

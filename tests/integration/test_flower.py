@@ -7,7 +7,7 @@ import torch
 
 from tests.integration.federations import Federation, cut_digits
 from tests.integration.flower_runs import Flower, programs
-from tests.integration.kills import differing, included
+from tests.integration.kills import differing, included, kill_and_resume_server
 from tests.integration.test_federated import MASKED
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -117,12 +117,7 @@ def test_a_supernode_that_is_killed_is_taken_in_again(running):
 def test_a_server_that_is_killed_is_resumed(running):
     one, _ = running(STALE, batches=3, epochs=4, join=300)
     one.await_round(4, seconds=300.0)
-    one.kill("scorer")
-    one.serve("--ckpt_path", "last")
-    assert one.wait(200, NAMES) == dict.fromkeys(NAMES, 1)
-    for name in NAMES:
-        assert "the server has been started again; start this party again too" in one.log(name)
-        one.party(name, "--ckpt_path", "last")
+    kill_and_resume_server(one, NAMES, 200)
     assert one.wait(600) == dict.fromkeys(("scorer", *NAMES), 0)
     assert int(one.rounds()[-1]["round"]) == 11
     assert differing(one) == []

@@ -38,6 +38,14 @@ def test_absent_parties_may_be_named_and_numbered_and_are_counted_once():
     assert asked.absent == ((3,), (1,))
 
 
+@pytest.mark.parametrize(("text", "names"), [("[[bank]]", None), ("[[no]]", len), ("[[1.5]]", len), ("[[]]", len)])
+def test_what_is_no_party_is_refused_in_one_line(text, names):
+    """YAML reads the name ``no`` as a truth value; without names of parties, no word is a party."""
+    with pytest.raises(ConfigurationError, match="--absent takes all, probabilities such as") as raised:
+        parse(text, names)
+    assert "\n" not in str(raised.value)
+
+
 def test_an_unknown_name_is_told_the_nearest():
     with pytest.raises(ConfigurationError, match="no party 'shp'; did you mean shop"):
         party_number("shp", Named().party_names)
