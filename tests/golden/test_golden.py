@@ -9,7 +9,8 @@ import pytest
 from tests.golden.__main__ import FILE, OLD
 from tests.golden.cases import cases
 
-COMMITTED = json.loads(FILE.read_text(encoding="utf-8"))["runs"]
+WHOLE = json.loads(FILE.read_text(encoding="utf-8"))
+COMMITTED = WHOLE["runs"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,9 @@ def test_a_golden_run_has_the_committed_bits(digests, name):
 
 @pytest.mark.parametrize("name", [checkpoint.stem for checkpoint in sorted(OLD.glob("*.ckpt"))])
 def test_a_checkpoint_of_an_earlier_version_goes_on_to_the_same_bits(digests, name):
-    assert digests["old"][name] == COMMITTED[name]
+    """Of the whole run; the one of DVFL was made with the square roots of one processor, and has its own."""
+    assert digests["old"][name] == WHOLE["old"][name]
+    assert (WHOLE["old"][name] == COMMITTED[name]) == (name != "dvfl, dvfl_guest_crashes")
 
 
 def test_every_committed_run_is_a_case():
