@@ -378,4 +378,19 @@ BUGS = (
         "a process that is started again takes the place of the one that was called, without its keys",
         "unit/federation/test_calls.py unit/federation/test_attendance.py",
     ),
+    # sums over the batch
+    Bug(
+        "lightning_vfl/crypto/paillier.py",
+        "mine = buckets[w < 0]",
+        "mine = buckets[0]",
+        "negative columns count as positive ones in encrypted sums",
+        "unit/crypto/test_paillier.py",
+    ),
+    Bug(
+        "lightning_vfl/rounds/exchange.py",
+        "if leaves[m].requires_grad and self.sends_gradients:",
+        "if leaves[m].requires_grad:",
+        "an audit hears gradients that are not sent",
+        "unit/downlinks/test_summed_gradients.py",
+    ),
 )

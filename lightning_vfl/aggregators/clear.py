@@ -3,7 +3,7 @@
 from abc import ABC
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,6 +83,8 @@ class InTheClear(EmbeddingWire):
 
 class ClearParty(PartySide):
     """Parties that send their embeddings as they are."""
+
+    hands_on: ClassVar[bool] = True
 
     def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
         yield Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)

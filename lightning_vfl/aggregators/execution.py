@@ -1,4 +1,4 @@
-"""How an aggregator that hides embeddings runs its rounds."""
+"""How messages that hide numbers are run: as they are, or by the same integers without secrets."""
 
 from enum import StrEnum
 
@@ -10,6 +10,7 @@ class Execution(StrEnum):
 
     CODED = "coded"
     MASKED = "masked"
+    ENCRYPTED = "encrypted"
     EQUIVALENT = "equivalent"
 
     def __repr__(self) -> str:

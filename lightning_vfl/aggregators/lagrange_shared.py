@@ -163,6 +163,8 @@ class SharedWire(Wire):
 class SharingParty(PartySide):
     """Parties that share their embeddings and add the shares that they receive."""
 
+    hands_on: ClassVar[bool] = True
+
     coding: Coding
     codec: FixedPoint
 

@@ -8,7 +8,7 @@ two sides of a wire are separate objects, so that each can run in a process of i
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -53,7 +53,13 @@ class Heard:
 
 
 class PartySide(ABC):
-    """The side of the hosted parties in the rounds of a fit; it holds their keystreams and nothing of the server's."""
+    """The side of the hosted parties in the rounds of a fit; it holds their keystreams and nothing of the server's.
+
+    Class data:
+        hands_on: ``carry`` gives each embedding the gradient that the server has sent for it, unchanged.
+    """
+
+    hands_on: ClassVar[bool] = False
 
     @abstractmethod
     def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:

@@ -192,6 +192,10 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         """Messages that are sent with the parties' last leg, besides the aggregator's; default: none."""
         return ()
 
+    def legs_in_place_of_gradients(self, rows: int) -> tuple[Leg, ...]:
+        """The server's answer and the messages that follow from it, where gradients are not sent; default: they are."""
+        return ()
+
     def owners(self) -> Iterator[nn.Module]:
         """The networks that belong to different owners: each party's bottom, then the server's."""
         yield from self.bottoms.parties
@@ -242,7 +246,15 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         chosen = self._metrics or self.objective.metrics(classes)
         self.val, self.test = Scores("val", chosen), Scores("test", chosen)
         self.costs = Costs(
-            self.aggregator, self.roster, self.clock, self.bottoms, self.top, shapes, self.width, self.more_legs
+            self.aggregator,
+            self.roster,
+            self.clock,
+            self.bottoms,
+            self.top,
+            shapes,
+            self.width,
+            self.more_legs,
+            self.legs_in_place_of_gradients,
         )
 
     def build_for(self, data: Any) -> None:

@@ -43,6 +43,7 @@ class RoundVFL(VFLModule, ABC):
             faults or the aggregator.
     """
 
+    sends_gradients: bool = True  # False: a protocol sends something else in their place
     kept: KeptState | None = None  # the state of the parties that the aggregator declares
     _possible: tuple[PrivacyEvent, ...] | None = None
 
@@ -230,7 +231,9 @@ class RoundVFL(VFLModule, ABC):
             parties = replace(parties, memory=memory, state=state)
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
-        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
+        exchange = Exchange(
+            aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap, self.sends_gradients
+        )
         value = exchange.run()
         if state is not None:
             state.settle(roll.included)

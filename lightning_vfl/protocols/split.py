@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from lightning_vfl.downlinks import Downlink
 from lightning_vfl.downlinks.guard import guarded, refuse_mixed_gradients, refuse_unprotected_loss
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
@@ -24,7 +24,8 @@ from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
 from lightning_vfl.protocols.checks import labels_of, refuse_scaler
 from lightning_vfl.protocols.costs import labels_leg
 from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
-from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
+from lightning_vfl.protocols.groups.exposed import exposure_of
+from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
 from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.groups.sums import UpdateSums
 from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
@@ -34,12 +35,13 @@ from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import Everybody, Subsets
+from lightning_vfl.protocols.summing import Summing, refuse_unsummed
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Leg
+from lightning_vfl.wire import Contribution, Leg
 
 
 class Plans(Protocol):
@@ -97,6 +99,8 @@ class SplitVFL(RoundVFL):
 
     replayed: Plans | None = None
     """What has happened in a federation, if this training repeats it."""
+    summing: Summing | None = None  # sums over a batch in place of gradients
+    _learning: tuple[RoundNames, tuple[int, ...]] | None = None  # the round under way, and who learns from it
 
     def __init__(
         self,
@@ -138,6 +142,9 @@ class SplitVFL(RoundVFL):
             refuse_mixed_gradients(self.downlink, self.norm, self.top)
             criterion = getattr(self.objective, "criterion", None)
             refuse_unprotected_loss(self.downlink, self.objective.needs_counts, criterion)
+            if self.downlink.sum_sizes is not None:
+                kind, side = self.aggregator, self.sides.party
+                self.summing = Summing(self.downlink, self.bottoms, kind, side, self.embedding_widths)
         if self.place is not None:
             keep_own(self, self.place.seat)
             self.norm = self.norm if self.scores_here else None
@@ -166,7 +173,11 @@ class SplitVFL(RoundVFL):
             refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
         self.accounts_updates = self.update_noise is not None and bool(self.roster.shared)
         self._faultless.clear()
+        if self.summing is not None:
+            refuse_unsummed(self)
         super().on_fit_start()
+        if self.summing is not None:
+            self.summing.begin(self.bottoms, None if self.datamodule is None else self.datamodule.records("train"))
         if self.downlink is not None and self.downlink.event is not None and self.scores_here:
             open_account(self, self.label_privacy, self.datamodule, type(self.downlink).__name__)
 
@@ -176,7 +187,9 @@ class SplitVFL(RoundVFL):
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
         if self.roster.shared and self.update_noise is None and not self.allow_invertible_updates:
             for group in self.roster.shared:
-                refuse_solvable(self._exposure(group, schedule), self.sums.over)
+                refuse_solvable(exposure_of(self, group, schedule), self.sums.over)
+        if self.summing is not None and schedule is not None:
+            self.summing.refuse_solvable(len(ids) for ids, _ in schedule.epoch(0))
         if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
             return
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
@@ -191,28 +204,6 @@ class SplitVFL(RoundVFL):
                 "separately, not the joint batch"
             )
 
-    def _exposure(self, group: tuple[int, ...], schedule: Any) -> Exposure:
-        """What the updates of a group disclose in this training; without a datamodule, the batches are unknown."""
-        data, planned = self.datamodule, self.trainer.estimated_stepping_batches
-        records, batches = 0, []
-        if data is not None and schedule is not None:
-            present = data.records("train").present
-            records = len(data.records("train")) if present is None else int(present[:, list(group)].any(1).sum())
-            batches = [len(ids) for ids, _ in schedule.epoch(0)][: int(self.trainer.num_training_batches)]
-            if records < len(data.records("train")):  # records that the group does not hold may all be in one batch
-                batches = [max(0, size - len(data.records("train")) + records) for size in batches]
-        done = self.books.rounds.get(Stage.FIT, 0)
-        return Exposure(
-            group,
-            self.embedding_widths[group[0]],
-            sum(p.numel() for p in self.bottoms.parties[group[0]].parameters()),
-            prod(self.hparams["party_shapes"][group[0]]),
-            records,
-            batches,
-            done + planned - self.trainer.global_step,
-            bool(self.faults.models),
-        )
-
     # ---- training
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -226,6 +217,7 @@ class SplitVFL(RoundVFL):
         if plan.skipped:
             return Step(None)
         tell_of_labels(self, batch, names)
+        self._learning = names, plan.learning
         rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
         loss = self.rank_loss(output, self.with_targets(rows_of_top))
@@ -239,6 +231,16 @@ class SplitVFL(RoundVFL):
             after_optimizer=tell_of_bottoms(self, learning, exchange) if learning and self.tap is not None else None,
         )
 
+    @property
+    def sends_gradients(self) -> bool:  # type: ignore[override]  # true of most protocols
+        return self.summing is None
+
+    def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
+        """As in other protocols; where parties learn from sums over a batch, these are all that reaches weights."""
+        if self.summing is None or self._learning is None or self.stage != Stage.FIT:
+            return super().contribute(bottoms, batch, roll)
+        return self.summing.contribution(bottoms, batch, roll.included_parties, *self._learning, self.tap)
+
     def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
         """The batch with the labels that the loss sees."""
         if self.downlink is None:
@@ -248,7 +250,7 @@ class SplitVFL(RoundVFL):
     def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The aggregate, whose gradient the downlink changes in training; its release is charged first."""
         downlink = self.downlink
-        if downlink is None or names.stage != Stage.FIT:
+        if downlink is None or self.summing is not None or names.stage != Stage.FIT:
             return value
         if downlink.event is not None:
             self.label_privacy.spend(names.round, downlink.event, joint_ids(batch))
@@ -311,6 +313,9 @@ class SplitVFL(RoundVFL):
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
         """The labels of the batch, from the active party to the server."""
         return labels_leg(rows, self.roster)
+
+    def legs_in_place_of_gradients(self, rows: int) -> tuple[Leg, ...]:
+        return () if self.summing is None else self.summing.legs(rows)
 
     # ---- the server's output
 

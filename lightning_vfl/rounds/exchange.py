@@ -129,6 +129,7 @@ class Exchange:
         sides: the two sides of the aggregator's wire; None: new sides.
         wire: the aggregator's wire, where it is known; None: it is asked for.
         tap: listens to the messages, for an audit; None: nobody listens.
+        sends_gradients: whether the server's gradients are a message; False: something else is sent in their place.
 
     After ``run``, ``aggregate`` is the server's result.
     """
@@ -145,8 +146,10 @@ class Exchange:
         sides: Sides | None = None,
         wire: Wire | None = None,
         tap: Tap | None = None,
+        sends_gradients: bool = True,
     ) -> None:
         self.aggregator = aggregator
+        self.sends_gradients = sends_gradients
         self.contribution = contribution
         self.parties = parties
         # whoever is included answers also where fewer answers are enough: these are messages that an audit hears
@@ -195,7 +198,7 @@ class Exchange:
         hold.
         """
         answer = self.sides.server.answer(grad, self.aggregate, self.server)
-        if self.tap is not None:
+        if self.tap is not None and self.sends_gradients:
             self._tell(answer)
         grads = self.sides.party.carry(answer, self.contribution, self.parties)
         present = self.parties.present
@@ -231,7 +234,7 @@ class Exchange:
         self._tell(Message(EMBEDDINGS, "server", members, pieces, round=names))
         ids, joiner = self.server.rows.ids, self.server.joiner
         for m in members:  # hooks that knew the exchange would keep the graph until Python collects cycles
-            if leaves[m].requires_grad:
+            if leaves[m].requires_grad and self.sends_gradients:
                 hook = partial(_tell_of_a_gradient, tap, names, ids, joiner, m)
                 leaves[m].register_hook(hook)  # type: ignore[no-untyped-call]  # torch's
 

@@ -37,8 +37,9 @@ class RoundCosts:
         encoding: for each leg, the computation before sending.
         answering: the transfer time of the downlink.
         clock: the clock with the speeds of parties and links.
-        updates: the model updates that members of groups send to the server, and the bottoms that the server returns.
-        updating: the transfer time of ``updates``.
+        updates: what learners and the server send after the answer: model updates of groups and shared bottoms, or
+            sums over the batch.
+        updating: the time of ``updates`` at parties and on links.
     """
 
     legs: tuple[Leg, ...]
@@ -76,19 +77,23 @@ class RoundCosts:
             return clock.computing(torch.tensor(flops, dtype=torch.float64) * rows)
 
         nothing = torch.zeros(len(bottoms), dtype=torch.float64)
-        answer = 0.0 if downlink is None else float(downlink.flops.sum())
+        by_server = ([] if downlink is None else [downlink]) + [leg for leg in updates if leg.to == "parties"]
+        by_parties = [leg for leg in updates if leg.to != "parties"]
         return cls(
             legs,
             downlink,
             seconds([work.forward for work in bottoms]),
             seconds([work.backward for work in bottoms]),
-            clock.serving((top.forward + top.backward) * rows + answer),
+            clock.serving((top.forward + top.backward) * rows + sum(float(leg.flops.sum()) for leg in by_server)),
             tuple(clock.transfer(leg) for leg in legs),
             tuple(clock.computing(leg.flops) for leg in legs),
             nothing if downlink is None else clock.transfer(downlink),
             clock,
             updates,
-            sum((clock.transfer(leg) for leg in updates), start=nothing),
+            sum(
+                (*(clock.transfer(leg) for leg in updates), *(clock.computing(leg.flops) for leg in by_parties)),
+                start=nothing,
+            ),
         )
 
 

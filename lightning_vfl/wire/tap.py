@@ -29,12 +29,12 @@ class Tap(ABC):
     def joined(
         self, value: Tensor, names: RoundNames, ids: Tensor, at: int | None = None, kind: str = "aggregates"
     ) -> None:
-        """An aggregate (B, D_out), which the server has computed from the messages that it has received.
+        """What somebody has computed from the messages that it has received: an aggregate (B, D_out) of the server.
 
         Args:
             value: the aggregate.
             names: of the round.
             ids: (B,) int64, its records.
-            at: as in ``sent``.
-            kind: the name of what was computed; sums of model updates have one of their own.
+            at: the party that has computed it, or that plays the server in this round; None: the server itself.
+            kind: the name of what was computed; sums of model updates and gradients of weights have names of their own.
         """

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -165,6 +165,8 @@ class MaskedParty(PartySide):
         layer: who may be summed, and how sums are hidden.
         codec: how embeddings become integers.
     """
+
+    hands_on: ClassVar[bool] = True
 
     def __init__(self, layer: SecureLayer, codec: Codec) -> None:
         self.layer = layer
