@@ -34,8 +34,9 @@ class RunRecord(Callback):
     checkpoint is in the folder of that fit. It is written for the report and read by nothing else.
 
     Guarantee: a file is replaced as a whole. During a fit it is replaced after an epoch or a validation, at most every
-        five seconds, so a killed run has a record. Checkpoints contain what has been recorded, so the record of a
-        resumed fit is that of the whole fit.
+        five seconds, so a killed run has a record. Until the end of the fit, its ε are Rényi figures, which take no
+        time and are never below the others. Checkpoints contain what has been recorded, so the record of a resumed fit
+        is that of the whole fit.
         A run without a logger and without ``default_root_dir`` writes no record.
     Not guaranteed: with several processes, outcomes are those of the first process's records.
 
@@ -93,14 +94,14 @@ class RunRecord(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._written = -_PAUSE
-        self._write_fit(trainer, pl_module)
+        self._write_fit(trainer, pl_module, ended=True)
 
-    def _write_fit(self, trainer: Trainer, module: LightningModule) -> None:
+    def _write_fit(self, trainer: Trainer, module: LightningModule, ended: bool = False) -> None:
         if not self._records(module) or monotonic() - self._written < _PAUSE:
             return
         self._written = monotonic()
         if folder := _own_folder(trainer):
-            self._write(trainer, module, folder / FIT, "val", ("train/", "val/"))
+            self._write(trainer, module, folder / FIT, "val", ("train/", "val/"), ended)
 
     # ---- an evaluation
 
@@ -154,7 +155,13 @@ class RunRecord(Callback):
         return self.enabled and isinstance(module, VFLModule)
 
     def _write(
-        self, trainer: Trainer, module: LightningModule, path: Path, split: str, prefixes: tuple[str, ...]
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        path: Path,
+        split: str,
+        prefixes: tuple[str, ...],
+        ended: bool = True,
     ) -> None:
         if not (trainer.is_global_zero and isinstance(module, VFLModule)):
             return
@@ -162,7 +169,7 @@ class RunRecord(Callback):
         names = getattr(getattr(trainer, "datamodule", None), "class_names", ())
         meter = module.books.meter.state_dict()
         record = {
-            "summary": [list(line) for line in summary_lines(trainer, module, prefixes)],
+            "summary": [list(line) for line in summary_lines(trainer, module, prefixes, tightest=ended)],
             "history": self.history.rows(),
             "traffic": {kind: count.tolist() for kind, count in meter.items()},
             "attendance": self._attendance.state(),

@@ -11,6 +11,7 @@ from rich.table import Table
 from torch import Tensor
 
 from lightning_vfl.privacy.events import AGAINST, ASSUMED, coalitions, in_words, label
+from lightning_vfl.privacy.loss_distribution import Account, Figure
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.types import Stage
 
@@ -52,8 +53,13 @@ class RunSummary(Callback):
             print(f"checkpoint: {_from_here(checkpoint)}")  # on a line of its own, so that it can be copied
 
 
-def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """What the summary says of a run: names and values as texts; metrics are those with these prefixes."""
+def summary_lines(
+    trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...], tightest: bool = True
+) -> Iterator[tuple[str, str]]:
+    """What the summary says of a run: names and values as texts; metrics are those with these prefixes.
+
+    ``tightest``: give the smallest known ε, which takes seconds after thousands of rounds; False: the Rényi figure.
+    """
     parties = module.roster.parties
     yield "protocol", f"{type(module).__name__} with {type(module.aggregator).__name__}, {parties} parties"
     for name, value in sorted(trainer.callback_metrics.items()):
@@ -85,9 +91,10 @@ def summary_lines(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...]
     accounting = module.aggregator.accounting
     remark = "" if accounting is None or accounting.simulated is None else f", {accounting.simulated}"
     alone = "" if accounting is not None else " in model updates of groups alone"
-    for unit, figure in module.privacy.tightest().items():
+    renyi = {unit: Figure(epsilon, Account.RENYI) for unit, epsilon in module.privacy.figures().items()}
+    for unit, figure in (module.privacy.tightest() if tightest else renyi).items():
         yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{figure}{remark}"
-    yield from _against_coalitions(module)
+    yield from _against_coalitions(module, tightest)
     if module.label_privacy.accountant is not None:
         epsilon, delta = module.label_privacy.epsilon(), module.label_privacy.delta
         yield f"privacy ε of a label, {ASSUMED}, δ = {delta:g}", f"{epsilon:,.4g}"
@@ -106,7 +113,7 @@ def _from_here(path: str) -> str:
     return os.path.relpath(path) if Path(path).is_absolute() and Path(path).is_relative_to(Path.cwd()) else path
 
 
-def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
+def _against_coalitions(module: VFLModule, tightest: bool) -> Iterator[tuple[str, str]]:
     """ε against the server and parties that disclose their draws to it, if this ε differs."""
     privacy = module.privacy
     if privacy.accountant is None:
@@ -117,7 +124,7 @@ def _against_coalitions(module: VFLModule) -> Iterator[tuple[str, str]]:
             epsilon = fewer.epsilon(privacy.delta, unit)
             if epsilon != privacy.accountant.epsilon(privacy.delta, unit):
                 others = in_words(colluders)
-                figure = fewer.tightest(privacy.delta, unit)
+                figure = fewer.tightest(privacy.delta, unit) if tightest else Figure(epsilon, Account.RENYI)
                 yield f"privacy ε of a {label(unit)}, against the server and {others}", str(figure)
 
 

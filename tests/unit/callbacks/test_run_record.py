@@ -8,8 +8,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from sklearn.metrics import confusion_matrix
+from torch import nn
 
+from lightning_vfl.aggregators import PoissonBinomial
 from lightning_vfl.callbacks import PartyDropout, RunRecord
+from lightning_vfl.networks import MLP
+from lightning_vfl.privacy import PrivacyAccountant
 from tests.subjects import Blobs, Values, YesNo, split, trainer
 
 
@@ -86,3 +90,28 @@ def test_no_record_is_written_where_nobody_asked_for_files(tmp_path, monkeypatch
     t.fit(split(), datamodule=Blobs(batch_size=10))
     fit(tmp_path, max_epochs=1)  # the current folder, and no logger
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fit_that_goes_on_records_the_epsilon_that_takes_no_time(tmp_path, monkeypatch):
+    """ε by loss distributions takes seconds after thousands of rounds, so it is made at the end alone."""
+    made, told = [], []
+    tightest, write = PrivacyAccountant.tightest, RunRecord._write
+
+    def counted(self, *args):
+        made.append(len(told))
+        return tightest(self, *args)
+
+    def recorded(self, *args):
+        write(self, *args)
+        told.append(dict(read(tmp_path)["summary"]))
+
+    monkeypatch.setattr(PrivacyAccountant, "tightest", counted)
+    monkeypatch.setattr(RunRecord, "_write", recorded)
+    monkeypatch.setattr("lightning_vfl.callbacks.run_record._PAUSE", 0.0)
+    module = split(PoissonBinomial(levels=2, beta=0.05, draws="seeded"), bottom=partial(MLP, output_activation=nn.Tanh))
+    t = trainer(tmp_path, callbacks=[RunRecord()], max_epochs=3)
+    t.fit(module, datamodule=Blobs(batch_size=10))
+    assert set(made) == {len(told) - 1} != {0}
+    name = next(name for name in told[0] if name.startswith("privacy ε of a party-record"))
+    early, last = (float(one[name].split()[0].replace(",", "")) for one in (told[-2], told[-1]))
+    assert early > last > 0
