@@ -3,7 +3,7 @@
 from abc import ABC
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 EMBEDDINGS = "embeddings"  # kind of the uploads
+_READABLE = Traits(
+    visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0, hands_on=True
+)  # made once: a step asks three times
 
 
 def wire_of(aggregator: Aggregator) -> Wire:
@@ -66,7 +69,7 @@ class InTheClear(EmbeddingWire):
 
     @property
     def traits(self) -> Traits:
-        return Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+        return _READABLE
 
     def protection(self, uploads: int) -> str | None:
         return None
@@ -83,8 +86,6 @@ class InTheClear(EmbeddingWire):
 
 class ClearParty(PartySide):
     """Parties that send their embeddings as they are."""
-
-    hands_on: ClassVar[bool] = True
 
     def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
         yield Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)

@@ -120,7 +120,7 @@ class SharedWire(Wire):
 
     @property
     def traits(self) -> Traits:
-        return Traits(False, False, True, self.equivalent, corrects=0)
+        return Traits(False, False, True, self.equivalent, corrects=0, hands_on=True)
 
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         m, code, bits = roster.parties, self.coding.code(roster.parties), self.coding.field.wire_bits
@@ -162,8 +162,6 @@ class SharedWire(Wire):
 @dataclass(frozen=True)
 class SharingParty(PartySide):
     """Parties that share their embeddings and add the shares that they receive."""
-
-    hands_on: ClassVar[bool] = True
 
     coding: Coding
     codec: FixedPoint

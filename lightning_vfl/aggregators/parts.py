@@ -8,7 +8,7 @@ two sides of a wire are separate objects, so that each can run in a process of i
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -28,6 +28,7 @@ class Traits:
         loses_quietly: the uploads that arrive can be used although another upload that was expected is lost.
         equivalent: rounds run ``Wire.clear`` instead of the messages: same value, bytes and seconds, no secrets.
         corrects: how many wrong answers are corrected in a round.
+        hands_on: ``PartySide.carry`` gives every embedding the gradient that the server has sent for it, unchanged.
     """
 
     visible: bool
@@ -35,6 +36,7 @@ class Traits:
     loses_quietly: bool
     equivalent: bool
     corrects: int
+    hands_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,7 @@ class Heard:
 
 
 class PartySide(ABC):
-    """The side of the hosted parties in the rounds of a fit; it holds their keystreams and nothing of the server's.
-
-    Class data:
-        hands_on: ``carry`` gives each embedding the gradient that the server has sent for it, unchanged.
-    """
-
-    hands_on: ClassVar[bool] = False
+    """The side of the hosted parties in the rounds of a fit; it holds their keystreams and nothing of the server's."""
 
     @abstractmethod
     def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:

@@ -21,7 +21,17 @@ def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
 
 def _stacked(h: tuple[Tensor, ...], counted: tuple[int, ...], present: Tensor | None) -> Tensor:
     """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
-    return torch.stack([_held(h[m], m, present) for m in counted] or [torch.zeros_like(h[0])])
+    if not counted:
+        return torch.zeros_like(h[0]).unsqueeze(0)
+    stacked = torch.stack([h[m] for m in counted])
+    return (
+        stacked if present is None else torch.where(_there(present, counted).T[..., None], stacked, h[0].new_zeros(()))
+    )
+
+
+def _there(present: Tensor, counted: tuple[int, ...]) -> Tensor:
+    """(B, n) bool: which of the counted parties hold which row."""
+    return present if len(counted) == present.shape[1] else present[:, list(counted)]
 
 
 class Concat(Aggregator):
@@ -118,7 +128,7 @@ class Mean(Aggregator):
         total = _stacked(h, counted, present).sum(0)
         if present is None:
             return total / max(len(counted), 1)
-        return total / present[:, list(counted)].sum(1, keepdim=True).clamp(min=1)
+        return total / _there(present, counted).sum(1, keepdim=True).clamp(min=1)
 
 
 class Max(Aggregator):
@@ -143,6 +153,6 @@ class Max(Aggregator):
         if present is None or not counted:
             return _stacked(h, counted, present).max(0).values
         lowest = torch.finfo(h[0].dtype).min
-        held = present[:, list(counted)]
+        held = _there(present, counted)
         rivals = torch.stack([h[m].masked_fill(~present[:, m, None], lowest) for m in counted])
         return torch.where(held.any(1, keepdim=True), rivals.max(0).values, h[0].new_zeros(()))

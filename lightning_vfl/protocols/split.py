@@ -143,8 +143,7 @@ class SplitVFL(RoundVFL):
             criterion = getattr(self.objective, "criterion", None)
             refuse_unprotected_loss(self.downlink, self.objective.needs_counts, criterion)
             if self.downlink.sum_sizes is not None:
-                kind, side = self.aggregator, self.sides.party
-                self.summing = Summing(self.downlink, self.bottoms, kind, side, self.embedding_widths)
+                self.summing = Summing(self.downlink, self.bottoms, self.aggregator, self.embedding_widths)
         if self.place is not None:
             keep_own(self, self.place.seat)
             self.norm = self.norm if self.scores_here else None

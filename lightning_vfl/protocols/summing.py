@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.parts import PartySide
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.downlinks import Downlink
 from lightning_vfl.downlinks.batch_sums import SUMS, BatchSums, Tell
 from lightning_vfl.errors import ConfigurationError
@@ -32,7 +32,6 @@ class Summing:
         downlink: with ``sum_sizes``.
         bottoms: the parties' networks.
         aggregator: joins the embeddings.
-        side: the parties' side of its wire, which has to hand on gradients unchanged.
         widths: (M,) the widths of the embeddings.
 
     ``inputs`` (M,) are F of each party: the inputs of its bottom, with a bias as one more.
@@ -46,7 +45,6 @@ class Summing:
         downlink: Downlink,
         bottoms: PartyBank,
         aggregator: Aggregator,
-        side: PartySide,
         widths: tuple[int, ...],
     ) -> None:
         self.name, self.downlink, self.widths = type(downlink).__name__, downlink, widths
@@ -56,7 +54,7 @@ class Summing:
         self.sizes = sizes
         self.inputs = tuple(len(form.weight()) for form in _forms(bottoms, self.name))
         self._sums: BatchSums | None = None
-        if not side.hands_on:
+        if not wire_of(aggregator).traits.hands_on:
             raise ConfigurationError(
                 f"{self.name} adds up the gradients that the server computes, and a party of "
                 f"{type(aggregator).__name__} changes its gradient itself; use Concat, Mean, Sum, Max, MaskedSum or "

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class MaskedWire(Wire):
     @property
     def traits(self) -> Traits:
         loses_quietly = self.layer.layout == "segments" or self.layer.recovery is not None
-        return Traits(False, True, loses_quietly, self.equivalent, corrects=0)
+        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, hands_on=True)
 
     # ---- traffic
 
@@ -165,8 +165,6 @@ class MaskedParty(PartySide):
         layer: who may be summed, and how sums are hidden.
         codec: how embeddings become integers.
     """
-
-    hands_on: ClassVar[bool] = True
 
     def __init__(self, layer: SecureLayer, codec: Codec) -> None:
         self.layer = layer
