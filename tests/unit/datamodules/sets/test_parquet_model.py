@@ -4,8 +4,11 @@ import pandas as pd
 import pytest
 import torch
 
+from lightning_vfl.aggregators import Mean
 from lightning_vfl.datamodules import ParquetTables
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.split_model import party_names, party_part
+from tests.subjects import split
 from tests.unit.datamodules.miniature import LONG_TABLES, write_parquet
 
 N, GROUP = 90, 40
@@ -64,3 +67,20 @@ def test_other_parties_are_refused(trained, tmp_path):
     write_parquet(tmp_path, N, GROUP)
     with pytest.raises(ConfigurationError, match="parties bank, telco, these tables are of bank, shop; give the same"):
         data(tmp_path, "predict", trained.fitted, tables={"bank": "bank.parquet", "shop": "telco.parquet"})
+
+
+def test_records_are_read_after_an_evaluation(trained, tmp_path):
+    """A test in inference mode must not keep other code from reading further blocks."""
+    write_parquet(tmp_path, N, GROUP)
+    records = data(tmp_path, "predict", trained.fitted).records("predict")
+    with torch.inference_mode():
+        records.rows(torch.arange(GROUP))
+    assert torch.equal(records.rows(torch.arange(N))[0], features(data(tmp_path, "predict", trained.fitted))[0])
+
+
+def test_exported_halves_have_the_names_of_the_tables(trained):
+    module = split(Mean())
+    module.build_for(trained)
+    module.fitted = trained.fitted
+    assert party_names(module) == ("bank", "telco")
+    assert party_part(module, 1).half.names == ("telco0", "telco1")
