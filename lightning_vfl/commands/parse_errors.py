@@ -69,6 +69,21 @@ def missing_package(error: Exception) -> str | None:
     return f"the package {package} is needed and not installed; pip install '{needed[1]}'"
 
 
+def logger_failed(error: Exception) -> str | None:
+    """The line for a logger that needs an account or a server; None: the error is not of a logger."""
+    text = " ".join(str(error).split())
+    if type(error).__module__.partition(".")[0] == "wandb" and "API key" in text:
+        return "W&B has no API key; run wandb login, or add --trainer.logger.offline true"
+    if "Comet.ml requires an API key" in text:
+        return "Comet has no API key; set COMET_API_KEY, or COMET_START_ONLINE=0 to log into a folder"
+    if "mlflow migrate-filestore" in text:
+        return (
+            "MLflow no longer takes a folder by itself; add --trainer.logger.tracking_uri sqlite:///runs.db, or set "
+            "MLFLOW_ALLOW_FILE_STORE=true"
+        )
+    return None
+
+
 def cause_of(error: Exception) -> str:
     """The cause of an error in building what a recipe names, on one line."""
     text = " ".join(str(error).split())
