@@ -7,7 +7,7 @@ from typing import ParamSpec
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl import simulation
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.simulation import FaultModel
 
@@ -28,6 +28,7 @@ class FaultInjector(Callback):
     """
 
     def __init__(self, model: FaultModel) -> None:
+        refuse_other_kind("model", model, FaultModel, "PartyDropout(0.3)")
         self.model = model
 
     @classmethod
@@ -45,10 +46,8 @@ class FaultInjector(Callback):
         made = inspect.unwrap(model.__init__)
         __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]  # the command line reads it
         __init__.__annotations__ = made.__annotations__
-        words = inspect.cleandoc(model.__doc__ or "").partition("\nExamples:")[
-            0
-        ]  # the example shows the model, not the callback
-        body = {"__init__": __init__, "__doc__": words, "__module__": cls.__module__}
+        about, *_ = inspect.cleandoc(model.__doc__ or "").partition("\nExamples:")  # which show the model
+        body = {"__init__": __init__, "__doc__": about, "__module__": cls.__module__}
         return type(model.__name__, (cls,), body)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -11,14 +11,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
 from .partitioners.groups import find_holders, find_label_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner, Views
-from .records.checks import check_features, check_labels
+from .records.checks import check_features, check_labels, check_split
 from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
 from .records.records import Records, Split, VerticalRecords, scale_columns, take_columns
@@ -85,13 +85,11 @@ class VerticalDataModule(SeatedDataModule, ABC):
         pin_memory: bool = False,
     ) -> None:
         super().__init__(batch_size, seed, drop_last, num_workers, pin_memory)
-        if not isinstance(partitioner, Partitioner | None):
-            raise ConfigurationError(
-                f"partitioner must be a Partitioner, such as ContiguousColumns(4); got {partitioner!r}"
-            )
-        usual = self.default_partitioner()
+        usual, scaling = self.default_partitioner(), self.default_normaliser()
+        refuse_other_kind("partitioner", partitioner or usual, Partitioner, "ContiguousColumns(4)")
+        refuse_other_kind("normaliser", normaliser or scaling, Normaliser, "Standardise()")
         self.partitioner = usual if partitioner is None else partitioner.with_default(usual)
-        self.normaliser = (normaliser or self.default_normaliser()).within(self.known_bounds, type(self).__name__)
+        self.normaliser = (normaliser or scaling).within(self.known_bounds, type(self).__name__)
         self._parts: tuple[Part, ...] | None = None
         self._of_model = False  # whether ``fitted`` comes from a trained model
 
@@ -265,6 +263,8 @@ class VerticalDataModule(SeatedDataModule, ABC):
             return
         splits = self.load(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
         parts = self._cut(lambda: splits["train"].in_floats())
+        for name, split in splits.items():
+            check_split(name, split, self.layout, self.num_classes)
         positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
         widths = [len(part.positions) for part in parts]
         cut = {name: take_columns(split.features.flatten(1), positions) for name, split in splits.items()}

@@ -67,7 +67,10 @@ class BatchedDataModule(LightningDataModule, ABC):
             ConfigurationError: if the stage that was set up has no such split.
         """
         if split not in self._records:
-            raise ConfigurationError(f"{type(self).__name__} has no '{split}' records in this stage; call setup first")
+            share = f", and set {split}_share above 0" if getattr(self, f"{split}_share", None) == 0 else ""
+            raise ConfigurationError(
+                f"{type(self).__name__} has no '{split}' records in this stage; call setup first{share}"
+            )
         return self._records[split]
 
     def train_dataloader(self) -> ScheduledLoader:

@@ -43,6 +43,20 @@ class MalformedFrame(MalformedMessage):
     """
 
 
+def refuse_other_kind(setting: str, given: object, kind: type, example: str) -> None:
+    """Accept an object of a kind.
+
+    Raises:
+        ConfigurationError: for any other object, also for the class itself.
+
+    Examples:
+        >>> refuse_other_kind("seed", 3, int, "0")
+    """
+    if not isinstance(given, kind):
+        article = "an" if kind.__name__[0] in "AEIO" else "a"
+        raise ConfigurationError(f"{setting} must be {article} {kind.__name__}, such as {example}; got {given!r}")
+
+
 def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 2) -> str:
     """The end of an error message about an unknown word: the most similar known words.
 

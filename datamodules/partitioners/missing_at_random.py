@@ -10,14 +10,14 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream, uniform
 
 from ..records.layout import Layout, Part
+from ..records.records import SplitName
 from .over import PartitionerOver
 from .partition import Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_Split = Literal["train", "val", "test", "predict"]
-_SPLITS: tuple[_Split, ...] = ("train", "val", "test", "predict")
+_SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
 
 
 class MissingAtRandom(PartitionerOver):
@@ -60,7 +60,7 @@ class MissingAtRandom(PartitionerOver):
         partitioner: Partitioner | None = None,
         p: float | None = None,
         beta: Sequence[float] | None = None,
-        splits: Sequence[_Split] = _SPLITS,
+        splits: Sequence[SplitName] = _SPLITS,
         by: Literal["record"] | int = "record",
         seed: int = 0,
     ) -> None:

@@ -79,7 +79,8 @@ class BlockBuffer:
     def _load(self, block: int) -> None:
         slots, shape, dtype = self._form
         if self._memory is None:
-            self._memory = torch.empty(slots * self._rows, *shape, dtype=dtype)
+            with torch.inference_mode(False):  # evaluation may read first, and training afterwards
+                self._memory = torch.empty(slots * self._rows, *shape, dtype=dtype)
         slot, self._next = self._next, (self._next + 1) % slots
         if (before := self._held[slot]) >= 0:
             self._slot[before] = -1

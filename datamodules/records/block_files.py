@@ -79,13 +79,13 @@ class BlockTable:
                     f"column '{name}' of party '{self.party}' is of type {kind}, but tables that are read in blocks "
                     "have numbers only; encode or drop the column, or use CSVTables"
                 )
-            if lacking := self._missing(name):
+            if lacking := self.missing(name):
                 raise ConfigurationError(
                     f"column '{name}' of party '{self.party}' has {lacking:,} missing values; impute or remove them "
                     "before training"
                 )
 
-    def _missing(self, name: str) -> int:
+    def missing(self, name: str) -> int:
         """The missing values of a column, as far as the file's index counts them."""
         place = [self._index.schema.column(i).path for i in range(self._index.num_columns)].index(name)
         chunks = [self._index.row_group(block).column(place).statistics for block in range(len(self.sizes))]
@@ -118,13 +118,24 @@ def check_ids(tables: Sequence[BlockTable], id_column: str) -> None:
     """Accept files with the same ids in every row; a block of ids of two files is in memory at a time.
 
     Raises:
-        ConfigurationError: for a file without the column, and for the first row with another id.
+        ConfigurationError: for a file without the column, rows without an id, ids of different kinds, and for the
+            first row with another id.
     """
     for table in tables:
         if id_column not in table.kinds:
             raise ConfigurationError(
                 f"the file of party '{table.party}' has no id column '{id_column}'; correct id_column, or leave it "
                 "out if all files have the same records in the same order"
+            )
+        if lacking := table.missing(id_column):
+            raise ConfigurationError(
+                f"{lacking:,} rows of the file of party '{table.party}' have no id in column '{id_column}'; add ids or "
+                "remove the rows from all files"
+            )
+        if _are_numbers(table.kinds[id_column]) != _are_numbers(tables[0].kinds[id_column]):
+            raise ConfigurationError(
+                f"ids are {table.kinds[id_column]} in the file of party '{table.party}' and "
+                f"{tables[0].kinds[id_column]} in that of '{tables[0].party}'; write ids of one kind"
             )
     first, start = tables[0], 0
     for block, size in enumerate(first.sizes):
@@ -138,6 +149,12 @@ def check_ids(tables: Sequence[BlockTable], id_column: str) -> None:
                     f"that of '{first.party}'; write all files in the same order, or use CSVTables, which joins them"
                 )
         start += size
+
+
+def _are_numbers(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind))
 
 
 def check_classes(table: BlockTable, label_column: str, classes: int | None) -> None:

@@ -16,6 +16,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def check_split(name: str, split: Split, layout: Layout, classes: int | None) -> None:
+    """Accept what a data set has loaded, if it is of the form that ``Split`` describes.
+
+    Args:
+        name: the split, for the error.
+        split: as loaded.
+        layout: of a record.
+        classes: number of classes of the labels; None: real values.
+
+    Raises:
+        ConfigurationError: for features or labels of another kind, columns that are not those of the layout, and ids
+            of other records.
+    """
+    features, labels = split.features, split.labels
+    kind = str(features.dtype) if isinstance(features, Tensor) else type(features).__name__
+    if not isinstance(features, Tensor) or not (features.is_floating_point() or features.dtype == torch.uint8):
+        raise ConfigurationError(
+            f"features of the {name} records are {kind}; give a tensor of float32 or float64, or of uint8 for the "
+            "bytes of images"
+        )
+    if (columns := features[:1].numel()) != layout.size and len(features):
+        raise ConfigurationError(
+            f"features of the {name} records have {columns} numbers for each record, the layout has {layout.size}; "
+            "correct load or layout"
+        )
+    if len(split.ids) != len(features):
+        raise ConfigurationError(f"{len(features)} {name} records have {len(split.ids)} ids; give each record one id")
+    if labels is not None and (not isinstance(labels, Tensor) or (classes is not None and labels.is_floating_point())):
+        kind = str(labels.dtype) if isinstance(labels, Tensor) else type(labels).__name__
+        wanted = "float32" if classes is None else "int64 with the numbers of the classes"
+        raise ConfigurationError(f"labels of the {name} records are {kind}; give a tensor of {wanted}")
+
+
 def check_features(name: str, features: Tensor, split: Split, parts: Sequence[Part], layout: Layout) -> None:
     """Accept features (N, Σ F_m) that are finite in float32, as training uses them.
 

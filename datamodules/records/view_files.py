@@ -241,9 +241,8 @@ def _cells(path: Path, name: str, variable: Any) -> "list[Any]":
     """The contents of a MATLAB cell array in one row or column."""
     if not _is_cells(variable) or max(variable.shape, default=0) != variable.size:
         raise ConfigurationError(
-            f"{name} of {path} must be a cell array of views in one row or column; got {_what(variable)}; save a "
-            f"cell array "
-            "with one matrix for each view"
+            f"{name} of {path} must be a cell array of views in one row or column; got {_what(variable)}; save a cell "
+            "array with one matrix for each view"
         )
     return list(variable.ravel())
 

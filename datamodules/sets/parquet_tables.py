@@ -58,6 +58,7 @@ class ParquetTables(VerticalDataModule):
         the order of an epoch one of the seed, the epoch, the row groups and ``window_mb``. A resumed run continues with
         the next batch. Labels, ids, the kinds of columns and missing values (which a file's index counts) are checked
         before training; every value is checked when its block is read. Features are the same bits for any window.
+        A trained model finds its columns by their names, in any order.
     Not guaranteed: a uniformly random order, see ``BlockShuffled``; shares by class. Validation and testing read the
         blocks of all records, because a split has records everywhere. A checkpoint does not know which records it was
         trained on, so testing a model on files that have training records gives no warning. Not between processes of a
@@ -140,6 +141,11 @@ class ParquetTables(VerticalDataModule):
                 splits[name] = Split(torch.empty(count, 0), labels, ids)
         return splits
 
+    def own_fitted(self) -> Mapping[str, Any]:
+        """Party -> the names of its columns, in the order of the model's parties and features."""
+        tables = self._tables
+        return {"columns": {t.party: list(own) for t, own in zip(tables.tables, tables.columns, strict=True)}}
+
     def forget(self) -> None:
         super().forget()
         for cached in ("_opened", "_tables", "_split"):
@@ -189,9 +195,35 @@ class ParquetTables(VerticalDataModule):
             files[party].check_numbers(names)
         if not own:
             raise ConfigurationError("no table has a feature column; give the tables of the parties")
+        of_party = self._as_trained(own)
         labelled = label if self.label_column in label.kinds else None
         about = (labelled, self.label_column, self.classes is not None, self.id_column)
-        return BlockedTables([files[party] for party in own], list(own.values()), *about)
+        return BlockedTables([files[party] for party in of_party], list(of_party.values()), *about)
+
+    def _as_trained(self, own: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
+        """Party -> its columns, in the order of the model's training; the order in the files does not matter.
+
+        Raises:
+            ConfigurationError: for parties or columns with other names.
+        """
+        trained: Mapping[str, Sequence[str]] | None = None if self.fitted is None else self.fitted.own.get("columns")
+        if trained is None:
+            return own
+        if own.keys() != trained.keys():
+            raise ConfigurationError(
+                f"the model was trained on the parties {', '.join(trained)}, these tables are of {', '.join(own)}; "
+                "give the same parties"
+            )
+        for party, names in trained.items():
+            lacking, further = (sorted(set(a).difference(b)) for a, b in ((names, own[party]), (own[party], names)))
+            if lacking or further:
+                told = [f"lacks {', '.join(lacking)}"] * bool(lacking)
+                told += [f"has {', '.join(further)} in addition"] * bool(further)
+                raise ConfigurationError(
+                    f"the model was trained with other columns: the file of party '{party}' {' and '.join(told)}; "
+                    "give the columns of the training"
+                )
+        return trained
 
     @cached_property
     def _split(self) -> RowSplit:

@@ -36,8 +36,8 @@ class Attacker:
         found = [_MEMBER.fullmatch(word) for word in words if word != "server"]
         if not all(found) or len(set(words)) < len(words):
             raise ConfigurationError(
-                f"attacker '{text}' is unknown; use server, party:NUMBER, or several of them joined by +, such as "
-                "server+party:1"
+                f"attacker '{text}' is unknown; use server, party:NUMBER, or party:NAME if the parties have "
+                "names, or several of them joined by +, such as server+party:1"
             )
         return cls("server" in words, tuple(sorted(int(match[1]) for match in found if match)))
 

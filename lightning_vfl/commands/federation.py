@@ -1,5 +1,6 @@
 """``lightning-vfl serve``, ``party`` and ``federate``: a recipe whose parties are processes of their own."""
 
+import json
 import os
 import time
 from importlib.util import find_spec
@@ -87,7 +88,7 @@ class FederateCommand(Command):
         _refuse_without_grpc(self.name)
         torch.set_num_threads(1)  # the processes share the cores; threads do not survive a fork
         os.environ["OMP_NUM_THREADS"] = "1"
-        parties = _count_parties(cli)
+        parties = _find_parties(cli)
         folder = _new_folder(Path(given.trainer.default_root_dir or RUNS))
         charter = found("local", parties, folder)
         events = folder / "events.csv" if given.events is None else Path(given.events)
@@ -212,24 +213,29 @@ def _move(cli: VFLCLI, folder: Path, quiet: bool) -> None:
         cli.given.trainer.enable_progress_bar = False
 
 
-def _count_parties(cli: VFLCLI) -> int:
-    """M, found out in a process of its own: no thread of the data set's libraries is left here."""
+def _find_parties(cli: VFLCLI) -> int | list[str]:
+    """The names of the parties' tables, if every party has a file of its own; else the number of parties.
+
+    It is found out in a process of its own, so that no thread of the data set's libraries is left here.
+    """
     read, write = os.pipe()
 
-    def count() -> None:
+    def find() -> None:
         cli.build()
         cli.datamodule.prepare_data()
         cli.datamodule.setup("fit")
-        os.write(write, str(len(cli.datamodule.party_shapes)).encode())
+        data = cli.datamodule
+        os.write(write, json.dumps(data.party_names if data.own_files else len(data.party_shapes)).encode())
 
-    process = start(count, None)
+    process = start(find, None)
     os.close(write)
     with os.fdopen(read) as answer:
         told = answer.read()
     os.waitpid(process, 0)
     if not told:
         raise ConfigurationError("the data set cannot be loaded; the line above says why")
-    return int(told)
+    found_there: int | list[str] = json.loads(told)
+    return found_there
 
 
 def _new_folder(root: Path) -> Path:

@@ -1,6 +1,7 @@
 """One line for the parser's errors, which have up to forty: which setting, what is wrong with it, what to write."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from lightning_vfl.commands.optimizers import ALIASES
 from lightning_vfl.commands.suggestions import unknown_class, unknown_setting
 from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import nearest
+
+_RECIPES = {"fit.data": "--config data/digits", "fit.model": "--config protocol/mean"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,21 @@ def missing_package(error: Exception) -> str | None:
     return f"the package {package} is needed and not installed; pip install '{needed[1]}'"
 
 
+def logger_failed(error: Exception) -> str | None:
+    """The line for a logger that needs an account or a server; None: the error is not of a logger."""
+    text = " ".join(str(error).split())
+    if type(error).__module__.partition(".")[0] == "wandb" and "API key" in text:
+        return "W&B has no API key; run wandb login, or add --trainer.logger.offline true"
+    if "Comet.ml requires an API key" in text:
+        return "Comet has no API key; set COMET_API_KEY, or COMET_START_ONLINE=0 to log into a folder"
+    if "mlflow migrate-filestore" in text:
+        return (
+            "MLflow no longer takes a folder by itself; add --trainer.logger.tracking_uri sqlite:///runs.db, or set "
+            "MLFLOW_ALLOW_FILE_STORE=true"
+        )
+    return None
+
+
 def cause_of(error: Exception) -> str:
     """The cause of an error in building what a recipe names, on one line."""
     text = " ".join(str(error).split())
@@ -97,7 +115,11 @@ def _unknown_setting_of_made(found: re.Match[str], error: ParserError) -> str:
 
 
 def _unknown_class(found: re.Match[str], error: ParserError) -> str:
-    return error.where + unknown_class(found[1])
+    return error.where + unknown_class(found[1], error.keys.rpartition(".")[2])
+
+
+def _no_number(found: re.Match[str], error: ParserError) -> str:
+    return f"{error.where}'{found[1]}' is not a number"
 
 
 def _required(found: re.Match[str], error: ParserError) -> str:
@@ -109,7 +131,9 @@ def _required(found: re.Match[str], error: ParserError) -> str:
         words = [d if d in error.options else name.upper() for d, name in zip(dashed, own, strict=True)]
         return f"{command} needs {' and '.join(words)}; see {command} --help"
     owner = f"{error.classes[-1].rsplit('.', 1)[-1]} " if error.classes else ""
-    return f"{error.where}{owner}needs a value for {' and '.join(needed)}; set it in a recipe or as an option"
+    hints = [_RECIPES[name] for name in needed if name in _RECIPES]
+    hint = f" ({' '.join(hints)}; lightning-vfl list names all recipes)" if hints else ""
+    return f"{error.where}{owner}needs a value for {' and '.join(needed)}; set it in a recipe or as an option{hint}"
 
 
 def _unknown_option(found: re.Match[str], error: ParserError) -> str:
@@ -136,6 +160,16 @@ def _no_module(found: re.Match[str], error: ParserError) -> str:
     return f"{error.where}the module {found[1]} is {where}; correct the name, or install its package"
 
 
+def _no_attribute(found: re.Match[str], error: ParserError) -> str:
+    module, name = found.groups()
+    known = [key for key, value in vars(sys.modules[module]).items() if isinstance(value, type)]
+    return f"{error.where}the module {module} has no class {name}; {nearest(name, known, 'correct the name')}"
+
+
+def _no_subclass(found: re.Match[str], error: ParserError) -> str:
+    return f"{error.where}{found[1]} is not derived from {found[2]}; name a class that is"
+
+
 def _as_it_is(found: re.Match[str], error: ParserError) -> str:
     return error.where + found[1].strip().rstrip(".").replace("<class '", "").replace("'>", "")
 
@@ -150,6 +184,7 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
     ),
     (r"Option '([^']+)' is not accepted", _unknown_setting),
     (r"Group '[^']*' does not accept (?:nested key|option) '([^']+)'", _unknown_setting),
+    (r"Expected a <class 'float'>\s+- Expected a dot import path string: (\S+)", _no_number),
     (r"Expected a dot import path string: (\S+)", _unknown_class),
     (r"[Uu]nexpected import path format: (\S+)", _unknown_class),
     (r"the following arguments are required: (.+)", _required),
@@ -162,6 +197,8 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
     (r"No module named '([^']+)'", _no_module),
     (r"(Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)", _as_it_is),
     (r"(Multiple subclasses with name .+)", _as_it_is),
+    (r"Import path (\S+) does not correspond to a subclass of (\w+)", _no_subclass),
+    (r"module '(\S+)' has no attribute '(\w+)'", _no_attribute),
     (r"((?:Unable to import|module '\S+' has no attribute|cannot import) ?.+)", _as_it_is),
 )
 
@@ -176,7 +213,12 @@ def _none_of_several(error: ParserError) -> str | None:
         return None
     if value[1].startswith("{'init_args'"):
         if error.keys == "data":
-            return "data: no recipe names the data set; add one (--config data/digits)"
+            return f"data: no recipe names the data set; add one ({_RECIPES['fit.data']})"
+        if error.keys == "model":
+            return (
+                f"{error.where}settings without a protocol; put a recipe that names one before policies "
+                f"({_RECIPES['fit.model']})"
+            )
         return f"{error.where}settings without a class; put the recipe that names it first (policy after protocol)"
     kinds = re.sub(r"typing\.Literal\[([^\]]+)", r"\1", kinds).replace("]", "")
     return f"{error.where}{value[1].strip()} is none of {kinds}"

@@ -8,7 +8,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback
 
 from lightning_vfl.commands.allocator import keep_freed_memory
-from lightning_vfl.commands.parse_errors import cause_of, missing_package
+from lightning_vfl.commands.parse_errors import cause_of, logger_failed, missing_package
 from lightning_vfl.commands.quiet import hide_useless_warnings
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -54,13 +54,18 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
     except CommandFailed:
         raise
     except (ValueError, RuntimeError, OSError, ImportError) as error:
-        told = _configuration_error(error) or missing_package(error)
+        told = _configuration_error(error) or missing_package(error) or logger_failed(error)
         if told is not None:
             raise ConfigurationError(_on_one_line(told)) from None
         if os.environ.get("LIGHTNING_VFL_TRACEBACK"):
             raise
         where = f"({type(error).__name__}; LIGHTNING_VFL_TRACEBACK=1 shows where)"
         raise ConfigurationError(f"{cause_of(error)} {where}") from error
+    except Exception as error:  # W&B's errors have a base class of their own
+        told = logger_failed(error)
+        if told is None:
+            raise
+        raise ConfigurationError(told) from None
     if status:
         raise CommandFailed(status)
     return cli

@@ -15,9 +15,12 @@ _NO_PLACE = {  # settings of other protocols that users try, and why this protoc
 }
 
 
-def unknown_class(name: str) -> str:
-    """The error for a class that is not found."""
-    hint = nearest(name.rsplit(".", 1)[-1], own_classes(), "give one of the toolkit's classes or a full import path")
+def unknown_class(name: str, setting: str = "") -> str:
+    """The error for a class that is not found, as the value of a setting."""
+    if name in own_classes():
+        return f"{own_classes()[name]} is no class for this setting; name one of the right kind"
+    known = import_module("torch.optim").__all__ if setting == "optimizer" else [*own_classes()]
+    hint = nearest(name.rsplit(".", 1)[-1], known, "give one of the toolkit's classes or a full import path")
     return f"'{name}' is not a known class; {hint}"
 
 

@@ -53,6 +53,11 @@ COMMANDS = {
 }
 
 
+_OTHERS = {"train": "fit", "run": "fit", "resume": "fit", "eval": "test", "evaluate": "test"}
+
+
 def unknown_command(word: str) -> str:
     """The error for a word that is no sub-command."""
+    if word in _OTHERS:
+        return f"unknown command '{word}'; did you mean {_OTHERS[word]}?"
     return f"unknown command '{word}'; {nearest(word, COMMANDS)}"

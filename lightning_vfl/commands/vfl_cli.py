@@ -149,14 +149,20 @@ class VFLCLI(LightningCLI):
         """
         given, name = self.given.get("ckpt_path"), self.command.name
         fitted = self.given.get("do", name) in ("validate", "test", "predict")
-        kept = ("hpc", "registry") if name != "fit" else ("hpc", "registry", "best", "last")  # which the trainer finds
-        if given is None or str(given).partition(":")[0] in kept:
+        found_by_trainer = ("hpc", "registry", *(("best", "last") if name == "fit" and self._has_own_folder() else ()))
+        if given is None or str(given).partition(":")[0] in found_by_trainer:
             return
         roots = [
             Path(self.given.trainer.default_root_dir or RUNS),
             *(Path(self._folder_of(one)) for one in self._loggers()),
         ]
         self.given["ckpt_path"] = find_checkpoint(str(given), roots, Pick.BEST if fitted else Pick.LAST)
+
+    def _has_own_folder(self) -> bool:
+        """Whether a ModelCheckpoint of the recipe names its folder, which is the same in every run."""
+        callbacks = self.given.trainer.callbacks or []
+        every = callbacks if isinstance(callbacks, list) else [callbacks]
+        return any(isinstance(one, Namespace) and one.get("init_args.dirpath") is not None for one in every)
 
     # LightningCLI's constructor parses, builds and runs. Its steps behind parsing are put off:
 

@@ -150,7 +150,12 @@ def _tables(module: VFLModule) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     fitted = module.fitted
     if fitted is None:
         return {}
-    found = {name: states for name, states in fitted.own.get("encoders", {}).items() if _names_of(states)}
+    numbers = {
+        name: [{"kind": "numbers", "column": column} for column in columns]
+        for name, columns in fitted.own.get("columns", {}).items()
+    }
+    states_of = fitted.own.get("encoders", numbers)
+    found = {name: states for name, states in states_of.items() if _names_of(states)}
     widths = [len(_names_of(states)) for states in found.values()]
     begins = [0, *accumulate(widths)]
     alike = len(widths) == len(fitted.parties) and all(

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 
@@ -15,16 +15,22 @@ from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.identity import make_identity, paths
 
 
-def found(name: str, parties: int, folder: Path) -> Charter:
+def found(name: str, parties: int | Sequence[str], folder: Path) -> Charter:
     """A charter of a server and M parties at a free port of this machine, with new identities.
 
     Args:
         name: of the federation.
-        parties: M.
+        parties: the names of the M parties; a number: they are ``party0``, ``party1`` and so on.
         folder: of ``federation.yaml`` and the keys.
+
+    Raises:
+        ConfigurationError: for names that are not allowed.
     """
+    named = [f"party{number}" for number in range(parties)] if isinstance(parties, int) else list(parties)
+    if "server" in named:
+        raise ConfigurationError("no party may be named 'server' in federate --local; give its table another name")
     folder.mkdir(parents=True, exist_ok=True)
-    names = ["server", *(f"party{number}" for number in range(parties))]
+    names = ["server", *named]
     for one in names:
         make_identity(one, folder / "keys")
     files = {one: f"keys/{paths(one, folder / 'keys')[1].name}" for one in names}

@@ -14,7 +14,7 @@ from torchmetrics import Metric
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.objectives import Objective, objective_for
@@ -131,6 +131,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         privacy_ledger: str = "auto",
     ) -> None:
         super().__init__()
+        refuse_other_kind("aggregator", aggregator, Aggregator, "Mean()")
         if width < 1:
             raise ConfigurationError(f"width must be at least 1; got {width}")
         # seed_everything stores its seed in this variable

@@ -1,6 +1,7 @@
 """Checks before a run: data that the model was not built for, unsupported strategies, and wrong loaders."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -281,7 +282,9 @@ def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
     for name, part in own.items():
         there = trained.get(name, part)  # an old checkpoint may not have this part
         if there != part:
-            words = f": {there} there, {part} here" if "\n" not in there + part else ""
+            pairs = zip_longest(there.splitlines(), part.splitlines(), fillvalue="nothing")
+            first, own_first = next(pair for pair in pairs if pair[0] != pair[1])  # a network has many lines
+            words = f": {first.strip()} there, {own_first.strip()} here"
             raise ConfigurationError(
                 f"the checkpoint was trained with another {name} than this model has{words}; use the same one "
                 f"(in Python: load_from_checkpoint(path, {name}=...))"

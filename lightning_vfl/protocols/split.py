@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.downlinks import Downlink
 from lightning_vfl.downlinks.guard import guarded, refuse_mixed_gradients, refuse_unprotected_loss
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
@@ -125,6 +125,8 @@ class SplitVFL(RoundVFL):
         self.faults_in_evaluation = faults_in_evaluation
         self.update_noise = update_noise
         self.allow_invertible_updates = allow_invertible_updates
+        if downlink is not None:
+            refuse_other_kind("downlink", downlink, Downlink, "MaxNorm()")
         self.downlink = downlink
         self.sums = UpdateSums(sum_updates_over)
         self._faultless: dict[

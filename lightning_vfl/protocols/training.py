@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lightning_vfl.errors import refuse_other_kind
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
@@ -127,6 +128,7 @@ class TrainedModule(EvaluatedModule, ABC):
         """Run, count and log one ``step``. A step without a loss changes no parameter."""
         refuse_other_batches(batch)
         step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
+        refuse_other_kind("what step returns", step, Step, "Step(loss)")
         if step.loss is None:
             self.books.given_up += 1
             self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)

@@ -1,0 +1,42 @@
+"""Mistakes that a reader of the pages makes, and the line that each of them gets."""
+
+import pytest
+
+from lightning_vfl.cli import run
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.checks import refuse_other_parts
+
+DIGITS = ["fit", "--config", "data/digits"]
+MEAN = [*DIGITS, "--config", "protocol/mean"]
+HERE = "tests.unit.commands.test_natural_mistakes"
+
+MISTAKES = {
+    "no protocol": (DIGITS, r"fit\.model; .*\(--config protocol/mean; lightning-vfl list names all recipes\)"),
+    "no protocol for tables": (["fit", "--config", "data/csv_tables"], "without a protocol; .*--config protocol/mean"),
+    "another word": (["train"], r"unknown command 'train'; did you mean fit\?"),
+    "a word for a number": ([*MEAN, "--optimizer", "SGD", "--optimizer.lr", "fast"], "lr: 'fast' is not a number"),
+    "an optimiser": ([*MEAN, "--optimizer", "Adamm"], "'Adamm' is not a known class; did you mean Adam"),
+    "own class": ([*MEAN, "--model.aggregator", f"{HERE}.Medain"], f"{HERE} has no class Medain; did you mean Median?"),
+    "own kind": ([*MEAN, "--model.aggregator", f"{HERE}.Median"], f"{HERE}.Median is not derived from Aggregator"),
+    "kind": ([*MEAN, "--model.aggregator", "Stale"], r"missing\.Stale is no class for this setting"),
+}
+
+
+class Median:
+    """A class that is no aggregator."""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_fix(name):
+    words, line = MISTAKES[name]
+    with pytest.raises(ConfigurationError, match=line) as told:
+        run(words)
+    assert "\n" not in str(told.value)
+
+
+def test_networks_that_differ_are_told_by_their_first_line_that_does():
+    trained, own = ("MLP(\n  (0): Linear(out_features=4)\n" + last for last in ("  (1): Tanh()\n)", ")"))
+    with pytest.raises(
+        ConfigurationError, match=r"another top than this model has: \(1\): Tanh\(\) there, \) here; use"
+    ):
+        refuse_other_parts({"top": trained}, {"top": own})

@@ -1,0 +1,33 @@
+"""``fit --ckpt_path best|last``: of the newest run, unless a ModelCheckpoint of the recipe has a folder of its own."""
+
+import pytest
+
+from lightning_vfl.cli import run
+from lightning_vfl.errors import ConfigurationError
+from tests.unit.commands.test_run_config import SHORT
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("pick", ["last", "best"])
+def test_a_fit_goes_on_from_the_newest_run(pick):
+    run(["fit", *SHORT])
+    resumed = run(["fit", *SHORT, "--trainer.max_epochs", "2", "--ckpt_path", pick])
+    assert resumed.given.ckpt_path.endswith("epoch=0-step=1.ckpt")
+    assert resumed.trainer.global_step == 2
+
+
+def test_without_a_run_nothing_is_trained():
+    with pytest.raises(ConfigurationError, match="--ckpt_path last: there is no checkpoint below runs; give"):
+        run(["fit", *SHORT, "--ckpt_path", "last"])
+
+
+@pytest.mark.filterwarnings("ignore:.*there is no last checkpoint available:UserWarning")
+def test_a_folder_of_the_recipe_is_left_to_the_trainer():
+    own = ["--trainer.callbacks+", "ModelCheckpoint", "--trainer.callbacks.dirpath", "own"]
+    started = run(["fit", *SHORT, *own, "--trainer.callbacks.save_last", "true", "--ckpt_path", "last"])
+    assert started.given.ckpt_path == "last"
+    assert started.trainer.global_step == 1
