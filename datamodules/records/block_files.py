@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +88,26 @@ class BlockTable:
 
     def missing(self, name: str) -> int:
         """The missing values of a column, as far as the file's index counts them."""
-        place = [self._index.schema.column(i).path for i in range(self._index.num_columns)].index(name)
-        chunks = [self._index.row_group(block).column(place).statistics for block in range(len(self.sizes))]
+        chunks = [one for _, one in self._statistics(name)]
         return sum(one.null_count for one in chunks if one is not None and one.has_null_count)
+
+    def fingerprint(self) -> str:
+        """A digest of what the file's index says: the columns, the blocks, and the range of each column in each block.
+
+        Not guaranteed: that other values are noticed that lie in the same ranges, or another order inside a block.
+        """
+        digest = sha256(repr((self.sizes, sorted((name, str(kind)) for name, kind in self.kinds.items()))).encode())
+        for name in sorted(self.kinds):
+            for block, one in self._statistics(name):
+                if one is not None and one.has_min_max:
+                    digest.update(repr((name, block, one.min, one.max)).encode())
+        return digest.hexdigest()
+
+    def _statistics(self, name: str) -> "Iterator[tuple[int, Any]]":
+        """Each block and what the file's index says of a column in it, None where it says nothing."""
+        place = [self._index.schema.column(i).path for i in range(self._index.num_columns)].index(name)
+        for block in range(len(self.sizes)):
+            yield block, self._index.row_group(block).column(place).statistics
 
 
 def check_blocks(tables: Sequence[BlockTable]) -> None:
@@ -114,8 +132,11 @@ def check_blocks(tables: Sequence[BlockTable]) -> None:
             )
 
 
-def check_ids(tables: Sequence[BlockTable], id_column: str) -> None:
+def check_ids(tables: Sequence[BlockTable], id_column: str) -> str:
     """Accept files with the same ids in every row; a block of ids of two files is in memory at a time.
+
+    Returns:
+        A digest of the ids in their order.
 
     Raises:
         ConfigurationError: for a file without the column, rows without an id, ids of different kinds, and for the
@@ -137,9 +158,10 @@ def check_ids(tables: Sequence[BlockTable], id_column: str) -> None:
                 f"ids are {table.kinds[id_column]} in the file of party '{table.party}' and "
                 f"{tables[0].kinds[id_column]} in that of '{tables[0].party}'; write ids of one kind"
             )
-    first, start = tables[0], 0
+    first, start, digest = tables[0], 0, sha256()
     for block, size in enumerate(first.sizes):
         (ids,) = first.read(block, [id_column])
+        digest.update(ids.tobytes() if ids.dtype.kind in "iuf" else "\0".join(map(str, ids)).encode())
         for table in tables[1:]:
             (own,) = table.read(block, [id_column])
             if (other := ids != own).any():
@@ -149,6 +171,7 @@ def check_ids(tables: Sequence[BlockTable], id_column: str) -> None:
                     f"that of '{first.party}'; write all files in the same order, or use CSVTables, which joins them"
                 )
         start += size
+    return digest.hexdigest()
 
 
 def _are_numbers(kind: Any) -> bool:

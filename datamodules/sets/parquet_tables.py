@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
@@ -60,9 +61,10 @@ class ParquetTables(VerticalDataModule):
         before training; every value is checked when its block is read. Features are the same bits for any window.
         A trained model finds its columns by their names, in any order.
     Not guaranteed: a uniformly random order, see ``BlockShuffled``; shares by class. Validation and testing read the
-        blocks of all records, because a split has records everywhere. A checkpoint does not know which records it was
-        trained on, so testing a model on files that have training records gives no warning. Not between processes of a
-        federation: one process reads all files.
+        blocks of all records, because a split has records everywhere. A checkpoint has digests of the ids, or of the
+        files' indexes, by which a fit that is resumed with other files is refused, but no list of the training records:
+        testing a model on files that have training records gives no warning. Not between processes of a federation: one
+        process reads all files.
 
     Raises:
         ConfigurationError: for files that cannot be read, have other row groups, ids in another order or columns that
@@ -111,6 +113,7 @@ class ParquetTables(VerticalDataModule):
         self.test_share = test_share
         self.window_mb = window_mb
         self.fit_records = fit_records
+        self._ids: str | None = None
 
     @property
     def num_classes(self) -> int | None:
@@ -160,6 +163,25 @@ class ParquetTables(VerticalDataModule):
         for name in missing:
             if self._split.count(name):
                 self._keep(name, self._records_of(name, self._together if name == "train" else 1))
+
+    # ---- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of every data set, and the files that a fit has to be resumed with."""
+        files = {party: table.fingerprint() for party, table in self._opened.items()}
+        return super().state_dict() | {"files": files | {"ids": self._ids}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As of every data set; a fit is resumed with the same files, other runs may have others."""
+        own, trained = self.state_dict()["files"], state_dict.get("files")
+        others = [name for name in own if trained is not None and trained.get(name) != own[name]]
+        if others and self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            which = "have other ids" if "ids" in others else f"have changed: {', '.join(others)}"
+            raise ConfigurationError(
+                f"the files {which} since the fit that is resumed, so test records may have been training records; "
+                "give the same files, or train anew"
+            )
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "files"})
 
     # ---- inside
 
@@ -234,7 +256,7 @@ class ParquetTables(VerticalDataModule):
         if set(missing) - {"predict"}:
             check_classes(self._opened[self.label_party], self.label_column, self.classes)
         if self.id_column is not None:
-            check_ids(list(self._opened.values()), self.id_column)
+            self._ids = check_ids(list(self._opened.values()), self.id_column)
 
     @property
     def _together(self) -> int:

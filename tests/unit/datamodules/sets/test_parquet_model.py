@@ -3,12 +3,13 @@
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.datamodules import ParquetTables
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.split_model import party_names, party_part
-from tests.subjects import split
+from tests.subjects import split, trainer
 from tests.unit.datamodules.miniature import LONG_TABLES, write_parquet
 
 N, GROUP = 90, 40
@@ -84,3 +85,41 @@ def test_exported_halves_have_the_names_of_the_tables(trained):
     module.fitted = trained.fitted
     assert party_names(module) == ("bank", "telco")
     assert party_part(module, 1).half.names == ("telco0", "telco1")
+
+
+def swap_values(folder):
+    table = pd.read_parquet(folder / "telco.parquet")
+    column = next(name for name in table.columns if name != "id")
+    table.loc[[0, N - 1], column] = table.loc[[N - 1, 0], column].to_numpy()
+    table.to_parquet(folder / "telco.parquet", row_group_size=GROUP, index=False)
+
+
+def swap_rows(folder):
+    for party in ("bank", "telco"):  # within a row group: the ranges of the columns stay
+        table = pd.read_parquet(folder / f"{party}.parquet")
+        order = [1, 0, *range(2, N)]
+        table.iloc[order].to_parquet(folder / f"{party}.parquet", row_group_size=GROUP, index=False)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(lambda folder: None, None), (swap_rows, "the files have other ids since"), (swap_values, "have changed: telco")],
+    ids=["same", "other order", "other values"],
+)
+def test_a_fit_is_resumed_with_the_same_files(change, message, tmp_path):
+    """At the end of an epoch, where the position in the blocks says nothing."""
+    write_parquet(tmp_path, N, GROUP)
+    saver = ModelCheckpoint(tmp_path / "kept", save_last=True)
+    first = trainer(tmp_path / "a", max_epochs=1, callbacks=[saver], enable_checkpointing=True)
+    first.fit(split(Mean()), datamodule=data(tmp_path, "fit"))
+    change(tmp_path)
+    again = trainer(tmp_path / "b", max_epochs=2)
+    made = ParquetTables(**LONG_TABLES | {"data_dir": tmp_path, "id_column": "id", "batch_size": 10})
+    if message is None:
+        again.fit(split(Mean()), datamodule=made, ckpt_path=saver.last_model_path)
+        assert again.current_epoch == 2
+        return
+    with pytest.raises(ConfigurationError, match=message):
+        again.fit(split(Mean()), datamodule=made, ckpt_path=saver.last_model_path)
+    again.test(split(Mean()), datamodule=made, ckpt_path=saver.last_model_path, verbose=False)
