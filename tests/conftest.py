@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import logging
 import random
 
 import pytest
@@ -19,6 +20,7 @@ settings.load_profile("ci")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     """Draw a seed for profile fuzz if none is given; the worker processes are given that of the first process."""
+    quick.temporary_files_in_memory()
     if config.getoption("--hypothesis-profile") == "fuzz" and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(10**6))
 
@@ -32,6 +34,18 @@ def pytest_report_header(config):
 def pytest_collection_finish(session):
     quick.after_imports()
     quick.report_less(session.config)
+
+
+@pytest.fixture
+def told():
+    """What lightning's logger tells in this test: a list of messages. Pytest's ``caplog`` takes time in every test."""
+    messages = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logger = logging.getLogger("lightning.pytorch")
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
 
 
 @pytest.fixture

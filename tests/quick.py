@@ -4,9 +4,12 @@ import functools
 import gc
 import importlib.metadata
 import inspect
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,12 +24,21 @@ def before_imports() -> None:
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
 
 
+def temporary_files_in_memory() -> None:
+    """Let pytest make its temporary folders in memory, where there is room: a suite makes ten thousand small files."""
+    memory = Path("/dev/shm")
+    if "TMPDIR" not in os.environ and memory.is_dir() and shutil.disk_usage(memory).free > 2**31:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+
 def after_imports() -> None:
     """Leave the hundreds of thousands of imported objects out of every later garbage collection."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(200_000, 20, 20)
     gc.enable()
     read_signatures_once()
+    if "torch" in sys.modules:
+        seed_without_a_traceback()
     if "lightning.pytorch" in sys.modules:
         move_once()
         read_hooks_once()
@@ -88,6 +100,19 @@ def read_no_source_of_callers() -> None:
             frame = frame.f_back
 
     model_helpers.inspect = SimpleNamespace(**vars(inspect) | {"stack": stack})  # type: ignore[assignment, attr-defined]
+
+
+def seed_without_a_traceback() -> None:
+    """Let torch seed devices that are not there without the text of the stack: a hundredth of the suite.
+
+    ``torch.manual_seed`` formats the whole stack three times, for a device that may be used later and fail then.
+    """
+    import torch.cuda
+    import torch.mtia
+    import torch.xpu
+
+    for devices in (torch.cuda, torch.mtia, torch.xpu):
+        devices.traceback = SimpleNamespace(format_stack=list)  # type: ignore[attr-defined]
 
 
 def read_signatures_once() -> None:

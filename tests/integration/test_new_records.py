@@ -212,20 +212,19 @@ def test_all_new_records_are_predicted_with_their_ids_and_the_names_of_the_class
     np.testing.assert_allclose(three["probability_yes"], every["probability_yes"][:3], atol=1e-6)
 
 
-def test_other_categories_are_told_and_cost_no_more_than_their_records(trained, tmp_path, caplog):
+def test_other_categories_are_told_and_cost_no_more_than_their_records(trained, tmp_path, told):
     """Trained on Oslo, Paris and Rome, applied to Berlin, Oslo and Paris."""
     folder, _ = trained
     write_tables(tmp_path, NEW, seed=1, cities=("Oslo", "Paris", "Berlin"))
     known = pd.read_csv(tmp_path / "bank.csv", index_col="id")["city"] != "Berlin"
     data = tables(tmp_path, new_records=True)
     writer = PredictionWriter(str(tmp_path / "p.csv"))
-    with caplog.at_level("INFO"):
-        trainer(tmp_path, callbacks=[writer]).predict(loaded(folder), datamodule=data)
+    trainer(tmp_path, callbacks=[writer]).predict(loaded(folder), datamodule=data)
     y = pd.read_csv(tmp_path / "bank.csv", index_col="id")["y"]
     right = pd.read_csv(tmp_path / "p.csv", index_col="record")["decision"] == y
     assert right[known].mean() > 0.7
     said = f"{(~known).sum()} records of party 'bank' have categories of column 'city' that no training record has"
-    assert said in caplog.text
+    assert any(said in message for message in told)
 
 
 def test_new_labelled_tables_are_tested_whole(trained, tmp_path):
