@@ -220,5 +220,12 @@ def _none_of_several(error: ParserError) -> str | None:
                 f"({_RECIPES['fit.model']})"
             )
         return f"{error.where}settings without a class; put the recipe that names it first (policy after protocol)"
+    several = re.match(r"(list|dict|collections\.abc\.Mapping)\[(?:str, )?([\w.]+)", kinds)
+    if several and value[1][:1] not in "[{":
+        one = value[1].strip()
+        written = f'{{"class_path": "{one}"}}' if "." in several[2] else one
+        written = written if one.isidentifier() else "..."
+        what, form = ("list", f"[{written}]") if several[1] == "list" else ("mapping", f"{{name: {written}}}")
+        return f"{error.where}{one} is not a {what}; write '{form}'"
     kinds = re.sub(r"typing\.Literal\[([^\]]+)", r"\1", kinds).replace("]", "")
     return f"{error.where}{value[1].strip()} is none of {kinds}"

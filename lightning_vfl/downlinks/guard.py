@@ -68,4 +68,10 @@ class _Guarded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            return ctx.protect(grads[0]), None
+            sent = ctx.protect(grads[0])
+        if sent.shape != grads[0].shape:
+            raise ConfigurationError(
+                f"protect of the downlink returned {tuple(sent.shape)} for gradients {tuple(grads[0].shape)}; return a "
+                "row for each record, of the same width"
+            )
+        return sent, None

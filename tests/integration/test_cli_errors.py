@@ -57,7 +57,7 @@ def empty_folder(tmp_path, monkeypatch):
             2,
             "model.aggregator: the module my_project is neither installed nor",
         ),
-        (["--model.bottom_of", "3"], 2, "model.bottom_of: 3 is none of"),
+        (["--model.bottom_of", "3"], 2, "model.bottom_of: 3 is not a mapping; write"),
         (["--data.partitioner", "NamedColumns", "--data.partitioner.columns", "a"], 2, "columns: a is given, but the"),
         (["--predictions.path", "p.txt"], 1, "need a .csv or .parquet file; got 'p.txt'"),
     ],

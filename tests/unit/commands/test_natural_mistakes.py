@@ -18,6 +18,11 @@ MISTAKES = {
     "an optimiser": ([*MEAN, "--optimizer", "Adamm"], "'Adamm' is not a known class; did you mean Adam"),
     "own class": ([*MEAN, "--model.aggregator", f"{HERE}.Medain"], f"{HERE} has no class Medain; did you mean Median?"),
     "own kind": ([*MEAN, "--model.aggregator", f"{HERE}.Median"], f"{HERE}.Median is not derived from Aggregator"),
+    "no list": (
+        ["audit", *MEAN[1:], "--attacks", "LabelsByNorm"],
+        r"""not a list; write '\[{"class_path": "LabelsBy""",
+    ),
+    "no mapping": ([*MEAN, "--model.metrics", "accuracy"], "accuracy is not a mapping; write '{name: "),
     "kind": ([*MEAN, "--model.aggregator", "Stale"], r"missing\.Stale is no class for this setting"),
 }
 

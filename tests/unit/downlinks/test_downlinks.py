@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from lightning_vfl.downlinks import GaussianGradients, LaplaceLabels, Marvell, MaxNorm, RandomizedResponse
+from lightning_vfl.downlinks.guard import guarded
 from lightning_vfl.downlinks.marvell import eigenvalues, sum_kl
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import gaussian_epsilon
@@ -195,3 +196,9 @@ def test_marvell_adds_noise_of_the_asked_power():
 def test_bad_settings_are_refused_in_one_line(make, line):
     with pytest.raises(ConfigurationError, match=line):
         make()
+
+
+def test_a_downlink_that_sends_another_shape_is_told_so():
+    value = guarded(torch.ones(3, 2, requires_grad=True), lambda grad: grad[:2])
+    with pytest.raises(ConfigurationError, match=r"returned \(2, 2\) for gradients \(3, 2\); return a row for each"):
+        value.sum().backward()
