@@ -37,8 +37,17 @@ class SumSizes:
     columns: float
 
     def slot(self, rows: int) -> int:
-        """The bits of one sum of so many products, with its sign."""
+        """The bits of one sum of so many products, with its sign.
+
+        Raises:
+            ConfigurationError: if sums could be larger than 64-bit integers.
+        """
         largest = ceil(self.gradients / GRADIENT_STEP) * ceil(self.columns / COLUMN_STEP) * max(rows, 1)
+        if largest >= 2**62:
+            raise ConfigurationError(
+                f"sums of {rows:,} records take more than 62 bits with gradient_range = {self.gradients:g} and "
+                f"column_range = {self.columns:g}; lower a range, or use a smaller batch_size"
+            )
         return largest.bit_length() + 1
 
     def together(self, rows: int) -> int:

@@ -87,8 +87,10 @@ class Summing:
                 raise ConfigurationError(f"party {party}: {error}") from None
 
     def refuse_solvable(self, batches: Iterable[int]) -> None:
-        """Refuse batches whose gradients follow from their sums."""
-        smallest, most = min(batches), max(self.inputs)
+        """Refuse batches whose gradients follow from their sums, and such whose sums are too large."""
+        sizes, most = list(batches), max(self.inputs)
+        self.sizes.slot(max(sizes))  # refuses sums that are too large
+        smallest = min(sizes)
         if smallest <= most and not getattr(self.downlink, "allow_solvable_batches", False):
             raise ConfigurationError(
                 f"the smallest batch has {smallest} records, and the bottom of party {self.inputs.index(most)} has "

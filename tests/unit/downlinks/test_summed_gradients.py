@@ -222,6 +222,11 @@ def test_batches_whose_sums_tell_every_gradient_are_refused(tmp_path):
     refused(tmp_path, words, None, data, downlink=SummedGradients(execution="equivalent"))
 
 
+def test_sums_that_are_too_large_are_refused_before_training(tmp_path):
+    downlink = EQUIVALENT(gradient_range=2.0**20, column_range=2.0**20)
+    refused(tmp_path, "sums of 10 records take more than 62 bits with gradient_range = 1.04858e.06", downlink=downlink)
+
+
 def test_columns_beyond_their_range_are_refused_before_training(tmp_path):
     words = "party 0: a column has a number of size .*, above column_range = 1 of SummedGradients"
     refused(tmp_path, words, downlink=SummedGradients(column_range=1.0, execution="equivalent"))
