@@ -83,7 +83,7 @@ BUGS = (
     # aggregators
     Bug(
         "lightning_vfl/aggregators/plain.py",
-        "return total / present[:, list(counted)].sum(1, keepdim=True).clamp(min=1)",
+        "return total / _there(present, counted).sum(1, keepdim=True).clamp(min=1)",
         "return total / present.sum(1, keepdim=True).clamp(min=1)",
         "the mean is divided by the holders of a record, also by those who are absent",
         "unit/aggregators/test_contract.py",
