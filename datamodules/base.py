@@ -241,15 +241,9 @@ class VerticalDataModule(SeatedDataModule, ABC):
                 self.fitted, self._of_model = None, False
             return
         if fitted.normaliser != (here := repr(self.normaliser)):
-            if fitted.data != (name := type(self).__name__):
-                raise ConfigurationError(
-                    f"the model was trained on {fitted.data} with normaliser = {fitted.normaliser}, these data are "
-                    f"{name} with {here}; use the data set that it was trained on, or the same normaliser for records "
-                    "of the same form"
-                )
             raise ConfigurationError(
-                f"the model was trained with normaliser = {fitted.normaliser}, these data have {here}; use the "
-                "normaliser that it was trained with"
+                f"the model was trained with normaliser = {fitted.normaliser} on {fitted.data}, these data are "
+                f"{type(self).__name__} with {here}; use the normaliser that it was trained with, and the same data set"
             )
         if fitted.own and fitted.data != type(self).__name__:
             raise ConfigurationError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,7 @@ class BlockTable:
         chunks = [one for _, one in self._statistics(name)]
         return sum(one.null_count for one in chunks if one is not None and one.has_null_count)
 
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of what the file's index says: the columns, the blocks, and the range of each column in each block.
 

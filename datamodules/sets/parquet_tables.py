@@ -168,7 +168,7 @@ class ParquetTables(VerticalDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """As of every data set, and the files that a fit has to be resumed with."""
-        files = {party: table.fingerprint() for party, table in self._opened.items()}
+        files = {party: table.fingerprint for party, table in self._opened.items()}
         return super().state_dict() | {"files": files | {"ids": self._ids}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

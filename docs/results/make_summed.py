@@ -31,7 +31,9 @@ COMMON = [
     *("--trainer.enable_model_summary=false", "--trainer.limit_val_batches=1"),
 ]
 SUMS = ["--model.downlink=SummedGradients", "--model.downlink.execution=equivalent"]
-SUMS += ["--model.downlink.allow_solvable_batches=true"]  # Adult's party 1 has more columns than the smallest batch
+SUMS += [
+    "--model.downlink.allow_solvable_batches=true"
+]  # Adult's party 1 has as many columns as the smallest batch has records
 COLUMNS = ["data", "downlink", "batch", "inputs", "accuracy", "auroc", "epochs", "success", "low", "high", "without"]
 
 

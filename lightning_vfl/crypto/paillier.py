@@ -100,7 +100,7 @@ class PublicKey:
 
 
 class KeyPair:
-    """The key of one owner, who alone can decrypt; for the owner, encryption is twenty times as fast as for others.
+    """The key of one owner, who alone can decrypt; for the owner, encryption is over ten times as fast as for others.
 
     The owner knows the primes p and q of n. Its random factors are powers of one random n-th power modulo p² and q²,
     with uniform exponents below p - 1 and q - 1, read from tables of its powers.

@@ -30,11 +30,13 @@ class SumSizes:
         key_bits: of the modulus n.
         gradients: the largest size of a number in the gradient of one record.
         columns: the largest size of a number in a party's columns.
+        solvable: whether sums of so few records may be sent that they tell every gradient.
     """
 
     key_bits: int
     gradients: float
     columns: float
+    solvable: bool = False
 
     def slot(self, rows: int) -> int:
         """The bits of one sum of so many products, with its sign.

@@ -31,9 +31,10 @@ class SummedGradients(GradientDownlink):
         learns nothing about the columns, however much it computes. The sums are exact for the rounded numbers, and
         equal in both executions.
     Not guaranteed: that sums say nothing about labels. They are F equations for the B labels of a batch, and after
-        about B / F epochs a party has as many equations as labels; see ``LabelsFromSums``. A party that does not
-        keep to the protocol can use columns of its own choice, 1 for one record and 0 for all others, and gets the
-        gradient of that record. A server that makes a bad key can learn columns.
+        about B / F epochs a party has as many equations as labels; see ``LabelsFromSums``. A column that is zero for
+        all records of a batch but one, such as a rare category, gives the gradient of this record; a party that does
+        not keep to the protocol can choose such columns. A server that makes a bad key can learn columns. Times of
+        computation may tell sizes of columns.
 
     Args:
         key_bits: 2,048 (112 bits of security), 3,072 (128) or 4,096.
@@ -41,7 +42,8 @@ class SummedGradients(GradientDownlink):
         column_range: the largest size of a number in a party's columns; a larger one is refused before training.
         execution: ``encrypted``: with the messages. ``equivalent``: the same integers without encryption, to the same
             bits, for studies; the books count the same bytes.
-        allow_solvable_batches: accept batches of at most F records, whose gradients follow from their sums at once.
+        allow_solvable_batches: accept batches of at most F records, whose gradients follow from their sums at once, and
+            data of which a party may hold so few records in a batch.
 
     Raises:
         ConfigurationError: for ranges that are not above 0, an unknown execution or length of the key, and if the
@@ -71,8 +73,7 @@ class SummedGradients(GradientDownlink):
         if key_bits not in KEY_BITS:
             raise ConfigurationError(f"key_bits must be one of {', '.join(map(str, KEY_BITS))}; got {key_bits}")
         self.execution = Execution.of(execution, Execution.ENCRYPTED)
-        self.allow_solvable_batches = allow_solvable_batches
-        self._sizes = SumSizes(key_bits, gradient_range, column_range)
+        self._sizes = SumSizes(key_bits, gradient_range, column_range, allow_solvable_batches)
         if not self.execution.equivalent:
             check_installed()
 

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.polynomial import PolynomialNetwork
 
+_AROUND = Linear, MLP, nn.Sequential, nn.Flatten  # compute nothing besides their layers
+
 
 class LinearForm(NamedTuple):
     """A network as ``expand(x) @ weight()``.
@@ -33,10 +35,10 @@ def linear_form(network: nn.Module) -> LinearForm | None:
         >>> linear_form(MLP((4,), 3, hidden=(8,))) is None
         True
     """
-    if isinstance(network, PolynomialNetwork):
+    if type(network) is PolynomialNetwork:
         return LinearForm(network.expand, lambda: network.weight)
-    layers = [layer for layer in network.modules() if not isinstance(layer, Linear | MLP | nn.Sequential | nn.Flatten)]
-    if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
+    layers = [layer for layer in network.modules() if type(layer) not in _AROUND]  # a subclass may compute more
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
         return None
     return LinearForm(partial(_columns, layers[0].bias is not None), partial(_weights, layers[0]))
 

@@ -72,9 +72,14 @@ class Summing:
     # ---- before training
 
     def begin(self, bottoms: PartyBank, records: RecordSource | None) -> None:
-        """Make new keys, and refuse columns that are too large."""
+        """Make new keys, and refuse columns that are too large, and records that parties may hold few of."""
         self._sums = self.downlink.batch_sums()
         if records is not None:
+            if records.present is not None and not self.sizes.solvable:
+                raise ConfigurationError(
+                    f"some records are held by some parties only: the sums of {self.name} tell every gradient where a "
+                    "party holds few records of a batch; use records that all hold, or allow_solvable_batches: true"
+                )
             for party, form in enumerate(_forms(bottoms, self.name)):
                 self._refuse_large(party, form, records)
 
@@ -91,7 +96,7 @@ class Summing:
         sizes, most = list(batches), max(self.inputs)
         self.sizes.slot(max(sizes))  # refuses sums that are too large
         smallest = min(sizes)
-        if smallest <= most and not getattr(self.downlink, "allow_solvable_batches", False):
+        if smallest <= most and not self.sizes.solvable:
             raise ConfigurationError(
                 f"the smallest batch has {smallest} records, and the bottom of party {self.inputs.index(most)} has "
                 f"{most} inputs with its bias: the sums of {self.name} then tell every gradient; use a batch_size "

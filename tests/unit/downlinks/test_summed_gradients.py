@@ -222,6 +222,15 @@ def test_batches_whose_sums_tell_every_gradient_are_refused(tmp_path):
     refused(tmp_path, words, None, data, downlink=SummedGradients(execution="equivalent"))
 
 
+def test_data_that_a_party_may_hold_little_of_are_refused(tmp_path):
+    class PartlyHeld(Blobs):
+        partly_held = True
+
+    data = PartlyHeld(ContiguousColumns(3), batch_size=18)
+    words = "some records are held by some parties only"
+    refused(tmp_path, words, None, data, downlink=SummedGradients(execution="equivalent"))
+
+
 def test_sums_that_are_too_large_are_refused_before_training(tmp_path):
     downlink = EQUIVALENT(gradient_range=2.0**20, column_range=2.0**20)
     refused(tmp_path, "sums of 10 records take more than 62 bits with gradient_range = 1.04858e.06", downlink=downlink)

@@ -25,10 +25,20 @@ def test_output_and_gradients_are_those_of_the_network(make):
     assert all(torch.allclose(a, b) for a, b in zip(found, wanted, strict=True))
 
 
+class Bent(Linear):
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
 @pytest.mark.parametrize(
     "network",
-    [MLP((4,), 3), MLP((4,), 3, hidden=(), output_activation=nn.Tanh), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))],
-    ids=["hidden", "tanh", "two layers"],
+    [
+        Bent((4,), 3),
+        MLP((4,), 3),
+        MLP((4,), 3, hidden=(), output_activation=nn.Tanh),
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)),
+    ],
+    ids=["own class", "hidden", "tanh", "two layers"],
 )
 def test_other_networks_have_none(network):
     assert linear_form(network) is None
