@@ -46,6 +46,10 @@ def after_imports() -> None:
         build_on_the_cpu()
     if "lightning_vfl.networks.flops" in sys.modules:
         count_work_once()
+    if "jsonargparse" in sys.modules:
+        from tests.quick_parsing import parse_sooner
+
+        parse_sooner(replace)
 
 
 def move_once() -> None:

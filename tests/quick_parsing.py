@@ -1,0 +1,102 @@
+"""What the processes of the tests save in parsing: a suite parses hundreds of command lines. Nothing is read otherwise.
+
+Jsonargparse looks up each setting of a recipe several times: among all options, and where its type is imported from.
+"""
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from jsonargparse import Namespace, _namespace, _optionals, _subcommands, _util
+
+
+def parse_sooner(replace: Callable[[Callable[..., Any], Callable[..., Any]], None]) -> None:
+    """Let jsonargparse find options, keys, types and docstrings with less searching; ``replace`` puts functions in."""
+    _look_at_few_options(replace)
+    _read_import_paths_once(replace)
+    _read_docstrings_once(replace)
+    _split_keys_once()
+
+
+def _look_at_few_options(replace: Any) -> None:
+    """Search for an option among those that have its name, and sub-commands."""
+    find = _subcommands.find_action_and_subcommand
+
+    def find_action_and_subcommand(parser: Any, dest: str, exclude: Any = None) -> Any:
+        option, commands = f"--{dest}", _subcommands.ActionSubCommands
+        few = [a for a in parser._actions if a.dest == dest or option in a.option_strings or isinstance(a, commands)]
+        return find(SimpleNamespace(_actions=few), dest, exclude) if few else (None, None)  # type: ignore[arg-type]
+
+    replace(find, find_action_and_subcommand)
+
+
+def _read_import_paths_once(replace: Any) -> None:
+    """Search once for the module from which a class is imported."""
+    read = _util.get_import_path
+    known: WeakKeyDictionary[type, str | None] = WeakKeyDictionary()
+
+    def get_import_path(value: Any) -> str | None:
+        if not isinstance(value, type) or _util.resolved_import_paths.get(value):
+            return read(value)
+        if value not in known:
+            known[value] = read(value)
+        return known[value]
+
+    replace(read, get_import_path)
+
+
+def _read_docstrings_once(replace: Any) -> None:
+    """Parse the docstring of each class and function once."""
+    read = _optionals.parse_docstring
+    known: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def parse_docstring(component: Any, params: bool = False, logger: Any = None) -> Any:
+        try:
+            of = known.setdefault(component, {})
+        except TypeError:
+            return read(component, params, logger)
+        key = (params, component.__doc__, *_optionals.get_docstring_parse_options().values())
+        if key not in of:
+            of[key] = read(component, params, logger)
+        return of[key]
+
+    replace(read, parse_docstring)
+
+
+class _Key(NamedTuple):
+    """A key of nested settings: ``a.b.c`` has the parents a and b."""
+
+    leaf: str
+    parents: tuple[str, ...]
+    parent: str
+
+
+def _split_keys_once() -> None:
+    """Split each key once. Keys that are refused go to jsonargparse."""
+    parse = Namespace._parse_key
+
+    @functools.cache
+    def split(key: str) -> _Key | None:
+        if " " in key or "" in (parts := key.split(".")):
+            return None
+        *parents, leaf = map(_namespace.add_clash_mark, parts)
+        return _Key(leaf, tuple(parents), ".".join(parents))
+
+    def _parse_key(self: Namespace, key: str) -> Any:
+        found = split(key) if type(key) is str else None
+        if found is None:
+            return parse(self, key)
+        leaf, parents, parent = found
+        inner: Any = self
+        for name in parents:
+            if hasattr(inner, name) or (isinstance(inner, dict) and name in inner):
+                inner = inner[name]
+                if inner is not None and not isinstance(inner, Namespace | dict):
+                    return leaf, None, parent
+            else:
+                return leaf, None, parent
+        return leaf, inner, parent
+
+    Namespace._parse_key = _parse_key  # type: ignore[method-assign]
