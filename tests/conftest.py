@@ -2,6 +2,7 @@
 
 import logging
 import random
+import sys
 
 import pytest
 from hypothesis import settings
@@ -34,6 +35,8 @@ def pytest_report_header(config):
 def pytest_collection_finish(session):
     quick.after_imports()
     quick.report_less(session.config)
+    if (processes := sys.modules.get("tests.integration.processes")) is not None:
+        processes.fork_a_server()
 
 
 @pytest.fixture
