@@ -32,6 +32,7 @@ SLOW = (  # a second each; the classes of own_*.py train in test_own_classes.py,
     *("absent_party", "asynchronous", "bank_and_telco", "cascade", "compare_policies", "decoupled"),
     *("images", "laser_heads", "multi_view", "own_data_set", "privacy_budget"),
     *("own_aggregator", "own_fault", "own_masked_sum", "own_protocol", "own_wire"),
+    "split",  # as the Python of README.md, which test_pages.py runs, with delays
 )
 
 

@@ -15,7 +15,12 @@ from tests.subjects import Blobs, split, trainer
 
 @pytest.mark.parametrize(
     ("precision", "aggregator"),
-    [("64-true", Mean), ("bf16-mixed", Mean), ("bf16-true", Concat), ("bf16-mixed", Max)],
+    [
+        ("64-true", Mean),
+        ("bf16-mixed", Mean),
+        ("bf16-true", Concat),
+        pytest.param("bf16-mixed", Max, marks=pytest.mark.slow),
+    ],
 )
 def test_precisions_learn(tmp_path, precision, aggregator):
     module = split(aggregator())

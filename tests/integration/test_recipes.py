@@ -96,8 +96,8 @@ FILES = {
 # a second each, of a protocol and a kind of data that another of these recipes has
 LONG = {"data/mnist", "data/fashion_mnist_quadrants", "data/cifar10", "data/model_net", "data/image_folder"}
 
-# every data set is tested for itself; here its recipe is, half of them in the slow tests
-OTHER_DATA = set(list(PLAIN)[1::2])
+# every data set is tested for itself; here its recipe is: one with its own protocol, and one of a kind of files
+OTHER_DATA = set(PLAIN) - {"data/phishing", "data/multi_view", "data/parquet_tables"}
 
 
 def slow(name):
@@ -209,7 +209,9 @@ OTHERS = (["protocol/cvfl", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"
             for i, (name, policy) in enumerate(FAULTS.items())
         ),
         *(
-            pytest.param(name, OTHERS[i % 3], marks=() if i < 3 else pytest.mark.slow)
+            pytest.param(
+                name, OTHERS[i % 3], marks=() if OTHERS[i % 3] != ["protocol/vafl"] and i < 3 else pytest.mark.slow
+            )
             for i, name in enumerate(reversed(FAULTS))
         ),
     ],

@@ -15,15 +15,8 @@ from lightning_vfl.types import Joint, VerticalBatch
 
 N, BATCH = 23, 7  # three whole batches and one of 2 records, fewer than the ranks
 FEATURES = torch.arange(N * 4.0).reshape(N, 4)
-workers = pytest.mark.parametrize(
-    "workers",
-    [
-        0,
-        pytest.param(
-            2, marks=[pytest.mark.processes, pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")]
-        ),
-    ],
-)
+PROCESSES = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")]
+workers = pytest.mark.parametrize("workers", [0, pytest.param(2, marks=PROCESSES)])
 
 
 def loader(rank: int = 0, world: int = 1, workers: int = 0, seed: int = 3, drop: bool = False, **records: Any):
@@ -90,8 +83,14 @@ def test_the_seed_names_the_order():
     assert ids(loader(seed=3)) != ids(loader(seed=4))
 
 
-@workers
-@pytest.mark.parametrize("done", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("workers", "done"),
+    [
+        *((0, done) for done in (1, 3, 4)),
+        pytest.param(2, 3, marks=PROCESSES),
+        *(pytest.param(2, done, marks=[*PROCESSES, pytest.mark.slow]) for done in (1, 4)),
+    ],
+)
 def test_a_restored_loader_continues_with_the_next_batch(workers, done):
     killed = loader(workers=workers)
     killed.sampler.set_epoch(2)

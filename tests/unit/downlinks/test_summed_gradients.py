@@ -168,7 +168,7 @@ def test_a_copy_of_the_module_makes_keys_of_its_own(tmp_path):
 
 
 class Many(YesNo):
-    records_in_all = 1500
+    records_in_all = 600
 
 
 @NOT_COMPUTED

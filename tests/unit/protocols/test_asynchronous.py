@@ -139,7 +139,7 @@ def test_a_party_that_is_not_in_turn_keeps_its_bits(tmp_path):
             assert (b in t.optimizers[0].state) == (party == event.party)
 
 
-@pytest.mark.parametrize("aggregator", [Sum(), Max()], ids=repr)
+@pytest.mark.parametrize("aggregator", [pytest.param(Sum(), marks=pytest.mark.slow), Max()], ids=repr)
 def test_it_learns(tmp_path, aggregator):
     module = asynchronous(aggregator, optimizer=ADAM)
     t = fit(tmp_path, module, epochs=8, faults=Uneven(losses=False))

@@ -84,12 +84,7 @@ FAULTS = {
 @pytest.mark.parametrize(
     ("faults", "evaluate"),
     [
-        *(
-            pytest.param(faults, "protocol", marks=pytest.mark.slow)
-            for faults in FAULTS
-            if faults not in ("none", "everything")
-        ),
-        ("none", "protocol"),
+        *(pytest.param(faults, "protocol", marks=pytest.mark.slow) for faults in FAULTS if faults != "everything"),
         ("everything", "protocol"),
         ("everything", "plain"),
     ],

@@ -84,7 +84,7 @@ def test_what_falls_is_what_colluders_can_subtract_down_to(layout, name):
             assert fallen(layer, roster, who) == found, (who, found)
 
 
-@pytest.mark.parametrize("n", range(2, 7))
+@pytest.mark.parametrize("n", [*range(2, 6), pytest.param(6, marks=pytest.mark.slow)])
 def test_with_recovery_the_numbers_are_those_of_the_threshold(n):
     for t in range(n // 2 + 1, n + 1):
         layer, roster = SecureLayer(recovery=Recovery(t)), Roster.singles(n)

@@ -147,7 +147,7 @@ def test_the_range_is_as_wide_as_the_genetic_algorithm_s():
 
 
 def test_seed_and_records_decide_alone():
-    features = mixed(12, 6)
+    features = mixed(8, 6)
 
     def told(seed, features=features):
         return [own.tolist() for own in cut(features, 3, 0.5, seed)]
@@ -155,7 +155,7 @@ def test_seed_and_records_decide_alone():
     assert told(1) == told(1)
     assert told(1) != told(2)
     assert told(1) == told(1, features * 3 + 1)  # ranks alone matter
-    assert told(1) != told(1, mixed(12, 7))
+    assert told(1) != told(1, mixed(8, 7))
 
 
 def test_columns_that_are_copies_are_told_apart():

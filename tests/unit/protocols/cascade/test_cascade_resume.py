@@ -138,7 +138,7 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
 # in the first epoch, at its end, just after it, and in the last
 QUICK = [
     pytest.param("async", STEPS, marks=pytest.mark.slow),  # as "faults" below
-    ("sync", STEPS + 1),
+    pytest.param("sync", STEPS + 1, marks=pytest.mark.slow),  # as "faults in turns"
     *(("faults", step) for step in (STEPS, STEPS + 4)),
     ("faults in turns", STEPS + 4),
     ("masked", 8),

@@ -60,6 +60,8 @@ SLOW = (
     "one host",
     "every second epoch",
     "hosts rest",
+    "hosts crash",
+    "connections crash",  # as hosts and guests in "everything crashes"
     "one host, connections crash",
     "everything crashes, hosts rest",
     "few in common",
