@@ -834,7 +834,8 @@ def test_masks_are_fresh_in_every_message_and_never_shared_between_parties(monke
             exchange = parties.exchange(aggregator, torch.arange(10), number=number, memory=memory)
             message = first_leg(aggregator, exchange.contribution, exchange.parties)
             words += [w for piece in (*message.pieces, *message.alongside.pieces) for w in piece.flatten().tolist()]
-        assert len(set(words)) == len(words)
+        # a mask that is used twice repeats a whole piece; of these words below 2^31, two are equal in one run of 250
+        assert len(words) - len(set(words)) <= 3
 
 
 def test_seeded_secrets_repeat_every_message_and_real_ones_none():
