@@ -70,6 +70,11 @@ class Audit(Callback):
             return
         if not isinstance(pl_module, VFLModule):
             raise ConfigurationError(f"Audit listens to protocols of this toolkit; got {type(pl_module).__name__}")
+        if not pl_module.passes_to_tap:
+            raise ConfigurationError(
+                f"Audit does not hear the messages of {type(pl_module).__name__}; audit SplitVFL with Mean, in which "
+                "the server receives what every party receives there"
+            )
         if pl_module.place is not None:
             raise ConfigurationError(
                 "Audit listens to all parties of a simulation, but this process plays one end of a federation; audit "

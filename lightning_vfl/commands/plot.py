@@ -10,6 +10,7 @@ from lightning_vfl.commands.printed_paths import print_files
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.study import read_study
 from lightning_vfl.study import table as tables
+from lightning_vfl.study.figures import out_of_sight
 from lightning_vfl.study.report import report
 
 
@@ -27,6 +28,6 @@ class PlotCommand(Command):
         study = read_study(results / "study.yaml")
         table = tables.read(results)
         print_files(report(table, study, results, cli.given.metric))
-        for line in tables.unmeasured(table, study):
+        for line in [*tables.unmeasured(table, study), *out_of_sight(table, study, cli.given.metric)]:
             print(f"lightning-vfl: {line}", file=sys.stderr)
         return 0

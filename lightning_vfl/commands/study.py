@@ -22,6 +22,7 @@ from lightning_vfl.commands.printed_paths import print_files, short
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import table as tables
+from lightning_vfl.study.figures import out_of_sight
 from lightning_vfl.study.grid import Run, grid
 from lightning_vfl.study.ranges import Search
 from lightning_vfl.study.read import find_study, read_study
@@ -193,7 +194,8 @@ def _report(study: Study, runs: Sequence[Run], out: Path) -> int:
         table = tables.collect(done, study)
         tables.write(table, out, "table")
         print_files([out / "table.parquet", *report(table, study, out)])
-        for line in tables.unmeasured(tables.collect(done, replace(study, metrics=())), study):
+        everything = tables.collect(done, replace(study, metrics=()))
+        for line in [*tables.unmeasured(everything, study), *out_of_sight(everything, study)]:
             print(f"lightning-vfl: {line}", file=sys.stderr)
     if failed:
         end = "the same command tries them again"

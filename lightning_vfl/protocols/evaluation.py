@@ -90,6 +90,7 @@ class EvaluatedModule(LightningModule, ABC):
     test: Scores
     place: Place | None = None  # None: everybody is hosted in this process
     tap: Tap | None = None  # listens to all messages, for an audit
+    passes_to_tap: bool = True  # False: a tap would not hear the messages
     attendance: Attendance | None = None  # of the last evaluation round; None: no fault happens in evaluation
 
     @abstractmethod

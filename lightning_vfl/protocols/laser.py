@@ -57,6 +57,8 @@ class LaserVFL(HeadsVFL):
         2025, https://arxiv.org/abs/2410.22564; weights as in https://github.com/Valdeira/LASER-VFL, methods/laser.py.
     """
 
+    passes_to_tap = False
+
     def __init__(
         self,
         aggregator: Aggregator | None = None,

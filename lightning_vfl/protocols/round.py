@@ -43,7 +43,6 @@ class RoundVFL(VFLModule, ABC):
             faults or the aggregator.
     """
 
-    sends_gradients: bool = True  # False: a protocol sends something else in their place
     kept: KeptState | None = None  # the state of the parties that the aggregator declares
     _possible: tuple[PrivacyEvent, ...] | None = None
 

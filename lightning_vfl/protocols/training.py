@@ -62,6 +62,7 @@ class TrainedModule(EvaluatedModule, ABC):
     label_privacy: PrivacyBooks  # of labels, if a downlink is charged
     seed: int
     lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
+    sends_gradients: bool = True  # False: the server sends something else in their place
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
     lean_steps: bool = True  # leave out calls of Lightning that find nothing to do; False: Lightning's own loop
     end_before_round: bool = False  # a callback sets it when a round would cost too much

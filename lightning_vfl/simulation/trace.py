@@ -43,11 +43,13 @@ class TraceReplay(FaultModel):
 
     Units: seconds.
     Guarantee: a trace written by ``write`` gives the recorded outcomes, bit for bit. A table with a missing row, a
-        repeated row or a value out of range is refused, and so is a request past the end.
+        repeated row or a value out of range is refused, and so is a request past the end without ``repeat``.
     Not guaranteed: known stragglers. A trace has late messages, but does not name stragglers of the whole run.
 
     Args:
         path: a ``.csv`` or ``.parquet`` file. It is read once, when first needed.
+        repeat: begin again at the start of the trace when it ends: an hour that was measured serves a training of any
+            length.
 
     Raises:
         ConfigurationError: for another ending; later, for missing or invalid values in the file, for a roster with
@@ -55,14 +57,14 @@ class TraceReplay(FaultModel):
 
     Examples:
         >>> TraceReplay("trace.csv")
-        TraceReplay(path='trace.csv')
+        TraceReplay(path='trace.csv', repeat=False)
     """
 
     stream_name: ClassVar[str] = "RecordedTrace"
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, repeat: bool = False) -> None:
         file_of(path)
-        self.path = path
+        self.path, self.repeat = path, repeat
 
     @cached_property
     def _trace(self) -> "_Trace":
@@ -83,10 +85,13 @@ class TraceReplay(FaultModel):
                 f"{roster.parties} parties"
             )
         step = request // trace.requests_a_step
+        if self.repeat:
+            step %= steps
         if step >= steps:
             raise ConfigurationError(
                 f"request {request} is past the end of {name}, which has requests 0 to "
-                f"{steps * trace.requests_a_step - 1} of every party; record a longer trace or train fewer rounds"
+                f"{steps * trace.requests_a_step - 1} of every party; record a longer trace, train fewer rounds, or "
+                "set repeat: true"
             )
         nothing = RoundOutcome.nothing(roster)
         return RoundOutcome(

@@ -94,6 +94,20 @@ def draw(table: pd.DataFrame, study: Study, folder: Path, metric: str | None = N
     return written
 
 
+def out_of_sight(table: pd.DataFrame, study: Study, metric: str | None = None) -> list[str]:
+    """One line if no value lies in the range of the vertical axis, which is then not used; otherwise nothing."""
+    metric = metric or study.figure.metric or default_metric(table)
+    share = metric.split("/")[-1] in _SHARES
+    values = table.loc[table["metric"] == metric, "value"] * (100.0 if share else 1.0)
+    if study.figure.range is None or values.empty or values.between(*study.figure.range).any():
+        return []
+    lowest, highest = study.figure.range
+    return [
+        f"figure.range: no value of {metric} lies in [{lowest:g}, {highest:g}]; they go from {values.min():.4g} to "
+        f"{values.max():.4g}{', in percent' if share else ''}"
+    ]
+
+
 def default_metric(table: pd.DataFrame) -> str:
     """The first accuracy of the validation, or the first other metric."""
     measured = sorted(table["metric"].unique(), key=lambda m: ("val/" not in m, "loss" in m, m))
@@ -125,7 +139,7 @@ def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figur
         axes.grid(alpha=0.25, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
     first = grid[0]
-    if study.figure.range:
+    if study.figure.range and not out_of_sight(found, study, metric):
         first.set_ylim(*study.figure.range)
     elif share:
         first.set_ylim(top=min(first.get_ylim()[1], 100.5))

@@ -75,6 +75,7 @@ def wandb_offline(monkeypatch):
 
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_MODE", "offline")  # Lightning refuses offline: true together with log_model
+    wandb.teardown()  # it keeps the settings that an earlier test has found in the environment
     yield
     wandb.finish()
 

@@ -39,7 +39,7 @@ REASONS = {
     "studies take minutes": 2,
     "the benchmarks take minutes": 8,
     "it is run by a slow test of its own": 6,
-    WHOLE: 17,
+    WHOLE: 25,
     "studies take minutes to hours and need files of data sets": 72,
 }
 

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL, VFLModule, aggregators
+from lightning_vfl import (
+    AsyncVFL,
+    CascadeVFL,
+    DecoupledVFL,
+    EnsembleVFL,
+    LaserVFL,
+    LocalVFL,
+    SplitVFL,
+    VFLModule,
+    aggregators,
+)
 from lightning_vfl.aggregators import (
     Aggregator,
     Concat,
@@ -102,6 +112,26 @@ def test_transcript_has_the_bytes_of_the_meter_and_changes_no_bit(name, make, tm
     assert module.tap is None
     for (what, a), (_, b) in zip(module.state_dict().items(), alone.state_dict().items(), strict=True):
         assert torch.equal(a, b), what
+
+
+PROTOCOLS: dict[str, Callable[[], VFLModule]] = {
+    **{name: QUICK[name] for name in ("Concat", "AsyncVFL", "DecoupledVFL", "CascadeVFL, amplified")},
+    "EnsembleVFL": lambda: EnsembleVFL(width=4, seed=0),
+    "LocalVFL": lambda: LocalVFL(width=4, seed=0),
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("attacker", ["server", "party:1"])
+def test_an_audit_that_names_no_attack_runs_the_usual_ones_for_every_protocol(name, attacker, tmp_path):
+    audit = Audit(attacker)
+    fitted(name, PROTOCOLS[name], tmp_path, audit)
+    assert audit.findings
+
+
+def test_a_protocol_whose_messages_are_not_passed_on_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="does not hear the messages of LaserVFL; audit SplitVFL with Mean"):
+        fitted("LaserVFL", lambda: LaserVFL(width=4, seed=0), tmp_path, Audit("server", []))
 
 
 def test_every_aggregator_is_tried():

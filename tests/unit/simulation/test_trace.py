@@ -103,6 +103,16 @@ def test_a_row_of_a_round_says_both_its_requests(tmp_path):
         model.sample(4, roster_of(2), 0)
 
 
+@given(requests=st.integers(1, 7), step=st.sampled_from(["request", "round"]), at=st.integers(0, 10**6))
+def test_a_trace_that_repeats_is_the_same_trace_written_down_often_enough(tmp_path_factory, requests, step, at):
+    folder = tmp_path_factory.mktemp("trace")
+    delays = [0.1 * i for i in range(2 * requests)]
+    write(rows(requests, 2, step=step, delay=delays), str(folder / "trace.csv"))
+    once, repeated = (TraceReplay(str(folder / "trace.csv"), repeat=again) for again in (False, True))
+    long = requests * (1 if step == "request" else 2)
+    assert equal(repeated.sample(at, roster_of(2), 0), once.sample(at % long, roster_of(2), 0))
+
+
 def test_what_is_not_said_does_not_go_wrong_and_rows_may_come_in_any_order(tmp_path):
     table = rows(3, 2, delay=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).sample(frac=1.0, random_state=1)
     model, roster = replay(tmp_path, table), roster_of(2, hosts=4)

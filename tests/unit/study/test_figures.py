@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.study.figures import _bands, _panels, draw
+from lightning_vfl.study.figures import _bands, _panels, draw, out_of_sight
 from lightning_vfl.study.grid import line_name
 from lightning_vfl.study.report import report
 from lightning_vfl.study.spec import Look, Target
@@ -59,6 +59,19 @@ def test_a_metric_that_nobody_measured_withholds_nothing(tmp_path):
         "targets: no run has measured f; there are m",
         "figure.metric: no run has measured val/acc; there are m",
     ]
+
+
+def test_a_range_in_which_nothing_would_be_seen_is_named_and_not_used(tmp_path):
+    """Accuracies are shown in percent, so [0.4, 1] would show an empty figure."""
+    data = table({"A": [0.5, 0.6]}).assign(metric="val/accuracy")
+    free, narrow, right = (
+        study("A", figure=Look("val/accuracy", against=("rounds",), range=ends))
+        for ends in (None, (0.4, 1.0), (40.0, 100.0))
+    )
+    said = "figure.range: no value of val/accuracy lies in [0.4, 1]; they go from 0 to 60, in percent"
+    assert [out_of_sight(data, one) for one in (free, narrow, right)] == [[], [said], []]
+    drawn = {one.figure.range: draw(data, one, tmp_path / str(i))[0] for i, one in enumerate((free, narrow, right))}
+    assert drawn[0.4, 1.0].read_bytes() == drawn[None].read_bytes() != drawn[40.0, 100.0].read_bytes()
 
 
 def test_a_metric_that_nobody_measured(tmp_path):
