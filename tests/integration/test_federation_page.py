@@ -18,7 +18,7 @@ from tests.pages import ROOT, SHELL, blocks_of
 from tests.readme_commands import commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
-PAGE, FILES = ROOT / "docs/federation.md", ROOT / "examples/federation"
+PAGE, FILES = ROOT / "docs/guides/federation.md", ROOT / "examples/federation"
 HOSTS = ("scorer", "bank", "telco", "shop")
 QUIET = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")
 
