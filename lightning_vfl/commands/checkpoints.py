@@ -10,6 +10,8 @@ import torch
 
 from lightning_vfl.errors import ConfigurationError
 
+COMMAND = "lightning_vfl_command"  # key in a checkpoint: the command that has saved it; absent in those of Python
+FIT = "fit"
 _DEPTH = 3  # folders between a root and its checkpoints: NAME/VERSION/checkpoints
 
 
@@ -20,19 +22,21 @@ class Pick(StrEnum):
     LAST = "last"
 
 
-def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BEST) -> str:
+def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BEST, command: str = FIT) -> str:
     """The path of the checkpoint that is meant.
 
     Args:
-        given: a file; the folder of a run; ``best`` or ``last``: of the run below ``roots`` that was saved last.
+        given: a file; the folder of a run; ``best`` or ``last``: of that run of ``command`` below ``roots`` that was
+            saved last.
         roots: folders of runs.
         of_folder: which checkpoint of a run is meant if its folder is given.
+        command: whose runs ``best`` and ``last`` mean; checkpoints that were saved in Python count too.
 
     Raises:
         ConfigurationError: if there is no such checkpoint, or the file is none.
     """
     if given in tuple(Pick):
-        return str(_pick(Pick(given), _newest_run(given, roots), given))
+        return str(_pick(Pick(given), _newest_run(given, roots, command), given))
     path = Path(given)
     if path.is_dir():
         return str(_pick(of_folder, _saved_in(path) or _saved_in(path / "checkpoints"), given))
@@ -47,18 +51,20 @@ def _saved_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.ckpt"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
-def _newest_run(given: str, roots: Iterable[Path]) -> list[Path]:
+def _newest_run(given: str, roots: Iterable[Path], command: str) -> list[Path]:
     roots = list(dict.fromkeys(roots))
     depths = ("*/" * depth for depth in range(_DEPTH + 1))
     patterns = [f"{depth}*.ckpt" for depth in depths]
     files = [path for root in roots for pattern in patterns for path in root.glob(pattern)]
-    if not files:
-        where = " or ".join(map(str, roots))
-        raise ConfigurationError(
-            f"--ckpt_path {given}: there is no checkpoint below {where}; give a .ckpt file, the folder of a run, or "
-            "the --trainer.default_root_dir of the fit"
-        )
-    return _saved_in(max(files, key=lambda path: path.stat().st_mtime_ns).parent)
+    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        if _read(path).get(COMMAND, command) == command:
+            return _saved_in(path.parent)
+    where = " or ".join(map(str, roots))
+    of = f" of {command}" if files else ""
+    raise ConfigurationError(
+        f"--ckpt_path {given}: there is no checkpoint{of} below {where}; give a .ckpt file, the folder of a run, or "
+        "the --trainer.default_root_dir of the fit"
+    )
 
 
 def _pick(pick: Pick, saved: list[Path], given: str) -> Path:

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
+from lightning_vfl.commands.checkpoints import COMMAND
 from lightning_vfl.protocols.run_folder import run_folder
 
 RUNS = "runs"  # the default folder, which all runs share
@@ -22,10 +24,12 @@ class RunConfig(Callback):
 
     Args:
         text: the settings as YAML.
+        command: the sub-command, which is noted in every checkpoint.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, command: str) -> None:
         self.text = text
+        self._command = command
         self._saved = False
 
     def take_folder(self, trainer: Trainer) -> None:
@@ -54,6 +58,9 @@ class RunConfig(Callback):
             except FileExistsError:  # other runs are there
                 folder = Path(root) / f"version_{make_version(Path(root))}"
                 trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]  # set in Trainer.__init__
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint[COMMAND] = self._command
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._saved or not trainer.is_global_zero:

@@ -63,7 +63,7 @@ GROUPS: dict[str, tuple[Told, ...]] = {
         Told("--trainer.fast_dev_run true", "try one batch of each stage, and write nothing"),
     ),
     "this run": (
-        Told("--ckpt_path PATH", "a checkpoint: its file, the folder of its run, or best or last of the newest run"),
+        Told("--ckpt_path PATH", "a checkpoint: its file, the folder of its run, or best or last of the newest fit"),
         Told("--predictions.path FILE", "file that predict writes, .csv or .parquet"),
         Told("--summary.enabled false", "print no summary"),
     ),

@@ -17,7 +17,7 @@ class TrainerCommand(Command):
         if self.name != "fit" and cli.given.ckpt_path is None:
             raise ConfigurationError(
                 f"{self.name} needs a trained model; give --ckpt_path FILE, which the summary of fit names, or best or "
-                "last, of the newest run"
+                "last, of the newest fit"
             )
         cli.build().run_trainer()
         return 0

@@ -15,7 +15,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning_vfl import __version__
 from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunRecord, RunSummary, SparseProgressBar
 from lightning_vfl.callbacks.logger_records import records_of
-from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
+from lightning_vfl.commands.checkpoints import FIT, Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.parse_errors import ParserError, one_line
@@ -156,7 +156,8 @@ class VFLCLI(LightningCLI):
             Path(self.given.trainer.default_root_dir or RUNS),
             *(Path(self._folder_of(one)) for one in self._loggers()),
         ]
-        self.given["ckpt_path"] = find_checkpoint(str(given), roots, Pick.BEST if fitted else Pick.LAST)
+        command = name if name in ("serve", "party", "replay") else FIT  # halves of a model, or a repetition
+        self.given["ckpt_path"] = find_checkpoint(str(given), roots, Pick.BEST if fitted else Pick.LAST, command)
 
     def _has_own_folder(self) -> bool:
         """Whether a ModelCheckpoint of the recipe names its folder, which is the same in every run."""
@@ -241,7 +242,7 @@ class VFLCLI(LightningCLI):
         if not config.get("fast_dev_run"):
             header = "".join(f"# {line}\n" for line in self.parser.dump_header or ())
             text = header + yaml.safe_dump(self.config_dump, sort_keys=False, allow_unicode=True)
-            callbacks = [*callbacks, RunConfig(text)]
+            callbacks = [*callbacks, RunConfig(text, self.command.name)]
         return super()._instantiate_trainer(config, callbacks)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -6,15 +6,16 @@ import re
 import pytest
 import torch
 
-from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
+from lightning_vfl.commands.checkpoints import COMMAND, Pick, find_checkpoint
 from lightning_vfl.errors import ConfigurationError
 
 
-def save(path, age, *best):
+def save(path, age, *best, command=None):
     """A file of the form of Lightning's checkpoints, from so many seconds ago; ``best`` of its ModelCheckpoints."""
     path.parent.mkdir(parents=True, exist_ok=True)
     states = {f"ModelCheckpoint{n}": {"best_model_path": f"/moved/{name}"} for n, name in enumerate(best)}
-    torch.save({"pytorch-lightning_version": "2.6", "callbacks": {"EarlyStopping": {}, **states}}, path)
+    content = {"pytorch-lightning_version": "2.6", "callbacks": {"EarlyStopping": {}, **states}}
+    torch.save(content | ({} if command is None else {COMMAND: command}), path)
     now = path.stat().st_mtime
     os.utime(path, (now - age, now - age))
     return str(path)
@@ -49,6 +50,13 @@ def test_lightnings_last_checkpoint_is_the_last(runs):
     last = save(folder / "last.ckpt", 9999, "a.ckpt")
     assert find_checkpoint(str(folder), [], Pick.LAST) == last
     assert find_checkpoint(str(folder), []) == str(folder / "a.ckpt")
+
+
+def test_runs_of_other_commands_are_passed_over(runs):
+    newest = runs / "lightning_logs/version_1/checkpoints"
+    own = {name: save(runs / f"lightning_logs/{name}/x.ckpt", 0, command=name) for name in ("audit", "serve")}
+    assert find_checkpoint("best", [runs]) == str(newest / "b.ckpt")
+    assert find_checkpoint("last", [runs], command="serve") == own["serve"]
 
 
 def test_several_roots_are_searched(runs, tmp_path):

@@ -6,6 +6,8 @@ from lightning_vfl.cli import run
 from lightning_vfl.errors import ConfigurationError
 from tests.unit.commands.test_run_config import SHORT
 
+ONE = '[{"class_path": "LabelsByNorm"}]'
+
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path, monkeypatch):
@@ -18,6 +20,19 @@ def test_a_fit_goes_on_from_the_newest_run(pick):
     resumed = run(["fit", *SHORT, "--trainer.max_epochs", "2", "--ckpt_path", pick])
     assert resumed.given.ckpt_path.endswith("epoch=0-step=1.ckpt")
     assert resumed.trainer.global_step == 2
+
+
+def test_an_audit_is_not_the_newest_run():
+    fitted = run(["fit", *SHORT])
+    run(["audit", *SHORT, "--attacker", "server", "--attacks", ONE])
+    tested = run(["test", *SHORT, "--ckpt_path", "best"])
+    assert tested.given.ckpt_path == fitted.trainer.checkpoint_callback.best_model_path
+
+
+def test_an_audit_alone_is_no_run_of_fit():
+    run(["audit", *SHORT, "--attacker", "server", "--attacks", ONE])
+    with pytest.raises(ConfigurationError, match="--ckpt_path best: there is no checkpoint of fit below runs; give"):
+        run(["test", *SHORT, "--ckpt_path", "best"])
 
 
 def test_without_a_run_nothing_is_trained():
