@@ -78,7 +78,9 @@ class BatchedDataModule(LightningDataModule, ABC):
         records = self.records("train")
         rank, world = self._place()
         schedule = training_order(self.trainer, records, self.batch_size * world, self.seed, self.drop_last)
-        return self._loader(records, schedule, rank, world)
+        loader = self._loader(records, schedule, rank, world)
+        self._resume(loader)
+        return loader
 
     def val_dataloader(self) -> ScheduledLoader | list[ScheduledLoader]:
         """Validation records in order; an empty list if there are none."""
@@ -107,6 +109,14 @@ class BatchedDataModule(LightningDataModule, ABC):
     def _module(self) -> VFLModule | None:
         module = None if self.trainer is None else self.trainer.lightning_module
         return module if isinstance(module, VFLModule) else None
+
+    def _resume(self, loader: ScheduledLoader) -> None:
+        """Let a schedule with state go on where the checkpoint of a resumed fit was saved."""
+        module = self._module
+        if module is not None and module.position:
+            position, module.position = module.position, {}
+            if self.trainer is not None and self.trainer.ckpt_path is not None:  # not a new fit of a loaded module
+                loader.load_state_dict(dict(position))
 
     def _missing(self, stage: str) -> list[SplitName]:
         """The splits that the stage needs and that are not set up yet."""

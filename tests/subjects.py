@@ -103,7 +103,7 @@ def split(aggregator: Aggregator | None = None, dropout: bool = False, **setting
     settings.setdefault("optimizer", partial(torch.optim.Adam, lr=1e-2))
     if bottom is not None:
         settings["bottom"] = bottom
-    return SplitVFL(aggregator or Mean(), width=5, seed=0, **settings)
+    return SplitVFL(aggregator or Mean(), **{"width": 5, "seed": 0} | settings)
 
 
 def trainer(folder: object, **settings: Any) -> Trainer:

@@ -34,6 +34,7 @@ from lightning_vfl.protocols.build import (
 )
 from lightning_vfl.protocols.callback_checks import refuse_searches
 from lightning_vfl.protocols.checks import (
+    note_other_seed,
     refuse_accumulation,
     refuse_other_data,
     refuse_other_parts,
@@ -43,7 +44,7 @@ from lightning_vfl.protocols.checks import (
 )
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
-from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded
+from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, position_in
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
 from lightning_vfl.rebuildable import Rebuildable, names_given
@@ -109,6 +110,8 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     top: nn.Module
     fitted: Fitted | None = None
     """What the parties have fitted to the training records; the datamodule sets it in a fit, checkpoints keep it."""
+    position: Mapping[str, Any] = {}
+    """Where the training loader of a checkpoint stood; the datamodule takes it when the fit is resumed."""
 
     def __init__(
         self,
@@ -336,6 +339,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         if self.fitted is not None:
             refuse_other_shapes(self.fitted, self.hparams["party_shapes"])
         refuse_other_parts(books["parts"], self.parts())
+        note_other_seed(self._trainer, self.seed, books["seed"])
         self.seed = books["seed"]
         self.faults.reseed(self.seed)
         self.books.load(books)
@@ -343,4 +347,4 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.preparation.load(books.get("preparation", {}))
         path = None if self._trainer is None else self.trainer.ckpt_path
         self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
-        self._resumed = books.get("memory", {})
+        self._resumed, self.position = books.get("memory", {}), position_in(checkpoint)

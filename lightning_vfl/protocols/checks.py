@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -289,6 +291,15 @@ def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
                 f"the checkpoint was trained with another {name} than this model has{words}; use the same one "
                 f"(in Python: load_from_checkpoint(path, {name}=...))"
             )
+
+
+def note_other_seed(trainer: Trainer | None, given: int, saved: int) -> None:
+    """Say that a resumed fit keeps its seed, if another one was given."""
+    if given != saved and trainer is not None and trainer.state.fn == TrainerFn.FITTING:
+        rank_zero_info(
+            f"the resumed fit keeps seed {saved} of the checkpoint, and seed {given} has no effect; for another seed "
+            "train anew, without ckpt_path"
+        )
 
 
 def _listed(loaders: Any) -> Sequence[Any]:

@@ -67,6 +67,16 @@ def rounds_in(path: Path) -> int:
     return rounds
 
 
+def position_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of the training loader in a checkpoint; empty if its schedule has none.
+
+    Lightning restores it in the middle of an epoch alone. A queue of events goes on from epoch to epoch.
+    """
+    loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
+    loaders = [state for state in loops.get("combined_loader", []) if state.get("schedule")]
+    return loaders[0] if len(loaders) == 1 else {}
+
+
 class SafelyLoaded(LightningModule):
     """A module whose ``load_from_checkpoint`` builds only trusted classes."""
 

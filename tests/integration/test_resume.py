@@ -32,10 +32,10 @@ def module():
     return split(Max(), dropout=True, optimizer=SGD, lr_scheduler=RATE)
 
 
-def unreliable():
+def unreliable(**settings):
     """Late parties, dropouts and crashes; the latest embeddings stand in for the missing."""
-    waiting, missing = Deadline(0.15), Stale()
-    return split(Mean(), dropout=True, waiting=waiting, missing=missing, optimizer=SGD, lr_scheduler=RATE)
+    settings = {"dropout": True, "optimizer": SGD, "lr_scheduler": RATE} | settings
+    return split(Mean(), waiting=Deadline(0.15), missing=Stale(), **settings)
 
 
 def asynchronous():
@@ -180,3 +180,33 @@ def test_a_resumed_log_continues(tmp_path, whole):
     text = Path(rows).read_text()
     assert "train/loss_epoch" in text
     assert "val/accuracy" in text
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_queues_go_on_from_the_end_of_an_epoch(tmp_path, epoch):
+    """The checkpoint that a fit writes by default is of the end of an epoch, after the validation."""
+    first = tmp_path / "first"
+    saver = ModelCheckpoint(dirpath=first, filename="{epoch}", save_top_k=-1)
+    one = fit(first, make=asynchronous, faults=injectors(), callbacks=[*injectors(), saver])[0]
+    path, faults = first / f"epoch={epoch}.ckpt", injectors()
+    again = fit(tmp_path, path, make=asynchronous, callbacks=faults)[0]
+    assert one.standing() == again.standing()
+    assert same(one.state_dict(), again.state_dict())
+
+
+def test_another_seed_has_no_effect_on_a_resumed_fit_and_is_told(tmp_path, told):
+    first = tmp_path / "first"
+    first.mkdir()
+    expected = everything(*fit(first, make=unreliable, faults=injectors()))
+    told.clear()
+    make = partial(unreliable, seed=5)
+    resumed = everything(*fit(tmp_path, first / "step=8.ckpt", make=make, faults=injectors()))
+    assert {k for k in expected if not same(expected[k], resumed[k])} == set()
+    (line,) = [line for line in told if "keeps seed" in line]
+    assert line.startswith("the resumed fit keeps seed 0 of the checkpoint, and seed 5 has no effect")
+
+
+def test_the_seed_of_the_checkpoint_is_not_told(whole, tmp_path, told):
+    folder, _ = whole
+    fit(tmp_path, ckpt_path=folder / "step=7.ckpt")
+    assert not [line for line in told if "keeps seed" in line]
