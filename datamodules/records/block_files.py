@@ -11,6 +11,8 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
+from .repeated_ids import ascend, refuse_repeated
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -141,8 +143,8 @@ def check_ids(tables: Sequence[BlockTable], id_column: str) -> str:
         A digest of the ids in their order.
 
     Raises:
-        ConfigurationError: for a file without the column, rows without an id, ids of different kinds, and for the
-            first row with another id.
+        ConfigurationError: for a file without the column, rows without an id, ids of different kinds, repeated ids,
+            and for the first row with another id.
     """
     for table in tables:
         if id_column not in table.kinds:
@@ -161,18 +163,25 @@ def check_ids(tables: Sequence[BlockTable], id_column: str) -> str:
                 f"{tables[0].kinds[id_column]} in that of '{tables[0].party}'; write ids of one kind"
             )
     first, start, digest = tables[0], 0, sha256()
+    ordered, before = True, None
     for block, size in enumerate(first.sizes):
         (ids,) = first.read(block, [id_column])
+        ordered = ordered and ascend(ids, before)
+        before = ids[-1] if len(ids) else before
         digest.update(ids.tobytes() if ids.dtype.kind in "iuf" else "\0".join(map(str, ids)).encode())
         for table in tables[1:]:
             (own,) = table.read(block, [id_column])
             if (other := ids != own).any():
                 row = int(np.argmax(other))
+                for one in (first, table):
+                    refuse_repeated(one, id_column)  # a record too many in one file shifts all others
                 raise ConfigurationError(
                     f"row {start + row:,} has id {own[row]} in the file of party '{table.party}' and {ids[row]} in "
                     f"that of '{first.party}'; write all files in the same order, or use CSVTables, which joins them"
                 )
         start += size
+    if not ordered:
+        refuse_repeated(first, id_column)
     return digest.hexdigest()
 
 

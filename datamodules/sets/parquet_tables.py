@@ -67,9 +67,9 @@ class ParquetTables(VerticalDataModule):
         process reads all files.
 
     Raises:
-        ConfigurationError: for files that cannot be read, have other row groups, ids in another order or columns that
-            are not numbers; for labels out of range; if a block is larger than ``window_mb``; for a protocol whose
-            order or set-up goes over all records; during training for values that are not finite.
+        ConfigurationError: for files that cannot be read, have other row groups, ids in another order, repeated ids
+            or columns that are not numbers; for labels out of range; if a block is larger than ``window_mb``; for a
+            protocol whose order or set-up goes over all records; during training for values that are not finite.
     """
 
     ids_are_places = True

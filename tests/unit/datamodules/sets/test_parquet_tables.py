@@ -197,6 +197,55 @@ def test_wrong_files_are_refused_before_training(name, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def repeated(row, other, as_ids=lambda ids: ids):
+    """Changes one of the ids of a table into that of another row."""
+
+    def change(table):
+        ids = table["id"].to_numpy().copy()
+        ids[row] = ids[other]
+        return table.assign(id=as_ids(ids))
+
+    return change
+
+
+REPEATED = {
+    "in a block": (repeated(20, 10), "1010 in row 10 and in row 20"),
+    "in two blocks": (repeated(70, 10), "1010 in row 10 and in row 70"),
+    "text": (repeated(70, 10, lambda ids: [f"c{i}" for i in ids]), "c1010 in row 10 and in row 70"),
+    "real numbers": (repeated(79, 78, lambda ids: ids / 2), "539.0 in row 78 and in row 79"),
+}
+
+
+@pytest.mark.parametrize("at_once", [2**23, 7])
+@pytest.mark.parametrize("name", REPEATED)
+def test_repeated_ids_are_refused(name, at_once, tmp_path, monkeypatch):
+    change, where = REPEATED[name]
+    monkeypatch.setattr("lightning_vfl.datamodules.records.repeated_ids._AT_ONCE", at_once)
+    write_parquet(tmp_path, 80, 33, bank=change, telco=change)
+    with pytest.raises(ConfigurationError, match=f"bank.parquet of party 'bank' has id {where}; remove repeated"):
+        tables(tmp_path)
+
+
+def test_repeated_ids_of_one_file_are_not_taken_for_another_order(tmp_path):
+    write_parquet(tmp_path, 80, 33, telco=repeated(20, 10))
+    with pytest.raises(
+        ConfigurationError, match=r"telco\.parquet of party 'telco' has id 1010 in row 10 and in row 20"
+    ):
+        tables(tmp_path)
+
+
+@pytest.mark.parametrize("at_once", [2**23, 7])
+def test_ids_in_any_order_and_with_equal_hashes_are_accepted(at_once, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_vfl.datamodules.records.repeated_ids._AT_ONCE", at_once)
+    monkeypatch.setattr("pandas.util.hash_array", lambda ids, categorize: ids.astype(np.uint64) // 4)
+
+    def mixed(table):
+        return table.assign(id=np.random.default_rng(0).permutation(table["id"]))
+
+    write_parquet(tmp_path, 80, 33, bank=mixed, telco=mixed)
+    assert sorted(np.asarray(tables(tmp_path, batch_size=9).records("predict").ids)) == list(range(1000, 1080))
+
+
 def test_other_row_groups_and_large_ones_are_refused(tmp_path):
     write_parquet(tmp_path, 80, 33)
     pd.read_parquet(tmp_path / "telco.parquet").to_parquet(tmp_path / "telco.parquet", row_group_size=20)
