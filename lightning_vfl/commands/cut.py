@@ -11,7 +11,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.vfl_cli import VFLCLI
-from lightning_vfl.datamodules import CSVTables, Records, VerticalDataModule
+from lightning_vfl.datamodules import CSVTables, ParquetTables, Records, VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.predictions import write_table
 
@@ -60,10 +60,15 @@ def cut(data: VerticalDataModule, out: Path, ending: str = "parquet") -> list[st
     Guarantee: a fit of the recipe has the same features, labels and batches, bit for bit; features are flat.
 
     Raises:
-        ConfigurationError: for groups, records that some party does not hold, and a folder with such a recipe.
+        ConfigurationError: for data that are tables already, groups, records that some party does not hold, and a
+            folder with such a recipe.
     """
     if isinstance(data, CSVTables):
         raise ConfigurationError("these data are a table for each party already; give their recipe to the federation")
+    if isinstance(data, ParquetTables):
+        raise ConfigurationError(
+            "these data are a table for each party already; give the federation a recipe of CSVTables with these files"
+        )
     if (out / RECIPE).exists():
         raise ConfigurationError(f"{out / RECIPE} exists already; give another --out, or remove it")
     splits = _set_up(data)

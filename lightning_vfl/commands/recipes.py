@@ -82,6 +82,21 @@ def expand_arguments(arguments: Sequence[str]) -> list[str]:
     return [word for words in expanded for word in words]
 
 
+def data_alone(arguments: Sequence[str]) -> list[str]:
+    """The options with that part of their recipes that is about the data, for a command that reads no other.
+
+    Args:
+        arguments: expanded.
+    """
+    reduced = list[str]()
+    for words in _with_values(arguments):
+        if recipe := _recipe(words):
+            parts = {key: value for key, value in recipe.items() if str(key).split(".")[0] == "data"}
+            words = ["--config", json.dumps(parts)]
+        reduced += words
+    return reduced
+
+
 def model_first(arguments: Sequence[str]) -> list[str]:
     """The options with settings of the model are put behind the one that names it; the default optimiser is added.
 

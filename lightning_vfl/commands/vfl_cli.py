@@ -20,7 +20,7 @@ from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.parse_errors import ParserError, one_line
 from lightning_vfl.commands.readable import make_readable
-from lightning_vfl.commands.recipes import expand_arguments, model_first, with_full_paths
+from lightning_vfl.commands.recipes import data_alone, expand_arguments, model_first, with_full_paths
 from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.commands.usage import UsageError
@@ -64,7 +64,7 @@ class VFLCLI(LightningCLI):
                 "callbacks": list(callbacks),
             },
             parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": ABOUT},
-            args=model_first(expand_arguments(arguments)),
+            args=(data_alone if self._first == "cut" else model_first)(expand_arguments(arguments)),
         )
 
     @cached_property

@@ -47,6 +47,24 @@ def test_the_command_writes_a_recipe_that_is_read(tmp_path, capsys):
         run(["cut", "--data", "Digits", "--out", str(tmp_path / "parts")])
 
 
+def test_a_recipe_may_say_more_than_the_data(tmp_path):
+    recipe = tmp_path / "whole.yaml"
+    recipe.write_text(yaml.safe_dump({"data": {"class_path": "BreastCancer"}, "trainer": {"max_epochs": 3}}))
+    more = ["--config", "protocol/mean", "--config", "trainer/cpu", "--data.batch_size", "7"]
+    run(["cut", "--config", str(recipe), *more, "--out", str(tmp_path / "parts")])
+    assert yaml.safe_load((tmp_path / "parts" / RECIPE).read_text())["data"]["init_args"]["batch_size"] == 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [("csv", "give their recipe to the federation"), ("parquet", "give the federation a recipe of CSVTables with these")],
+)
+def test_tables_of_parties_are_not_cut(tmp_path, kind, fix):
+    words = ["--data.tables={bank: bank.parquet}", "--data.label_party=bank", "--data.label_column=y"]
+    with pytest.raises(ConfigurationError, match=f"are a table for each party already; {fix}"):
+        run(["cut", "--config", f"data/{kind}_tables", *words, "--out", str(tmp_path / "parts")])
+
+
 def test_refused_data(tmp_path):
     with pytest.raises(ConfigurationError, match="records that some party does not hold"):
         cut(Digits(LimitedOverlap(None, 800)), tmp_path)
