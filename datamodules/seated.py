@@ -89,12 +89,21 @@ class SeatedDataModule(BatchedDataModule, ABC):
         """Whether this process has the labels."""
         return self.seat is None or self.seat.party == self.labels_at
 
+    @classmethod
+    def refuse_seats(cls) -> None:
+        """Refuse data that are not divided between processes; default: all data are.
+
+        Raises:
+            ConfigurationError: naming what to use instead.
+        """
+
     def take_seat(self, seat: Seat, party_names: Sequence[str] | None = None, labels_at: int | None = None) -> None:
         """Say which seat this process has; see ``lightning_vfl.types.SeatedData``.
 
         Raises:
             ConfigurationError: after ``setup``, and for parties that are not those of the data.
         """
+        self.refuse_seats()
         if self._records:
             raise ConfigurationError("the records are set up already; call take_seat before setup")
         self.seat, self.labels_at = seat, labels_at

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
-from lightning_vfl.types import Seat
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
@@ -23,7 +22,6 @@ from ..records.block_records import BlockedTables, BlockRecords, RecordIds
 from ..records.layout import Layout
 from ..records.records import Split, SplitName
 from ..records.row_split import RowSplit
-from ..seated import SeatedFiles
 from ..split import check_shares
 
 _FIT_BLOCKS = 16  # blocks among which the records are chosen that scaling is fitted to
@@ -131,6 +129,12 @@ class ParquetTables(VerticalDataModule):
         )
         return Layout((len(columns),), columns, tuple(map(len, own)), tuple(parties))
 
+    @classmethod
+    def refuse_seats(cls) -> None:
+        raise ConfigurationError(
+            "ParquetTables are simulated in one process, not between processes yet; use CSVTables for a federation"
+        )
+
     def default_partitioner(self) -> Partitioner:
         return Views()
 
@@ -184,11 +188,6 @@ class ParquetTables(VerticalDataModule):
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "files"})
 
     # ---- inside
-
-    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedFiles | None:
-        raise ConfigurationError(
-            "ParquetTables are simulated in one process, not between processes yet; use CSVTables for a federation"
-        )
 
     @cached_property
     def _opened(self) -> dict[str, BlockTable]:

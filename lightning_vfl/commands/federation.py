@@ -5,6 +5,7 @@ import os
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 
 import torch
 from lightning.pytorch.cli import LightningArgumentParser
@@ -14,6 +15,7 @@ from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.run_config import RUNS
 from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
 from lightning_vfl.federation.identity import Identity, load, paths
@@ -33,7 +35,7 @@ class ServeCommand(Command):
         return parser
 
     def run(self, cli: VFLCLI) -> int:
-        _refuse_without_grpc(self.name)
+        _refuse_early(cli)
         given = cli.given
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
@@ -54,7 +56,7 @@ class PartyCommand(Command):
         return parser
 
     def run(self, cli: VFLCLI) -> int:
-        _refuse_without_grpc(self.name)
+        _refuse_early(cli)
         given = cli.given
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         number = charter.number(given.name)
@@ -85,7 +87,7 @@ class FederateCommand(Command):
             raise ConfigurationError(
                 "federate runs all processes on this machine; add --local, or use serve and party on hosts of their own"
             )
-        _refuse_without_grpc(self.name)
+        _refuse_early(cli)
         torch.set_num_threads(1)  # the processes share the cores; threads do not survive a fork
         os.environ["OMP_NUM_THREADS"] = "1"
         parties = _find_parties(cli)
@@ -129,14 +131,19 @@ def _relay(given: str | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _refuse_without_grpc(command: str) -> None:
-    """Refuse a command whose processes cannot connect.
+def _refuse_early(cli: VFLCLI) -> None:
+    """Refuse, before a process starts, data that are not divided, and processes that cannot connect.
 
     Raises:
-        ConfigurationError: if gRPC is not installed.
+        ConfigurationError: for such data, and if gRPC is not installed.
     """
+    kind = resolve_name(cli.given.data.class_path)
+    if isinstance(kind, type) and issubclass(kind, VerticalDataModule):  # not a function that makes the data
+        kind.refuse_seats()
     if find_spec("grpc") is None:  # importing it here would keep its threads from surviving a fork
-        raise ConfigurationError(f"{command} needs the package grpcio; pip install 'lightning-vfl[federation]'")
+        raise ConfigurationError(
+            f"{cli.command.name} needs the package grpcio; pip install 'lightning-vfl[federation]'"
+        )
 
 
 def _serve(

@@ -57,7 +57,10 @@ def test_a_recipe_may_say_more_than_the_data(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "fix"),
-    [("csv", "give their recipe to the federation"), ("parquet", "give the federation a recipe of CSVTables with these")],
+    [
+        ("csv", "give their recipe to the federation"),
+        ("parquet", "give the federation a recipe of CSVTables with these files"),
+    ],
 )
 def test_tables_of_parties_are_not_cut(tmp_path, kind, fix):
     words = ["--data.tables={bank: bank.parquet}", "--data.label_party=bank", "--data.label_column=y"]

@@ -1,0 +1,26 @@
+"""What the commands of a federation refuse before they start or call another process."""
+
+import pytest
+
+from lightning_vfl.cli import run
+from lightning_vfl.errors import ConfigurationError
+
+BLOCKS = ["--config", "data/parquet_tables", "--config", "protocol/mean", "--data.tables={bank: bank.parquet}"]
+BLOCKS += ["--data.label_party", "bank", "--data.label_column", "y"]
+COMMANDS = ("federate --local", "serve federation.yaml", "party federation.yaml --name bank")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_tables_that_are_read_in_blocks(monkeypatch, command):
+    """No file that the command names is there, so nothing has been read either."""
+    monkeypatch.setattr("lightning_vfl.commands.federation.start", lambda *_: pytest.fail("a process was started"))
+    with pytest.raises(ConfigurationError, match="ParquetTables are simulated in one process, not between processes"):
+        run([*command.split(), *BLOCKS])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_package(monkeypatch, command):
+    monkeypatch.setattr("lightning_vfl.commands.federation.find_spec", lambda name: None)
+    recipe = ["--config", "data/digits", "--config", "protocol/mean"]
+    with pytest.raises(ConfigurationError, match=f"{command.split()[0]} needs the package grpcio; pip install"):
+        run([*command.split(), *recipe])
