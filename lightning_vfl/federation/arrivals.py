@@ -26,7 +26,7 @@ class RealEvents(Schedule):
         self.steps = planned.steps
 
     @property
-    def pass_batches(self) -> int:
+    def pass_batches(self) -> float:
         return self.planned.pass_batches
 
     def epoch(self, epoch: int) -> Iterable[Planned]:

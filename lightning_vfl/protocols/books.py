@@ -74,7 +74,7 @@ class Books:
     rounds: dict[str, int] = field(default_factory=dict)
     opened: dict[str, int] = field(default_factory=dict)
     mini_batches: int = 0
-    pass_batches: int = 1
+    pass_batches: float = 1
     epoch_batches: int = 1
     given_up: int = 0
     corrected: dict[int, int] = field(default_factory=dict)

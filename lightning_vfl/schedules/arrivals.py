@@ -104,8 +104,8 @@ class FirstComeFirstServed(Schedule):
         self._now: _Queue | None = None
 
     @property
-    def pass_batches(self) -> int:
-        return max(1, self.steps // self.roster.parties)
+    def pass_batches(self) -> float:
+        return self._orders.pass_batches
 
     def batch(self, party: int, request: int) -> "NDArray[np.int64]":
         """The records (B,) of a party's event ``request``."""

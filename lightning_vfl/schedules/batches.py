@@ -32,8 +32,11 @@ class Schedule(ABC):
     steps: int
 
     @property
-    def pass_batches(self) -> int:
-        """Mini-batches of one party's pass over its records, ⌊N/B⌋; default: ``steps``."""
+    def pass_batches(self) -> float:
+        """Mini-batches of one party's pass over its records: those of an epoch that has every record once, else N / B.
+
+        Default: ``steps``.
+        """
         return self.steps
 
     @property
@@ -107,7 +110,7 @@ class Repeated(Schedule):
         self.steps = schedule.steps
 
     @property
-    def pass_batches(self) -> int:
+    def pass_batches(self) -> float:
         return self.schedule.pass_batches
 
     @property
@@ -171,8 +174,8 @@ class Aligned(Schedule):
         self.steps = max(1, blocks.rows // self.rows) if drop_last else -(-blocks.rows // self.rows)
 
     @property
-    def pass_batches(self) -> int:
-        return max(1, self.blocks.rows // self.rows)
+    def pass_batches(self) -> float:
+        return self.blocks.rows / self.rows if self.drop_last else self.steps
 
     def repeated(self) -> Repeated:
         return Repeated(self)
@@ -211,8 +214,8 @@ class Shuffled(Schedule):
         self.steps = records // batch_size if drop_last else -(-records // batch_size)
 
     @property
-    def pass_batches(self) -> int:
-        return self.records // self.batch_size
+    def pass_batches(self) -> float:
+        return self.steps if self.whole_passes else self.records / self.batch_size
 
     @property
     def whole_passes(self) -> bool:
@@ -291,8 +294,8 @@ class Phases(Schedule):
         self.steps = longest // batch_size if drop_last else -(-longest // batch_size)
 
     @property
-    def pass_batches(self) -> int:
-        return max(map(len, self._held)) // self.batch_size
+    def pass_batches(self) -> float:
+        return max(map(len, self._held)) / self.batch_size if self._alike is None else self._alike.pass_batches
 
     def repeated(self) -> Schedule:
         return super().repeated() if self._alike is None else self._alike.repeated()

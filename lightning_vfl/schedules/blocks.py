@@ -57,8 +57,8 @@ class BlockShuffled(Schedule):
         self.steps = self.records // batch_size if drop_last else -(-self.records // batch_size)
 
     @property
-    def pass_batches(self) -> int:
-        return self.records // self.batch_size
+    def pass_batches(self) -> float:
+        return self.steps if self.whole_passes else self.records / self.batch_size
 
     @property
     def whole_passes(self) -> bool:

@@ -30,6 +30,7 @@ class OwnOrders:
         self._held = held
         self._sizes = [min(batch_size, len(own)) for own in held]
         self.batches = tuple(len(own) // size for own, size in zip(held, self._sizes, strict=True))
+        self.pass_batches = sum(len(own) / size for own, size in zip(held, self._sizes, strict=True)) / len(held)
         self._seed = seed
         self._order = lru_cache(maxsize=2 * len(held))(self._shuffled)
 

@@ -172,7 +172,8 @@ def test_equal_delays_take_as_long_as_synchronous_rounds_without_waiting(tmp_pat
     other.faults.add(Late())
     trainer(tmp_path, max_epochs=1).fit(other, datamodule=Blobs(batch_size=B, drop_last=True))
     assert one.clock.seconds == pytest.approx(other.clock.seconds) == pytest.approx(0.25 * BATCHES)
-    assert one.standing()["progress/passes"] == other.standing()["progress/passes"] == 1.0
+    assert one.standing()["progress/passes"] == other.standing()["progress/passes"]
+    assert one.standing()["progress/passes"] == pytest.approx(BATCHES * B / 54)  # records that were used, of all
 
 
 class Hidden(Mean):

@@ -145,7 +145,7 @@ def test_the_queue_goes_on_from_its_state():
         assert a.tolist() == b.tolist()
         assert left == right
     assert one.steps == M * (N // B)
-    assert one.pass_batches == N // B
+    assert one.pass_batches == N / B
 
 
 def test_the_plan_of_an_epoch_does_not_move_the_queue():

@@ -149,7 +149,7 @@ def test_phases_in_plain_python():
         3: shuffled(list(range(7)), 3, "hosts", 0)[:6],
     }
     schedule = phases(present, batch_size, seed)
-    assert (schedule.steps, schedule.pass_batches) == (2, 1)
+    assert (schedule.steps, schedule.pass_batches) == (2, 5 / 3)  # 5 records in batches of 3
     for epoch, host in hosts.items():
         rows = [[*row] for row in zip(guest(epoch, 0), guest(epoch, 1), host, strict=True)]
         assert [ids.tolist() for ids, _ in schedule.epoch(epoch)] == [rows[:3], rows[3:]]
@@ -214,3 +214,9 @@ def test_phases_that_cannot_be(present, batch_size, message):
     assert str(error.value) == message
     with pytest.raises(ConfigurationError, match="batch_size must be at most 2, the number of training records; got 3"):
         Phases(2, None, 3, 0, 2, lambda e: "owner", lambda e: False)
+
+
+@pytest.mark.parametrize(("drop_last", "passes"), [(False, 1), (True, 9 / 11)])
+def test_a_pass_has_every_record_once(drop_last, passes):
+    schedule = Shuffled(11, 3, 5, drop_last)
+    assert schedule.steps / schedule.pass_batches == pytest.approx(passes)
