@@ -112,25 +112,6 @@ def _expander(tag: bytes, size: int = _WIDE) -> Callable[[bytes], bytes]:
     return expand
 
 
-def hash_to_point(message: bytes, tag: bytes) -> bytes:
-    """The point of a message: ``ristretto255_XMD:SHA-512_R255MAP_RO_``.
-
-    Guarantee: nobody knows the logarithm of the point, and every message has a point of the one group of prime order.
-        Hashing to coordinates of X25519 would show of each id whether it is on the curve or on its twist.
-
-    References:
-        RFC 9380, appendix B; the map of 64 bytes to a point: RFC 9496, section 4.3.4.
-    """
-    point: bytes = _library().crypto_core_ristretto255_from_hash(expand_message(message, tag))
-    return point
-
-
-def point_of(uniform: bytes) -> bytes:
-    """The point of 64 uniform bytes: a uniformly random point, up to a bias below 2^-120."""
-    point: bytes = _library().crypto_core_ristretto255_from_hash(uniform)
-    return point
-
-
 def new_key(entropy: "Callable[[int], bytes]" = os.urandom) -> bytes:
     """A uniformly random key from 1 to the order of the group minus 1.
 
@@ -160,7 +141,11 @@ def mask(
     tag: bytes,
     tell: "Progress | None" = None,
 ) -> "Points":
-    """(n, 32) the points of messages, raised to a key.
+    """(n, 32) the points of messages, raised to a key: ``ristretto255_XMD:SHA-512_R255MAP_RO_``.
+
+    Guarantee: nobody knows the logarithm of a message's point, and every message has a point of the one group of prime
+        order. Hashing to coordinates of X25519 would show of each id whether it is on the curve or on its twist. A
+        random point is uniform up to a bias below 2^-120, and is not raised.
 
     Args:
         messages: one for each point; None: a random point.
@@ -168,6 +153,9 @@ def mask(
         key: of this party.
         tag: the domain separation tag.
         tell: is told of progress.
+
+    References:
+        RFC 9380, appendix B; the map of 64 bytes to a point: RFC 9496, section 4.3.4.
     """
     # One loop for each function: threads compute at the same time outside Python alone, so there is little of it.
     to_point, raise_point = _library().crypto_core_ristretto255_from_hash, _library().crypto_scalarmult_ristretto255
