@@ -7,10 +7,11 @@ docs/results/tables/downlinks.csv; a row that is there is not made again.
 """
 
 import argparse
-import csv
 import time
 from pathlib import Path
 from typing import Any
+
+from kept_rows import add, read, write_between
 
 from lightning_vfl.audit.attacks.labels_by_direction import LabelsByDirection
 from lightning_vfl.audit.attacks.labels_by_norm import LabelsByNorm
@@ -79,14 +80,6 @@ def train(data: str, downlink: list[str], folder: Path) -> dict[str, Any]:
     }
 
 
-def read() -> list[dict[str, str]]:
-    """The rows that have been made."""
-    if not TABLE.exists():
-        return []
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def number(text: str, digits: int = 3) -> str:
     """A figure for the page."""
     return f"{float(text):.{digits}f}" if text else ""
@@ -132,16 +125,14 @@ def draw(data: str, rows: list[dict[str, str]]) -> str:
 
 def write_page() -> None:
     """Replace the tables between the two marks of the page."""
-    rows, parts = read(), []
+    rows, parts = read(TABLE), []
     order = list(DOWNLINKS)
     for data in DATA:
         own = sorted((row for row in rows if row["data"] == data), key=lambda row: order.index(row["downlink"]))
         if own:
             what = f"Test accuracy against the success of an attack on labels, {data}"
             parts.append(f"### {data}\n\n{table(own)}\n\n![{what}]({draw(data, own)})")
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}", encoding="utf-8")
+    write_between(PAGE, BEGIN, END, "\n\n".join(parts))
 
 
 def main() -> None:
@@ -154,15 +145,10 @@ def main() -> None:
         for name, downlink in DOWNLINKS.items():
             if name.startswith("Marvell") and data == "MNIST":
                 continue  # it is for two classes
-            if any(row["data"] == data and row["downlink"] == name for row in read()):
+            if any(row["data"] == data and row["downlink"] == name for row in read(TABLE)):
                 continue
             row = {"data": data, "downlink": name, **train(data, downlink, given.folder)}
-            fresh = not TABLE.exists()
-            with TABLE.open("a", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                if fresh:
-                    writer.writeheader()
-                writer.writerow(row)
+            add(TABLE, COLUMNS, [row])
             print(row, flush=True)
     write_page()
 

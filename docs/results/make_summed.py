@@ -7,9 +7,10 @@ Each run is a training with linear bottoms, in which party 1 listens, and a test
 """
 
 import argparse
-import csv
 from pathlib import Path
 from typing import Any
+
+from kept_rows import add, read, write_between
 
 from lightning_vfl.audit import Attack, LabelsByDirection, LabelsFromSums
 from lightning_vfl.callbacks import Audit
@@ -60,14 +61,6 @@ def train(data: str, batch: int, summed: bool, folder: Path) -> list[dict[str, A
     return rows
 
 
-def read() -> list[dict[str, str]]:
-    """The rows that have been made."""
-    if not TABLE.exists():
-        return []
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def table(rows: list[dict[str, str]]) -> str:
     """The table of the page."""
     names = "data", "downlink", "batch", "inputs F", "epochs", "equations a label", "test accuracy", "AUROC"
@@ -91,19 +84,13 @@ def main() -> None:
     for data in given.only:
         for batch, summed in ((256, False), *((batch, True) for batch in BATCHES)):
             name = "SummedGradients" if summed else "none"
-            done = {(row["data"], row["downlink"], int(row["batch"])) for row in read()}
+            done = {(row["data"], row["downlink"], int(row["batch"])) for row in read(TABLE)}
             if (data, name, batch) in done:
                 continue
-            rows, fresh = train(data, batch, summed, given.folder), not TABLE.exists()
-            with TABLE.open("a", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                if fresh:
-                    writer.writeheader()
-                writer.writerows(rows)
+            rows = train(data, batch, summed, given.folder)
+            add(TABLE, COLUMNS, rows)
             print(*rows, sep="\n", flush=True)
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(read())}\n\n{END}{after}", encoding="utf-8")
+    write_between(PAGE, BEGIN, END, table(read(TABLE)))
 
 
 if __name__ == "__main__":
