@@ -1,7 +1,7 @@
 """Who attacks: the server, parties, or both together."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from lightning_vfl.errors import ConfigurationError
@@ -16,6 +16,7 @@ class Attacker:
     Args:
         server: whether the server is in the coalition.
         parties: the parties in the coalition, in ascending order.
+        name: how the coalition is called in tables and errors; empty: by the numbers of its parties.
 
     Examples:
         >>> Attacker.of("server+party:1"), str(Attacker.of("party:3+party:2"))
@@ -24,6 +25,7 @@ class Attacker:
 
     server: bool
     parties: tuple[int, ...] = ()
+    name: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -42,7 +44,9 @@ class Attacker:
         return cls("server" in words, tuple(sorted(int(match[1]) for match in found if match)))
 
     def __str__(self) -> str:
-        return "+".join((*(("server",) if self.server else ()), *(f"party:{party}" for party in self.parties)))
+        return self.name or "+".join(
+            (*(("server",) if self.server else ()), *(f"party:{party}" for party in self.parties))
+        )
 
     def reads(self, at: int | None) -> bool:
         """Whether the coalition reads what is sent to the server; ``at``: the party that plays it, None: the server."""

@@ -2,6 +2,7 @@
 
 import html
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from math import isnan
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 COLUMNS = ("attack", "attacker", "saw", "success", "95 %", "chance", "without the protocol", "verdict")
 _NUMBERS = [field.name for field in fields(Finding) if field.name != "pictures"]
 _IMAGES, _POINTS = 8, 400
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")  # a party may have any name
 
 
 def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
@@ -70,7 +72,7 @@ def metrics_of(findings: Sequence[Finding]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for found in findings:
         if not isnan(found.success):
-            who = found.attacker.replace(":", "").replace("+", "-")
+            who = _UNUSUAL.sub("_", found.attacker.replace(":", "").replace("+", "-"))
             name = f"audit/{who}/{found.attack.partition('(')[0]}"
             metrics[name] = max(found.success, metrics.get(name, found.success))
     return metrics

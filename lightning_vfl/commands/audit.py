@@ -1,6 +1,7 @@
 """``lightning-vfl audit``: train a recipe while an attacker listens, and run attacks on what it has received."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isnan
 
 from lightning.pytorch.cli import LightningArgumentParser
@@ -51,8 +52,7 @@ class AuditCommand(Command):
         limits = dict(_limit(text) for text in cli.given.fail_above)
         cli.build()
         attacks = cli.config_init[self.name].attacks
-        attackers = [_numbered(who, cli.datamodule) for who in cli.given.attacker]
-        audits = [Audit(who, attacks, None, cli.given.limit_bytes) for who in attackers]
+        audits = [self._audit(who, attacks, cli) for who in cli.given.attacker]
         refuse_report(cli.given.report)
         cli.trainer.callbacks.extend(audits)  # type: ignore[attr-defined]  # set in Trainer.__init__
         cli.take_folder()
@@ -60,6 +60,12 @@ class AuditCommand(Command):
         findings = [found for audit in audits for found in audit.findings]
         print_files(write_reports(findings, cli.given.report, cli.model))
         return 1 if _above(findings, limits) else 0
+
+    def _audit(self, who: str, attacks: Sequence[Attack] | None, cli: VFLCLI) -> Audit:
+        """The audit of an attacker, who is called in the table as on the command line."""
+        audit = Audit(_numbered(who, cli.datamodule), attacks, None, cli.given.limit_bytes)
+        audit.attacker = replace(audit.attacker, name=who)
+        return audit
 
 
 def _numbered(attacker: str, data: VerticalDataModule) -> str:

@@ -1,5 +1,8 @@
 """``lightning-vfl audit``: recipes in, table and files out, errors in one line."""
 
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -42,6 +45,24 @@ def test_findings_are_printed_and_written(folder, capsys):
     page = (folder / "pages" / "audit.html").read_text()
     assert page.count("<svg") == 1
     assert (folder / "pages" / "audit.md").read_text().startswith("# Audit of SplitVFL with Mean")
+
+
+def test_an_attacker_is_called_as_on_the_command_line(folder, capsys):
+    draw = np.random.default_rng(0)
+    for party in ("bank", "tel co"):
+        pd.DataFrame({"id": range(200), f"of {party}": draw.normal(size=200), "y": np.arange(200) % 2}).drop(
+            columns=["y"] if party == "tel co" else []
+        ).to_csv(f"{party}.csv", index=False)
+    tables = ["--data", "CSVTables", "--data.tables={bank: bank.csv, tel co: tel co.csv}", "--data.label_party=bank"]
+    recipe = ["audit", *tables, "--data.label_column=y", "--config", "protocol/mean", *SHORT]
+    recipe[recipe.index("--trainer.logger=false")] = "--trainer.logger=CSVLogger"
+    done = run([*recipe, "--attacker", "server+party:tel co", "party:0", *DIRECTION, "--report", "audit.parquet"])
+    printed = capsys.readouterr().out
+    assert "what server+party:tel co gets" in printed
+    assert "what party:0 gets" in printed
+    assert pd.read_parquet("audit.parquet").attacker.tolist() == ["server+party:tel co", "party:0"]
+    log = (Path(done.trainer.log_dir) / "metrics.csv").read_text()
+    assert "audit/server-partytel_co/LabelsByDirection" in log
 
 
 @pytest.mark.slow
