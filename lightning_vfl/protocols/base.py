@@ -31,6 +31,7 @@ from lightning_vfl.protocols.build import (
     refuse_overlap,
     roster_of,
     several,
+    try_aggregator,
 )
 from lightning_vfl.protocols.callback_checks import refuse_searches
 from lightning_vfl.protocols.checks import (
@@ -245,6 +246,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.objective.prepare(classes)
         refuse_other_targets(self.objective.targets, self.datamodule)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
+        try_aggregator(self.aggregator, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
         self.books.begin(self.roster.parties)
         chosen = self._metrics or self.objective.metrics(classes)

@@ -13,7 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import LinearForms
 
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
@@ -194,6 +194,32 @@ def _copied(bottom: nn.Module, shape: Shape, leading: Shape, party: int) -> nn.M
     return deepcopy(bottom)
 
 
+def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
+    """Accept an aggregator whose aggregate has the width that it announces.
+
+    Raises:
+        ConfigurationError: naming the class and the shapes.
+    """
+    if roster.shared:  # the parties of a group hold different records, so zeros of all of them are no batch
+        return
+    widths, wanted = aggregator.widths(width, roster), aggregator.out_width(width, roster)
+    who = f"plain of {type(aggregator).__name__}"
+    told = f"embeddings of {len(widths)} parties, {', '.join(map(str, dict.fromkeys(widths)))} wide"
+    try:
+        with torch.no_grad():
+            found = aggregator.plain(tuple(torch.zeros(2, own) for own in widths), Roll.everyone(len(widths)))
+            given = tuple(found.shape)
+    except ConfigurationError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{who} cannot join {told}: {str(error).splitlines()[0]}") from error
+    if given != (2, wanted):
+        raise ConfigurationError(
+            f"{who} returns {given} for two records with {told}, but out_width announces {(2, wanted)}; correct one of "
+            "them"
+        )
+
+
 def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> list[nn.Module]:
     """H networks of one kind; each maps the guests' concatenated embeddings to an encoding."""
     networks = [_make(host, "a host", (inputs,), width) for _ in range(hosts)]
@@ -242,7 +268,7 @@ def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
     try:
         with torch.no_grad():
             given = tuple(network(torch.zeros(shape)).shape)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigurationError(f"{who} cannot take input of per-record shape {shape[1:]}: {reason}") from error
     network.train(training)

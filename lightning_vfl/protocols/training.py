@@ -244,7 +244,7 @@ class TrainedModule(EvaluatedModule, ABC):
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings; set up the parties; allocate the memory between rounds."""
         self.clock.speeds(self.roster.parties)
-        self.faults.at(0, self.roster)
+        self.faults.check(self.roster)
         if self.faults.models:
             refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
         if self.objective.needs_counts:

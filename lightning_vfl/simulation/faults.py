@@ -176,6 +176,18 @@ class Faults:
         self.seed = seed
         self._hold(self.models)
 
+    def check(self, roster: Roster) -> None:
+        """Accept models whose outcome of the first request has the shapes and kinds of ``RoundOutcome``.
+
+        Raises:
+            ConfigurationError: naming the model, the field and both shapes.
+        """
+        needed = RoundOutcome.nothing(roster)
+        for model, seed in self._seeded:
+            outcome = _sampled(model, 0, roster, seed)
+            for name in _JOIN:
+                _refuse_other_form(f"{name} that {type(model).__name__} samples", outcome, name, needed)
+
     def at(self, request: int, roster: Roster) -> RoundOutcome:
         """The joint outcome of this request."""
         key = (request, roster)
@@ -183,7 +195,7 @@ class Faults:
         if outcome is None:
             if len(self._recent) >= _REMEMBERED:
                 self._recent.clear()
-            sampled = [model.sample(request, roster, seed) for model, seed in self._seeded]
+            sampled = [_sampled(model, request, roster, seed) for model, seed in self._seeded]
             outcome = sampled[0] if len(sampled) == 1 else together(RoundOutcome.nothing(roster), sampled)
             self._recent[key] = outcome
         return outcome
@@ -225,6 +237,28 @@ class Faults:
         self._seeded = tuple(zip(models, seeds, strict=True))
         self._recent.clear()
         self._slow.clear()
+
+
+def _sampled(model: FaultModel, request: int, roster: Roster, seed: int) -> RoundOutcome:
+    """The outcome of a request by one model; an error of its class is told in one line."""
+    try:
+        return model.sample(request, roster, seed)
+    except ConfigurationError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise ConfigurationError(
+            f"{model!r} has no outcome of request {request} for {roster.parties} parties and {roster.hosts} hosts: "
+            f"{str(error).splitlines()[0]}; correct its settings or its method sample"
+        ) from error
+
+
+def _refuse_other_form(who: str, outcome: RoundOutcome, name: str, needed: RoundOutcome) -> None:
+    wanted, given = getattr(needed, name), getattr(outcome, name, None)
+    truth = wanted.dtype == torch.bool
+    if isinstance(given, Tensor) and given.shape == wanted.shape and (given.dtype == torch.bool) == truth:
+        return
+    found = f"{tuple(given.shape)} {given.dtype}" if isinstance(given, Tensor) else repr(given)
+    raise ConfigurationError(f"{who} must be {tuple(wanted.shape)} {wanted.dtype}; got {found}")
 
 
 def probability(name: str, value: float) -> float:

@@ -1,0 +1,112 @@
+"""Wrong networks, aggregators and fault models of one's own end in one line that names the class and the shapes."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_vfl.aggregators import Aggregator, Mean
+from lightning_vfl.callbacks import FaultInjector
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.simulation import FaultModel, RoundOutcome
+from tests.subjects import Blobs, split, trainer
+
+
+class Scaled(Aggregator):
+    """Wrong in the way that is asked for."""
+
+    def __init__(self, announced=0, dim=0, factors=None):
+        self.announced, self.dim, self.factors = announced, dim, factors
+
+    def out_width(self, width, roster):
+        return width + self.announced
+
+    def plain(self, h, roll, present=None):
+        stacked = torch.stack(h)
+        if self.factors is not None:
+            stacked = stacked * torch.tensor(self.factors)[:, None, None]
+        return stacked.mean(self.dim)
+
+
+class Weekly(FaultModel):
+    def __init__(self, **changes):
+        self.changes = changes
+
+    def sample(self, request, roster, seed):
+        there = torch.ones(roster.parties, dtype=torch.bool)
+        there[self.changes.get("resting", 0)] = request < 4
+        if "resting" in self.changes:
+            return replace(RoundOutcome.nothing(roster), announced=there)
+        return replace(RoundOutcome.nothing(roster), **self.changes)
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+def tried(tmp_path, module, *models):
+    callbacks = [FaultInjector(model) for model in models]
+    trainer(tmp_path, max_epochs=1, callbacks=callbacks).fit(module, datamodule=Blobs(batch_size=10))
+    return module
+
+
+WRONG_AGGREGATORS = {
+    "another width": (
+        Scaled(announced=2),
+        "plain of Scaled returns (2, 5) for two records with embeddings of 3 parties, 5 wide, but out_width announces "
+        "(2, 7)",
+    ),
+    "records are joined": (Scaled(dim=1), "plain of Scaled returns (3, 5) for two records"),
+    "other parties": (
+        Scaled(factors=[1.0, 2.0]),
+        "plain of Scaled cannot join embeddings of 3 parties, 5 wide: The size of tensor a (3) must match",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_AGGREGATORS)
+def test_aggregators(tmp_path, name):
+    aggregator, message = WRONG_AGGREGATORS[name]
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(aggregator))
+    assert tried(tmp_path, split(Scaled())).books.rounds["fit"] == 6
+
+
+WRONG_FAULTS = {
+    "a party too many": ({"delay": torch.zeros(4)}, "delay that Weekly samples must be (3,) torch.float64; got (4,)"),
+    "numbers for truth": (
+        {"sends": torch.ones(3)},
+        "sends that Weekly samples must be (3,) torch.bool; got (3,) torch",
+    ),
+    "no tensor": ({"slowdown": 2.0}, "slowdown that Weekly samples must be (3,) torch.float64; got 2.0"),
+    "no such party": (
+        {"resting": 3},
+        "Weekly(changes={'resting': 3}) has no outcome of request 0 for 3 parties and 1 hosts: index 3 is out of",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FAULTS)
+def test_fault_models(tmp_path, name):
+    changes, message = WRONG_FAULTS[name]
+    module = split(Mean())
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, module, Weekly(**changes))
+    assert "fit" not in module.books.rounds
+    assert tried(tmp_path, split(Mean()), Weekly(resting=2)).books.rounds["fit"] == 6
+
+
+@pytest.mark.parametrize(
+    ("bottom", "message"),
+    [
+        (lambda shape, width: nn.Linear(shape[0], width + 1), "outputs (6,) numbers for each record, but 5 are needed"),
+        (lambda shape, width: nn.Linear(width, width), "cannot take input of per-record shape (3,): mat1 and mat2"),
+        (lambda shape, width: Pair(), "the bottom Pair of party 0 cannot take input of per-record shape (3,): 'tuple'"),
+    ],
+)
+def test_networks(tmp_path, bottom, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(Mean(), bottom=bottom))
