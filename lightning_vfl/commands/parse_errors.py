@@ -2,6 +2,7 @@
 
 import re
 import sys
+from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +104,23 @@ def _no_command(found: re.Match[str], error: ParserError) -> str:
 
 
 def _unknown_setting(found: re.Match[str], error: ParserError) -> str:
-    return error.where + unknown_setting(found[1], error.classes[-1] if error.classes else None)
+    if error.classes:
+        return error.where + unknown_setting(found[1], error.classes[-1])
+    return _unknown_key(found[1], error)
+
+
+def _unknown_in_group(found: re.Match[str], error: ParserError) -> str:
+    if error.classes:
+        return error.where + unknown_setting(found[2], error.classes[-1])
+    return _unknown_key(f"{found[1]}.{found[2]}", error)
+
+
+def _unknown_key(key: str, error: ParserError) -> str:
+    """The error for a key that is not of a class: a part of the recipe, or a setting of the trainer."""
+    known = [option.lstrip("-") for option in error.options]
+    parts = list(dict.fromkeys(name.partition(".")[0] for name in known))
+    wrong, right = (key, known) if key.partition(".")[0] in parts else (key.partition(".")[0], parts)
+    return f"{error.where}'{wrong}' is not a setting; {nearest(wrong, right, 'see --help')}"
 
 
 def _unknown_setting_of_made(found: re.Match[str], error: ParserError) -> str:
@@ -183,7 +200,7 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
         _unknown_setting_of_made,
     ),
     (r"Option '([^']+)' is not accepted", _unknown_setting),
-    (r"Group '[^']*' does not accept (?:nested key|option) '([^']+)'", _unknown_setting),
+    (r"Group '([^']*)' does not accept (?:nested key|option) '([^']+)'", _unknown_in_group),
     (r"Expected a <class 'float'>\s+- Expected a dot import path string: (\S+)", _no_number),
     (r"Expected a dot import path string: (\S+)", _unknown_class),
     (r"[Uu]nexpected import path format: (\S+)", _unknown_class),
@@ -203,6 +220,17 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
 )
 
 
+def _beside_class(value: str) -> str | None:
+    """The key beside ``class_path`` that a recipe cannot have there; None: there is none."""
+    try:
+        given = literal_eval(value)
+    except (ValueError, SyntaxError):
+        return None
+    known = ("class_path", "init_args", "dict_kwargs")
+    others = [key for key in given if key not in known] if isinstance(given, dict) and "class_path" in given else []
+    return str(others[0]) if others else None
+
+
 def _none_of_several(error: ParserError) -> str | None:
     """The error for a value that has none of the types that it could have."""
     innermost = error.message.rsplit("Subtypes: [", 1)[1]
@@ -220,6 +248,8 @@ def _none_of_several(error: ParserError) -> str | None:
                 f"({_RECIPES['fit.model']})"
             )
         return f"{error.where}settings without a class; put the recipe that names it first (policy after protocol)"
+    if (key := _beside_class(value[1])) is not None:
+        return f"{error.where}'{key}' beside class_path is not known; {nearest(key, ['init_args'], 'use init_args')}"
     several = re.match(r"(list|dict|collections\.abc\.Mapping)\[(?:str, )?([\w.]+)", kinds)
     if several and value[1][:1] not in "[{":
         one = value[1].strip()

@@ -149,9 +149,16 @@ def _recipe(words: Sequence[str]) -> dict[str, Any]:
     try:
         text = value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8")
         recipe = yaml.load(text, _LOADER)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigurationError(f"--config {value}: {_no_yaml(error)}") from None
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return with_full_paths(recipe) if isinstance(recipe, dict) else {}
+
+
+def _no_yaml(error: yaml.MarkedYAMLError) -> str:
+    place = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
+    return f"the recipe is not YAML{place}: {error.problem}; correct the indentation or the brackets"
 
 
 def _about_data(words: Sequence[str], recipe: Mapping[str, Any]) -> str:

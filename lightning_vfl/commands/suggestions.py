@@ -30,6 +30,9 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
         return f"'{setting}' is not a setting; see --help"
     module, _, name = class_path.rpartition(".")
     settings = settings_of(getattr(import_module(module), name))
+    part, _, inner = setting.partition(".")
+    if inner and part not in settings and (hint := nearest(part, ["init_args"], " ").strip()):
+        return f"'{part}' beside class_path is not known; {hint}"
     foreign, reason = _NO_PLACE.get(name, ((), ""))
     if setting in ("lr", "learning_rate") and "optimizer" in settings:
         hint = "the optimiser has it; write --model.optimizer.lr"

@@ -1,6 +1,7 @@
 """What a user gets wrong ends in ONE line that names the fix, and exit status 1 or 2."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -66,6 +67,27 @@ def test_one_line_names_the_fix(more, status, message, capsys):
     code, line = complaint(["fit", *GOOD, *more], capsys)
     assert message in line
     assert code == status
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        ("dta: {class_path: Digits}", "'dta' is not a setting; did you mean data?"),
+        ("trainer: {max_epoch: 3}", "'trainer.max_epoch' is not a setting; did you mean trainer.max_epochs"),
+        (
+            "model: {class_path: AsyncVFL, init_arg: {width: 3}}",
+            "--model: 'init_arg' beside class_path is not known; did you mean init_args?",
+        ),
+        (
+            "data:\n  class_path: Digits\n init_args: {}",
+            "--config own.yaml: the recipe is not YAML in line 3: did not find expected key; correct the indentation",
+        ),
+        ("data: {class_path: Digits\n", "own.yaml: the recipe is not YAML in line 2: did not find expected ',' or '}'"),
+    ],
+)
+def test_a_recipe_with_a_typing_error(recipe, line, capsys):
+    Path("own.yaml").write_text(recipe)
+    assert line in complaint(["fit", *GOOD, "--config", "own.yaml"], capsys)[1]
 
 
 def test_a_logger_whose_package_is_missing_is_one_line(monkeypatch, capsys):

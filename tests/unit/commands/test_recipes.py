@@ -40,12 +40,11 @@ def test_the_data_are_named_before_a_part_of_them_is_set(named, tmp_path, monkey
 
 def test_the_order_of_other_recipes_is_left(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "broken.yaml").write_text("data: [")
     for recipes in (
         ["protocol/mean", "data/digits", "policy/zeros"],
         ["data/digits", "protocol/pbm", "data/breast_cancer"],
         ["protocol/pbm"],
-        ["broken.yaml", "protocol/pbm", '{"trainer": {}}'],
+        ["protocol/pbm", '{"trainer": {}}'],
     ):
         arguments = [word for recipe in recipes for word in ("--config", recipe)]
         assert expand_arguments(arguments) == [word for recipe in recipes for word in ("--config", find_recipe(recipe))]
