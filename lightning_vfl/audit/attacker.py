@@ -25,7 +25,7 @@ class Attacker:
 
     server: bool
     parties: tuple[int, ...] = ()
-    name: str = field(default="", compare=False)
+    name: str = field(default="", compare=False, repr=False)
 
     @classmethod
     def of(cls, text: str) -> Self:
