@@ -1,5 +1,6 @@
 """Carry out one run of a study and write its result, or the reason why it has none."""
 
+import gc
 import json
 import os
 import re
@@ -29,6 +30,7 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
     Guarantee: ``result.parquet`` and ``failed.json`` are never half-written. Only KeyboardInterrupt is raised.
         SystemExit counts as a failure, since it would end the whole study in a worker.
     """
+    gc.collect()  # trainer, module and data of the run before refer to each other; Python would let them pile up
     run.folder.mkdir(parents=True, exist_ok=True)
     run.under_way.touch()
     (run.folder / "config.yaml").unlink(missing_ok=True)  # of an earlier try; the folder is this run's own
