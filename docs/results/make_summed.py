@@ -32,9 +32,8 @@ COMMON = [
     *("--trainer.enable_model_summary=false", "--trainer.limit_val_batches=1"),
 ]
 SUMS = ["--model.downlink=SummedGradients", "--model.downlink.execution=equivalent"]
-SUMS += [
-    "--model.downlink.allow_solvable_batches=true"
-]  # Adult's party 1 has as many columns as the smallest batch has records
+# Adult's party 1 has as many columns as the smallest batch has records
+SUMS += ["--model.downlink.allow_solvable_batches=true"]
 COLUMNS = ["data", "downlink", "batch", "inputs", "accuracy", "auroc", "epochs", "success", "low", "high", "without"]
 
 
