@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lightning_vfl.commands.imports import no_collection
 from lightning_vfl.commands.light import answer
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def main(args: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if args is None else list(args)
     status = answer(arguments)
     if status is None:
-        from lightning_vfl.commands.program import run_or_exit
-
+        with no_collection():
+            from lightning_vfl.commands.program import run_or_exit
         run_or_exit(arguments)
     else:
         raise SystemExit(status)
