@@ -75,9 +75,8 @@ def measure(
         ConfigurationError: for parties that do not exist and models that cannot predict without parties.
     """
     stand_in = stand_in or Exclude()
-    refuse_unable(module, stand_in)
+    subsets, exact = refuse(module, asked, stand_in)
     parties = module.roster.parties
-    subsets, exact = subsets_of(asked, parties, module.active, module.seed)
     with torch.no_grad(), evaluating(module):
         records = embed(module, batches)
         moments = None
@@ -95,6 +94,19 @@ def measure(
         passive = parties - (module.active is not None)
         table = pd.DataFrame([*rows, *_summaries(table, asked.probabilities, passive, exact)])
     return Measured(table, exact)
+
+
+def refuse(module: VFLModule, asked: Asked, stand_in: AbsentStandIn) -> tuple[tuple[Subset, ...], bool]:
+    """Refuse what ``measure`` cannot do, before records are read.
+
+    Returns:
+        The subsets of absent parties to be measured, and whether they are all subsets of their sizes.
+
+    Raises:
+        ConfigurationError: for parties that do not exist and models that cannot predict without parties.
+    """
+    refuse_unable(module, stand_in)
+    return subsets_of(asked, module.roster.parties, module.active, module.seed)
 
 
 def refuse_unable(module: VFLModule, stand_in: AbsentStandIn) -> None:

@@ -1,11 +1,12 @@
 """``lightning-vfl test``, with what a model predicts when parties are absent."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.printed_paths import print_files
 from lightning_vfl.commands.training import TrainerCommand
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -15,7 +16,7 @@ from lightning_vfl.errors import ConfigurationError, nearest
 STAND_INS = ("Exclude", "Zeros", "MeanEmbedding", "Regressed")
 
 
-class TestCommand(Command):
+class TestCommand(TrainerCommand):
     """As the other commands of the trainer; ``--absent`` repeats the test without some of the parties."""
 
     __test__ = False  # pytest would collect it
@@ -38,7 +39,7 @@ class TestCommand(Command):
 
     def run(self, cli: VFLCLI) -> int:
         if cli.given.absent is None:
-            return TrainerCommand(self.name).run(cli)
+            return super().run(cli)
         from lightning_vfl import absence  # pandas and the stand-ins, which other tests do not need
 
         absence.parse(cli.given.absent, lambda name: 0)  # mistakes are told now, names looked up in the data later
@@ -46,16 +47,35 @@ class TestCommand(Command):
         if name not in STAND_INS:
             raise ConfigurationError(f"--stand_in: there is no '{name}'; {nearest(name, STAND_INS)}")
         stand_in: absence.AbsentStandIn = getattr(absence, name)()
-        TrainerCommand(self.name).run(cli)
+        self.build(cli)
+        data, model = cli.datamodule, cli.model
+
+        def asked() -> absence.Asked:  # the data knows the names of its parties when the test begins
+            return absence.parse(cli.given.absent, partial(party_number, names=data.party_names))
+
+        cli.trainer.callbacks.append(_BeforeTest(lambda: absence.refuse(model, asked(), stand_in)))  # type: ignore[attr-defined]
+        cli.run_trainer()
         from lightning_vfl.absence.report import write_report
         from lightning_vfl.protocols.run_folder import run_folder
 
-        data, model = cli.datamodule, cli.model
-        asked = absence.parse(cli.given.absent, partial(party_number, names=data.party_names))
         training = ()
         if stand_in.learns:
             data.setup("fit")
             training = data.train_dataloader()
-        measured = absence.measure(model, data.test_dataloader(), asked, stand_in, training)
+        measured = absence.measure(model, data.test_dataloader(), asked(), stand_in, training)
         print_files(write_report(measured, Path(run_folder(cli.trainer)), data.party_names))
         return 0
+
+
+class _BeforeTest(Callback):
+    """Refuses before the test what the measurement after it could not do.
+
+    Args:
+        refuse: raises an error if something cannot be done.
+    """
+
+    def __init__(self, refuse: Callable[[], object]) -> None:
+        self._refuse = refuse
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._refuse()

@@ -14,10 +14,15 @@ class TrainerCommand(Command):
         return cli.trainer_parser(self.name)
 
     def run(self, cli: VFLCLI) -> int:
+        self.build(cli)
+        cli.run_trainer()
+        return 0
+
+    def build(self, cli: VFLCLI) -> None:
+        """Make trainer, data and model of the recipe; refuse to run without a trained model what needs one."""
         if self.name != "fit" and cli.given.ckpt_path is None:
             raise ConfigurationError(
                 f"{self.name} needs a trained model; give --ckpt_path FILE, which the summary of fit names, or best or "
                 "last, of the newest fit"
             )
-        cli.build().run_trainer()
-        return 0
+        cli.build()

@@ -1,5 +1,6 @@
 """Every packaged recipe runs through the command line, on generated data where its own are files."""
 
+import re
 from itertools import cycle
 
 import numpy as np
@@ -156,6 +157,10 @@ def test_recipes_for_absent_parties(name, tmp_path, capsys):
     assert found["absent"].unique().tolist() == ["1", "1 2"]
     assert found["value"].between(0, 1).all()
     assert "<svg" in figure.read_text()
+    for wrong, reason in {"[[7]]": "--absent names party 7, but the parties are 0 to 3", "[[bnak]]": "bnak"}.items():
+        with pytest.raises(ConfigurationError, match=re.escape(reason)):
+            run(["test", *arguments, *SHORT, "--ckpt_path", str(path), "--absent", wrong])
+        assert "test/accuracy" not in capsys.readouterr().out  # refused before the test
 
 
 def test_every_recipe_is_tested_here():
