@@ -21,6 +21,7 @@ from lightning_vfl.federation.charter import Charter, Consent, SeatFile
 from lightning_vfl.federation.identity import Identity, load, paths
 from lightning_vfl.federation.local import found, start, wait_for
 from lightning_vfl.federation.recipe import recipe_digest
+from lightning_vfl.federation.refusals import refuse_protocol
 
 METHODS = ("fit", "validate", "test", "predict")
 
@@ -132,14 +133,16 @@ def _relay(given: str | None) -> Path | None:
 
 
 def _refuse_early(cli: VFLCLI) -> None:
-    """Refuse, before a process starts, data that are not divided, and processes that cannot connect.
+    """Refuse, before a process starts, protocols and data that are not divided, and processes that cannot connect.
 
     Raises:
-        ConfigurationError: for such data, and if gRPC is not installed.
+        ConfigurationError: for such a protocol, such data, and if gRPC is not installed.
     """
-    kind = resolve_name(cli.given.data.class_path)
-    if isinstance(kind, type) and issubclass(kind, VerticalDataModule):  # not a function that makes the data
-        kind.refuse_seats()
+    data, model = resolve_name(cli.given.data.class_path), resolve_name(cli.given.model.class_path)
+    if isinstance(data, type) and issubclass(data, VerticalDataModule):  # not a function that makes the data
+        data.refuse_seats()
+    if isinstance(model, type):
+        refuse_protocol(model)
     if find_spec("grpc") is None:  # importing it here would keep its threads from surviving a fork
         raise ConfigurationError(
             f"{cli.command.name} needs the package grpcio; pip install 'lightning-vfl[federation]'"

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from lightning_vfl.federation.session import Run
 
 
+def refuse_protocol(kind: type) -> None:
+    """Refuse a class of protocols that works in simulations only.
+
+    Raises:
+        ConfigurationError: with the protocols to use instead.
+    """
+    if not issubclass(kind, SplitVFL | AsyncVFL):
+        raise ConfigurationError(f"{kind.__name__} runs simulated only; federated protocols: SplitVFL, AsyncVFL")
+
+
 def refuse_unfederated(run: "Run", consents: bool = True) -> None:
     """Refuse protocols, aggregators, data and trainers that work in simulations only.
 
@@ -24,9 +34,7 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         ConfigurationError: with one line that names what to use instead.
     """
     model, trainer, data = run.model, run.trainer, run.data
-    name = type(model).__name__
-    if not isinstance(model, SplitVFL | AsyncVFL):
-        raise ConfigurationError(f"{name} runs simulated only; federated protocols: SplitVFL, AsyncVFL")
+    refuse_protocol(type(model))
     if isinstance(model, AsyncVFL):
         _refuse_events(model, data)
     elif not isinstance(model.subsets, Everybody) or model.faults_in_evaluation:

@@ -24,3 +24,11 @@ def test_a_missing_package(monkeypatch, command):
     recipe = ["--config", "data/digits", "--config", "protocol/mean"]
     with pytest.raises(ConfigurationError, match=f"{command.split()[0]} needs the package grpcio; pip install"):
         run([*command.split(), *recipe])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_protocol_that_is_simulated(monkeypatch, command):
+    monkeypatch.setattr("lightning_vfl.commands.federation.start", lambda *_: pytest.fail("a process was started"))
+    recipe = ["--config", "data/digits", "--config", "protocol/cvfl"]
+    with pytest.raises(ConfigurationError, match="CascadeVFL runs simulated only; federated protocols: SplitVFL"):
+        run([*command.split(), *recipe])
