@@ -25,7 +25,13 @@ def add(table: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) 
 
 
 def write_between(page: Path, begin: str, end: str, text: str) -> None:
-    """Replace what is between two marks of a page."""
-    whole = page.read_text(encoding="utf-8")
-    before, after = whole.partition(begin)[0], whole.partition(end)[2]
+    """Replace what is between two marks of a page.
+
+    Raises:
+        ValueError: if the page does not have the marks in this order.
+    """
+    before, first, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, last, after = rest.partition(end)
+    if not (first and last):
+        raise ValueError(f"{page} has no {begin} before {end}; put them around the part to be written")
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

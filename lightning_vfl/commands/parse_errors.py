@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_vfl.commands.optimizers import ALIASES
-from lightning_vfl.commands.suggestions import unknown_class, unknown_setting
+from lightning_vfl.commands.suggestions import beside_class_path, unknown_class, unknown_setting
 from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import nearest
 
@@ -249,7 +249,7 @@ def _none_of_several(error: ParserError) -> str | None:
             )
         return f"{error.where}settings without a class; put the recipe that names it first (policy after protocol)"
     if (key := _beside_class(value[1])) is not None:
-        return f"{error.where}'{key}' beside class_path is not known; {nearest(key, ['init_args'], 'use init_args')}"
+        return f"{error.where}{beside_class_path(key)}"
     several = re.match(r"(list|dict|collections\.abc\.Mapping)\[(?:str, )?([\w.]+)", kinds)
     if several and value[1][:1] not in "[{":
         one = value[1].strip()

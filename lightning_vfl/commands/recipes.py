@@ -20,6 +20,7 @@ from lightning_vfl.commands.optimizers import (
     rename_settings,
     takes_optimizer,
 )
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
 
@@ -87,9 +88,15 @@ def data_alone(arguments: Sequence[str]) -> list[str]:
 
     Args:
         arguments: expanded.
+
+    Raises:
+        UsageError: for an option of another part, which a recipe may have but the command cannot use.
     """
     reduced = list[str]()
     for words in _with_values(arguments):
+        part = words[0].lstrip("-").partition("=")[0].split(".")[0]
+        if part in ("model", "trainer"):
+            raise UsageError(f"{arguments[0]} reads the settings of the data alone; leave the options --{part} out")
         if recipe := _recipe(words):
             parts = {key: value for key, value in recipe.items() if str(key).split(".")[0] == "data"}
             words = ["--config", json.dumps(parts)]

@@ -31,8 +31,8 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     module, _, name = class_path.rpartition(".")
     settings = settings_of(getattr(import_module(module), name))
     part, _, inner = setting.partition(".")
-    if inner and part not in settings and (hint := nearest(part, ["init_args"], " ").strip()):
-        return f"'{part}' beside class_path is not known; {hint}"
+    if inner and part not in settings and nearest(part, ["init_args"], " ").strip():
+        return beside_class_path(part)
     foreign, reason = _NO_PLACE.get(name, ((), ""))
     if setting in ("lr", "learning_rate") and "optimizer" in settings:
         hint = "the optimiser has it; write --model.optimizer.lr"
@@ -41,6 +41,11 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     else:
         hint = nearest(setting, settings) if settings else "it has no settings"
     return f"'{setting}' is not a setting of {name}; {hint}"
+
+
+def beside_class_path(key: str) -> str:
+    """The error for a key beside ``class_path`` that is not ``init_args``."""
+    return f"'{key}' beside class_path is not known; {nearest(key, ['init_args'], 'use init_args')}"
 
 
 def settings_of(kind: type) -> list[str]:

@@ -6,6 +6,7 @@ import yaml
 
 from lightning_vfl.cli import run
 from lightning_vfl.commands.cut import RECIPE, cut
+from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import BreastCancer, CSVTables, Digits, GivenSplit, LimitedOverlap, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
@@ -73,3 +74,10 @@ def test_refused_data(tmp_path):
         cut(Digits(LimitedOverlap(None, 800)), tmp_path)
     with pytest.raises(ConfigurationError, match="are a table for each party already"):
         cut(CSVTables({"a": "a.csv"}, "a", "y"), tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--model.lr=3", "--trainer.max_epochs=3", "--model=SplitVFL"])
+def test_options_of_other_parts_are_refused(option, tmp_path):
+    with pytest.raises(UsageError, match=f"cut reads the settings of the data alone; leave the options {option[:7]}"):
+        run(["cut", "--config", "data/digits", option, "--out", str(tmp_path / "parts")])
+    assert not (tmp_path / "parts").exists()
