@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.imports import no_collection
 from lightning_vfl.commands.light import answer
+from lightning_vfl.imports import no_collection
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback

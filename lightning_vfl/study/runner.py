@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from lightning_vfl.study.clusters import is_death, workers
 from lightning_vfl.study.grid import Run
-from lightning_vfl.study.orphans import end_with_parent
+from lightning_vfl.study.ready import get_ready
 from lightning_vfl.study.table import is_finished
 from lightning_vfl.study.worker import CommandLine, Outcome, record_failure, work
 
@@ -102,8 +102,8 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
 def _parallel(runs: Sequence[Run], command_line: CommandLine, means: Means, lock: str) -> Iterator[tuple[Run, Outcome]]:
     local: dict[str, Any] = {}
     if means.backend == "loky":  # workers of other backends are not children of this process
-        local = {"inner_max_num_threads": means.threads, "initializer": end_with_parent}
-        local["initargs"] = (os.getpid(), lock)
+        local = {"inner_max_num_threads": means.threads, "initializer": get_ready}
+        local["initargs"] = (os.getpid(), lock, command_line.__module__)
     with warnings.catch_warnings(), means.config(len(runs), **local):
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs")  # loky renews large workers
         # the backend of ray is a multiprocessing pool, which returns all results at once

@@ -7,7 +7,7 @@ import sys
 import lightning  # noqa: F401
 import pytest
 
-from lightning_vfl.commands.imports import no_collection
+from lightning_vfl.imports import no_collection
 
 
 @pytest.fixture
