@@ -91,6 +91,7 @@ class _Desk:
     last: tuple[int, bytes] = (-1, b"")
     lines: list[bytes] = field(default_factory=list)  # the process behind each open connection
     called: bytes | None = None  # the process that was called last
+    has_come: bool = False  # a connection has been open
 
 
 class Hub:
@@ -164,6 +165,7 @@ class Hub:
         with self.changed:
             desk = self._desks[party]
             desk.lines.append(process)
+            desk.has_come = True
             self._notify(desk)
 
     def left(self, party: int, process: bytes = b"") -> None:
@@ -264,6 +266,10 @@ class Hub:
     def over(self) -> bool:
         """Whether no further round begins."""
         return self._over is not None
+
+    def all_have_come(self) -> bool:
+        """Whether every party has had a connection."""
+        return all(desk.has_come for desk in self._desks)
 
     def end(self, header: Mapping[str, Any]) -> None:
         """From now on, every request that has no answer of its own gets this one."""

@@ -37,6 +37,7 @@ class Reception:
         self.hellos: dict[int, Mapping[str, Any]] = {}
         self.came_back: Callable[[int, int], None] | None = None  # party, and round of its checkpoint
         self.refused: str | None = None
+        self.waits_for_others = False  # a party was refused before the others had the time to join
         self._changed = Condition()
 
     def answer(self, request: Request) -> bytes | None:
@@ -55,7 +56,7 @@ class Reception:
         with self._changed:
             if wrong is not None:
                 if request.party not in self.hellos:  # else the others go on with the process that has joined
-                    self.refused = wrong
+                    self.refused, self.waits_for_others = wrong, True
                     self._changed.notify_all()
                 return {"outcome": "refused", "why": wrong}
             self.publics[request.party] = [str(text) for text in header["public"]]

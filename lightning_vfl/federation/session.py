@@ -36,6 +36,7 @@ from lightning_vfl.protocols.loading import rounds_in
 from lightning_vfl.types import Seat
 
 _RELAYED = 60.0  # seconds that a relay may take to bring the last requests
+_LATE = 15.0  # seconds in which parties that are still being started are told why nothing will begin
 SIGNED = "lightning-vfl keys"  # what an identity signs: its key for sealed messages in this federation
 
 
@@ -138,7 +139,8 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         _part(hub, f"{charter.federation} is over", 5.0 if run.relay is None else _RELAYED)
     except BaseException as error:
         why = f"the server has ended: {error}" if str(error) else f"the server has ended ({type(error).__name__})"
-        _part(hub, " ".join(why.split())[:500], 2.0 if run.relay is None else _RELAYED)
+        seconds = 2.0 if run.relay is None else _RELAYED
+        _part(hub, " ".join(why.split())[:500], seconds, _LATE if reception.waits_for_others else 0.0)
         raise
     finally:
         port.close()
@@ -202,10 +204,12 @@ def _opened(run: Run, hub: Hub) -> Port | RelayPort:
     return Port(hub, charter.server.address, _by_certificate(charter), secret, charter.patience.silence)
 
 
-def _part(hub: Hub, why: str, seconds: float) -> None:
-    """Tell all parties that it is over, and wait so long until they have hung up."""
-    end = monotonic() + seconds
+def _part(hub: Hub, why: str, seconds: float, late: float = 0.0) -> None:
+    """Tell all parties that it is over, and wait so long until they have come (``late``) and hung up (``seconds``)."""
+    begun = monotonic()
     hub.end({"outcome": "over", "why": why})
+    hub.wait(lambda: True if hub.all_have_come() else None, lambda: begun + late)
+    end = monotonic() + seconds
     hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, lambda: end)
 
 

@@ -109,6 +109,19 @@ def test_another_recipe_is_refused_on_all_sides(federation):
         assert line in one.log(name)
 
 
+def test_parties_that_come_after_another_was_refused_are_told_why(federation):
+    one = federation(*MEAN)
+    one.serve()
+    one.party("party1", "--data.batch_size", "64")
+    assert one.wait(names=["party1"]) == {"party1": 1}
+    for name in NAMES:
+        if name != "party1":
+            one.party(name)
+    assert set(one.wait().values()) == {1}
+    for name in ("scorer", *NAMES):
+        assert "party party1 has data.batch_size 64, the server 32; use the same recipe" in one.log(name)
+
+
 def test_a_name_that_is_not_in_the_federation_is_refused(federation, tmp_path):
     one = federation(*MEAN)
     (tmp_path / "party9.yaml").write_text(yaml.safe_dump({"key": "keys/party1.key"}))

@@ -228,3 +228,11 @@ def test_a_header_without_its_keys_is_refused(hub, header):
     with pytest.raises(ValueError, match="party 0"):
         hub.call(0, pack(header))
     assert hub.waiting(0) is None
+
+
+def test_a_party_has_come_when_it_has_had_a_connection(hub):
+    hub.joined(1)
+    hub.left(1)
+    assert not hub.all_have_come()
+    hub.joined(0)
+    assert hub.all_have_come()
