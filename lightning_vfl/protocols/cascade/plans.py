@@ -1,6 +1,6 @@
 """The plan of an active party's period, made before any computation: who answers, who learns, and its duration."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -94,7 +94,11 @@ class EventPlanner:
         self.rounds, self.slower, self.amplifies, self.keeps_late = rounds, slower, amplifies, keeps_late
         self._costs: dict[tuple[int, int], RoundCosts] = {}
         self._ids: dict[tuple[int, int], Leg] = {}
-        self._faultless: dict[tuple[int, int], EventPlan] = {}
+        self._top_legs: dict[int, tuple[Leg, Leg]] = {}
+        self._openings: dict[tuple[int, int], float] = {}
+        self._faultless: dict[tuple[int, int, float], EventPlan] = {}
+        parties = range(roster.parties)  # a stretch is exactly 20 for 0.95, not 19.999
+        self._stretch = {party: float(1 / (1 - Fraction(str(slower.get(party, 0.0))))) for party in parties}
 
     def plan(self, number: int, party: int, rows: int, held: Tensor | None = None) -> EventPlan:
         """The plan of event ``number``, a period of ``party``.
@@ -108,12 +112,14 @@ class EventPlanner:
         opening = self._opening_seconds(number, party, rows)
         if self.faults.models or held is not None:
             return self._planned(number, party, rows, opening, held)
-        if (party, rows) not in self._faultless:
-            self._faultless[party, rows] = self._planned(number, party, rows, 0.0, None)
-        plan = self._faultless[party, rows]
-        if not opening:
-            return plan
-        return replace(plan, round=replace(plan.round, seconds=plan.round.seconds + opening * self._stretch(party)))
+        plan = self._faultless.get((party, rows, opening))
+        if plan is None:
+            plan = self._planned(number, party, rows, 0.0, None)
+            if opening:
+                seconds = plan.round.seconds + opening * self._stretch[party]
+                plan = replace(plan, round=replace(plan.round, seconds=seconds))
+            self._faultless[party, rows, opening] = plan
+        return plan
 
     def _planned(self, number: int, party: int, rows: int, opening: float, held: Tensor | None) -> EventPlan:
         costs, everybody = self.costs(party, rows), torch.ones(self.roster.parties, dtype=torch.bool)
@@ -123,14 +129,14 @@ class EventPlanner:
         if not there:  # an absent party begins again when its period would have ended
             nothing = RoundOutcome.nothing(self.roster)
             round = self.rounds(costs, held, nothing, nothing, self._takes_part(party))
-            seconds = (opening + round.seconds + self._beyond(costs, round, nothing, party)) * self._stretch(party)
+            seconds = (opening + round.seconds + self._beyond(costs, round, nothing, party)) * self._stretch[party]
             idle = replace(round, learners=~everybody, answered=~everybody, seconds=seconds)
             return EventPlan(idle, there=False, steps=False, returns=False)
         forward = _at_home(collect, party)
         served = torch.ones_like(deliver.hosts)  # the active party itself serves the bottoms
         backward = replace(_at_home(deliver, party), hosts=served, delay=deliver.delay)
         round = self.rounds(costs, held, forward, backward, self._takes_part(party))
-        stretch = self._stretch(party)
+        stretch = self._stretch[party]
         late = {m: stretch * (opening + moment) for m, moment in _late(costs, round, forward).items()}
         steps = bool(deliver.hosts[0] & deliver.links[party, 0]) and not round.skipped
         more = 0.0
@@ -153,9 +159,6 @@ class EventPlanner:
         learning = (costs.answering + costs.backward * backward.slowdown).where(round.learners, 0.0)
         way = sum(float(self.clock.transfer(leg)[party]) for leg in self.top_legs(party))
         return max(0.0, float(learning[party] + backward.delay[party]) + way - float(learning.max()))
-
-    def _stretch(self, party: int) -> float:
-        return float(1 / (1 - Fraction(str(self.slower.get(party, 0.0)))))  # exactly 20 for 0.95, not 19.999
 
     def _takes_part(self, party: int) -> Callable[[Tensor, Tensor], Tensor]:
         """The rule for which embeddings the party can join.
@@ -202,9 +205,11 @@ class EventPlanner:
 
     def top_legs(self, party: int) -> tuple[Leg, Leg]:
         """The legs of the top's gradient to the collaborator, and of the top back to the active party."""
-        elements = torch.zeros(self.roster.parties, dtype=torch.int64)
-        elements[party] = self.networks.top_size
-        return _leg("top gradients", "server", elements), _leg("top", "parties", elements)
+        if party not in self._top_legs:
+            elements = torch.zeros(self.roster.parties, dtype=torch.int64)
+            elements[party] = self.networks.top_size
+            self._top_legs[party] = _leg("top gradients", "server", elements), _leg("top", "parties", elements)
+        return self._top_legs[party]
 
     def ids(self, party: int, rows: int) -> Leg:
         """The leg of the record ids that the party sends to the others (Algorithm 1, line 12)."""
@@ -217,11 +222,17 @@ class EventPlanner:
 
     def _opening_seconds(self, number: int, party: int, rows: int) -> float:
         """The seconds before any computation: the record ids and the aggregator's opening."""
-        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         opening = self.aggregator.opening
-        roster = self.roster.joined_by(party)
-        own = () if opening is None else opening.legs(rows, roster, everybody, number, number - 1)
-        legs = own if any(leg.kind == IDS for leg in own) else (self.ids(party, rows), *own)
+        if opening is None:
+            if (party, rows) not in self._openings:
+                self._openings[party, rows] = self._seconds_of((self.ids(party, rows),))
+            return self._openings[party, rows]
+        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        own = opening.legs(rows, self.roster.joined_by(party), everybody, number, number - 1)
+        return self._seconds_of(own if any(leg.kind == IDS for leg in own) else (self.ids(party, rows), *own))
+
+    def _seconds_of(self, legs: Sequence[Leg]) -> float:
+        """The seconds of legs one after the other, each as slow as its slowest sender."""
         waits = [
             (self.clock.computing(leg.flops) + self.clock.transfer(leg)).where(leg.elements > 0, 0.0) for leg in legs
         ]
