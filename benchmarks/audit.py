@@ -1,7 +1,8 @@
 """What listening costs in training: a step with the callback Audit against one without.
 
-FashionMNIST's shape (784 columns, B = 256, width 64) cut among 4 parties, MLP bottoms with 128 hidden units. Fits of a
-few steps each, with the server, which receives most, as the attacker and without, are run in turn in one process.
+FashionMNIST's shape (784 columns, B = 256, width 64) cut among 4 parties, MLP bottoms with 128 hidden units; ``Concat``
+also with two layers of 1,024, because listening costs the same whatever the networks cost. Fits of a few steps each,
+with the server, which receives most, as the attacker and without, are run in turn in one process.
 The attacks themselves run after the training and are not timed here.
 
     python -m benchmarks.audit [--json FILE] [--turns T]
@@ -26,10 +27,10 @@ from lightning_vfl.networks import MLP, PolynomialNetwork
 COLUMNS, ROWS, WIDTH, PARTIES, RECORDS = 784, 256, 64, 4, 20_480
 
 
-def module(make: Callable[[], Aggregator]) -> LightningModule:
+def module(make: Callable[[], Aggregator], hidden: tuple[int, ...] = (128,)) -> LightningModule:
     """A protocol with this aggregator."""
     torch.manual_seed(0)
-    bottom = PolynomialNetwork if make.func is LagrangeCoded else partial(MLP, hidden=(128,))  # type: ignore[attr-defined]
+    bottom = PolynomialNetwork if make.func is LagrangeCoded else partial(MLP, hidden=hidden)  # type: ignore[attr-defined]
     return SplitVFL(make(), bottom, partial(MLP, hidden=(64,)), WIDTH, seed=0)
 
 
@@ -42,8 +43,10 @@ def main() -> None:
     torch.set_num_threads(2)
     data = RandomFloats(PARTIES, RECORDS, ROWS, COLUMNS // PARTIES)
     data.setup("fit")
+    large = "Concat, 2 x 1,024 hidden"
     kinds: dict[str, Callable[[], Aggregator]] = {
         "Concat": partial(Concat),
+        large: partial(Concat),
         "Mean": partial(Mean),
         "MaskedSum": partial(MaskedSum),
         "LocalGaussian": partial(LocalGaussian),
@@ -51,10 +54,11 @@ def main() -> None:
     }
     rows, goals = [], []
     for kind, make in kinds.items():
+        hidden = (1024, 1024) if kind == large else (128,)
         alone, heard = list[float](), list[float]()
         for _ in range(chosen.turns):
-            alone.append(take_steps(module(make), data).step)
-            heard.append(take_steps(module(make), data, callbacks=[Audit("server", [])]).step)
+            alone.append(take_steps(module(make, hidden), data).step)
+            heard.append(take_steps(module(make, hidden), data, callbacks=[Audit("server", [])]).step)
         pairs = Pairs(heard, alone)
         rows.append(
             {
