@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COLUMNS = ("attack", "attacker", "saw", "success", "95 %", "chance", "without the protocol", "verdict")
 _NUMBERS = [field.name for field in fields(Finding) if field.name != "pictures"]
 _IMAGES, _POINTS = 8, 400
+_BESIDE = 58  # characters that the columns beside the name of an attack need
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")  # a party may have any name
 
 
@@ -45,17 +46,22 @@ def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """Print a table for each attacker; what an attack saw is in the files alone."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
     for attacker in dict.fromkeys(found.attacker for found in findings):
         own = [found for found in findings if found.attacker == attacker]
-        table = Table(title=f"what {attacker} gets")
-        for name in ("attack", *COLUMNS[3:]):
+        table, rows = Table(title=f"what {attacker} gets", pad_edge=False), table_of(own)
+        names = [row[0].replace("(", "\n(", 1) for row in rows]  # the settings of an attack in a line of their own
+        longest = max(cell_len(line) for name in names for line in name.splitlines())
+        table.add_column("attack", overflow="fold", no_wrap=longest + _BESIDE <= console.width)
+        for name in COLUMNS[3:]:
             table.add_column(name, overflow="fold")
-        for row in table_of(own):
-            table.add_row(row[0], *row[3:])
-        Console().print(table)
+        for name, row in zip(names, rows, strict=True):
+            table.add_row(name, *row[3:])
+        console.print(table)
 
 
 def markdown_of(findings: Sequence[Finding]) -> str:

@@ -154,10 +154,13 @@ def _required(found: re.Match[str], error: ParserError) -> str:
 
 
 def _unknown_option(found: re.Match[str], error: ParserError) -> str:
-    given = found[1].strip()
+    given = found[1].strip().split(" --")[0]  # the first one, with its value
     if not given.startswith("-"):
         return f"unexpected argument {given}; see --help"
-    return f"unknown option {given}; {nearest(re.split(r'[= ]', given)[0], [*error.options, *ALIASES], 'see --help')}"
+    name = re.split(r"[= ]", given)[0]
+    if "--config" not in error.options and name.split(".")[0] in ("--config", "--data", "--model", "--trainer"):
+        return f"{name} belongs to a recipe, and this command reads none; leave it out, see --help"
+    return f"unknown option {given}; {nearest(name, [*error.options, *ALIASES], 'see --help')}"
 
 
 def _none_of_words(found: re.Match[str], error: ParserError) -> str | None:

@@ -1,7 +1,7 @@
 """The records of one party to score: a table with its columns, or an array of numbers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from lightning_vfl.datamodules.records.column_encoders import (
 )
 from lightning_vfl.datamodules.records.column_tables import StoredTable
 from lightning_vfl.datamodules.records.number_files import ColumnFile, WorkFolder
-from lightning_vfl.datamodules.records.party_tables import kind_of, plain_ids, read_table
+from lightning_vfl.datamodules.records.party_tables import kind_of, listed, plain_ids, read_table
 from lightning_vfl.datamodules.records.stored_csv import store_table
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf
@@ -196,10 +196,27 @@ def read_party(
     if work is not None:
         stored = store_table(path, party, id_column, separator, text, work.path)
         stored.columns = [name for name in stored if name not in others]
+        _refuse_further(stored.columns, encoders, path, party)
         return EncodedTable(party, stored, encoders, manifest.inputs[0].dtype, work)
     table = read_table(path, party, id_column, separator, text)
     table = table.drop(columns=list(others), errors="ignore")
+    _refuse_further(table.columns, encoders, path, party)
     return Table(party, table, encoders, manifest.inputs[0].dtype)
+
+
+def _refuse_further(columns: Iterable[object], encoders: Sequence[ColumnEncoder], path: Path, party: str) -> None:
+    """Refuse columns that the model was not trained on, such as labels, if it has all that it was trained on.
+
+    Raises:
+        ConfigurationError: naming them.
+    """
+    given, needed = [str(name) for name in columns], {encoder.column for encoder in encoders if encoder.names}
+    known = {encoder.column for encoder in encoders}
+    if (further := [name for name in given if name not in known]) and needed <= {*given}:
+        raise ConfigurationError(
+            f"{path} of party '{party}' has the further {listed(further)}, which the model was not trained on; leave "
+            f"out what is no feature: --leave_out {' '.join(further)}"
+        )
 
 
 def _read_array(manifest: Manifest, path: Path, id_name: str) -> Array:

@@ -160,6 +160,11 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),
         (["fit"], "needs a value for fit.data and fit.model; set it in a recipe or as an option"),
         (["keys"], "keys needs FOLDER and --parties; see keys --help"),
+        (
+            ["keys", "--config", "protocol/mean"],
+            "--config belongs to a recipe, and this command reads none; leave it out",
+        ),
+        (["keys", "some", "more", "--foo", "3"], "unexpected argument more; see --help"),
     ],
 )
 def test_incomplete_commands(arguments, message, capsys):

@@ -200,7 +200,7 @@ def test_files_that_do_not_belong_together_are_refused(bank, tmp_path, name):
 
 TABLES = {
     "a missing column": (lambda t: t["bank"].pop("city"), {}, r"'bank' is without city, .* which has income, city"),
-    "a further column": (lambda t: t["shop"].insert(1, "y", 1), {}, r"'shop' is with the further y, .* has visits"),
+    "a further column": (lambda t: t["shop"].insert(1, "y", 1), {}, r"'shop' has the further y, .* --leave_out y"),
     "a number that is infinite": (
         lambda t: t["shop"].insert(1, "visits", np.inf), {}, r"96 numbers of party 'shop' are NaN or infinite",
     ),

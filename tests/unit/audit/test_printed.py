@@ -1,0 +1,21 @@
+"""The table of findings on the terminal."""
+
+import pytest
+
+from lightning_vfl.audit.finding import Finding
+from lightning_vfl.audit.report import print_findings
+
+
+def found(attack):
+    return Finding(attack, "server", "aggregates", "R²", 0.999, 0.998, 0.999, 0.0, -0.007, None, "leaks", 0.1)
+
+
+@pytest.mark.parametrize(("width", "whole"), [(80, True), (60, False)])
+def test_names_of_attacks_are_whole_where_there_is_room_and_never_cut(monkeypatch, capsys, width, whole):
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_findings([found("FeatureReconstruction(known=280)"), found("SingleUpload(known=280)")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    cells = [line.split("│")[1].strip() for line in lines if line.count("│") > 2]
+    assert ("FeatureReconstruction" in cells) == whole
+    assert "FeatureReconstruction(known=280)SingleUpload(known=280)" in "".join(cells)
