@@ -45,6 +45,7 @@ from lightning_vfl.protocols.checks import (
 )
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
+from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, position_in
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
@@ -136,6 +137,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     ) -> None:
         super().__init__()
         refuse_other_kind("aggregator", aggregator, Aggregator, "Mean()")
+        refuse_made(bottom=bottom, top=top, bottom_of=bottom_of, optimizer=optimizer, lr_scheduler=lr_scheduler)
         if width < 1:
             raise ConfigurationError(f"width must be at least 1; got {width}")
         # seed_everything stores its seed in this variable
@@ -290,6 +292,11 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
                 f"{type(self.aggregator).__name__} must know the records of these features, because it is set up for "
                 "the records of a stage or must charge training records; use trainer.predict with a "
                 "VerticalDataModule, or evaluate: plain"
+            )
+        if isinstance(features, Tensor):
+            raise ConfigurationError(
+                "features must be a tuple with a tensor for each party; got one tensor of shape "
+                f"{tuple(features.shape)}; cut its columns as the partitioner does"
             )
         if not isinstance(features, VerticalBatch):
             features = VerticalBatch(tuple(features), None, torch.arange(features[0].shape[0]))

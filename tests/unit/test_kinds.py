@@ -3,8 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
 
-from lightning_vfl import SplitVFL
+from lightning_vfl import DecoupledVFL, SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.datamodules import ContiguousColumns, Digits
@@ -18,6 +22,25 @@ WORD: Any = "Mean"
 WRONG = {
     "aggregator class": (lambda: SplitVFL(CLASS), r"aggregator must be an Aggregator, such as Mean\(\); got <class"),
     "aggregator name": (lambda: SplitVFL(WORD), r"aggregator must be an Aggregator, such as Mean\(\); got 'Mean'"),
+    "bottom": (
+        lambda: SplitVFL(Mean(), bottom=nn.Linear(4, 3)),
+        r"bottom must make a network from a party's shape and the width, such as MLP, .* got the Linear itself",
+    ),
+    "bottom's name": (lambda: SplitVFL(Mean(), bottom=WORD), "bottom must make a network .*; got 'Mean'"),
+    "bottom of a party": (
+        lambda: SplitVFL(Mean(), bottom_of={2: nn.Linear(4, 3)}),
+        r"bottom_of\[2\] must make a network",
+    ),
+    "host": (lambda: DecoupledVFL(host=nn.Linear(4, 3)), "host must make a network"),
+    "top": (lambda: SplitVFL(Mean(), top=nn.Linear(4, 3)), "top must make a network from the width of its input"),
+    "optimizer": (
+        lambda: SplitVFL(Mean(), optimizer=SGD([nn.Parameter(torch.zeros(1))], lr=0.1)),
+        r"optimizer must make an optimiser from parameters, such as partial\(.*\); got the SGD itself",
+    ),
+    "lr_scheduler": (
+        lambda: SplitVFL(Mean(), lr_scheduler=StepLR(SGD([nn.Parameter(torch.zeros(1))], lr=0.1), 1)),
+        "lr_scheduler must make a schedule from the optimiser",
+    ),
     "downlink": (lambda: SplitVFL(Mean(), downlink=CLASS()), r"downlink must be a Downlink, such as MaxNorm\(\)"),
     "partitioner": (lambda: Digits(CLASS), r"partitioner must be a Partitioner, such as ContiguousColumns\(4\)"),
     "normaliser": (
@@ -51,3 +74,10 @@ def test_a_step_that_returns_a_loss_is_told_to_wrap_it(tmp_path):
         trainer(tmp_path, max_epochs=1).fit(
             Bare(Mean(), width=4, seed=0), datamodule=Blobs(ContiguousColumns(3), batch_size=9)
         )
+
+
+def test_one_tensor_is_no_features_of_parties():
+    module = SplitVFL(Mean(), width=4, seed=0, party_shapes=[[3], [2]], num_classes=2)
+    module.configure_model()
+    with pytest.raises(ConfigurationError, match=r"a tensor for each party; got one tensor of shape \(7, 5\)"):
+        module(torch.zeros(7, 5))

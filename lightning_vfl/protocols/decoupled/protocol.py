@@ -30,6 +30,7 @@ from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
 from lightning_vfl.protocols.decoupled.listening import tell_of_embeddings
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
+from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
@@ -126,6 +127,7 @@ class DecoupledVFL(VFLModule):
     ) -> None:
         super().__init__(Concat(widths), bottom, top, width, **settings)
         sizes = {"host_width": host_width, "hosts": hosts, "host_every": host_every}
+        refuse_made(host=host)
         refuse_settings(sizes, guest_epochs, replay_epochs, communicate_every, register, table_dtype)
         if self.protected_evaluation:
             raise ConfigurationError("DecoupledVFL does not support protected evaluation; use evaluate: plain")

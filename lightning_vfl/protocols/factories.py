@@ -1,0 +1,43 @@
+"""Functions that make networks and optimisers: the networks exist when the data are known, and not before."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_vfl.errors import ConfigurationError
+
+_MAKES = {
+    "bottom": "a network from a party's shape and the width, such as MLP, or "
+    "lambda shape, width: nn.Linear(shape[0], width)",
+    "host": "a network from the widths of its input and output, such as MLP",
+    "top": "a network from the width of its input, and from outputs if it takes them, such as Linear",
+    "optimizer": "an optimiser from parameters, such as partial(torch.optim.SGD, lr=0.1)",
+    "lr_scheduler": "a schedule from the optimiser, such as partial(CosineAnnealingLR, T_max=10)",
+}
+
+
+def refuse_made(**given: Any) -> None:
+    """Accept functions and classes; None stands for a default.
+
+    Args:
+        given: by setting; of ``bottom_of`` the values are checked.
+
+    Raises:
+        ConfigurationError: for a network, an optimiser or a schedule that is made already, and for what makes nothing.
+    """
+    for setting, value in given.items():
+        if isinstance(value, Mapping):
+            for party, own in value.items():
+                _check(f"{setting}[{party}]", "bottom", own)
+        elif value is not None:
+            _check(setting, setting, value)
+
+
+def _check(setting: str, kind: str, value: object) -> None:
+    if callable(value) and not isinstance(value, nn.Module | Optimizer | LRScheduler):
+        return
+    what = repr(value) if isinstance(value, str | int | float) else f"the {type(value).__name__} itself"
+    raise ConfigurationError(f"{setting} must make {_MAKES[kind]}; got {what}")
