@@ -33,10 +33,8 @@ class ToldVFL(SplitVFL):
 
     there: Tensor
 
-    def configure_model(self) -> None:
-        if hasattr(self, "bottoms"):
-            return
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         self.tell = nn.Linear(self.roster.parties, self.top_width(), bias=False)
 
     def run_round(

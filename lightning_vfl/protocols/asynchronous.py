@@ -118,10 +118,8 @@ class AsyncVFL(VFLModule):
 
     # ---- before training
 
-    def configure_model(self) -> None:
-        if hasattr(self, "bottoms"):
-            return
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         if self.roster.shared:
             raise ConfigurationError(
                 "AsyncVFL serves one party at a time and does not support shared bottoms, but parties "

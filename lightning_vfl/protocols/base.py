@@ -5,8 +5,9 @@ import os
 import warnings
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -232,10 +233,21 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     # ---- networks
 
+    @final
     def configure_model(self) -> None:
-        """Build the networks once, for the shapes in hparams or in the trainer's datamodule."""
+        """Build the networks once, for the shapes in hparams or in the trainer's datamodule.
+
+        Lightning calls this function with the trainer's device as torch's default device, and moves the networks
+        afterwards. They are built on the CPU, so that their initial weights do not depend on the device, and masks of
+        parties, counts and seconds stay on the CPU.
+        """
         if hasattr(self, "bottoms"):
             return
+        with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
+            self.build()
+
+    def build(self) -> None:
+        """Build the networks, and what depends on their shapes; a protocol with more networks extends this function."""
         note_shapes(self.hparams, self.datamodule)
         shapes = tuple(tuple(shape) for shape in self.hparams["party_shapes"])
         classes = self.hparams["num_classes"]

@@ -47,10 +47,8 @@ class HeadsVFL(VFLModule, ABC):
             )
         super().__init__(aggregator, bottom, top, width, **settings)
 
-    def configure_model(self) -> None:
-        if hasattr(self, "bottoms"):
-            return
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         outputs = self.objective.outputs(self.hparams["num_classes"])
         more = (build_top(self._top, self.top_width(), outputs) for _ in range(self.roster.parties - 1))
         self.top = nn.ModuleList([self.top, *more])

@@ -46,8 +46,8 @@ class LocalVFL(HeadsVFL):
         super().__init__(aggregator, bottom, top, width, **settings)
         self.party = (self.active or 0) if party is None else party
 
-    def configure_model(self) -> None:
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         if not 0 <= self.party < self.roster.parties:
             raise ConfigurationError(
                 f"party of LocalVFL must be from 0 to {self.roster.parties - 1}; got {self.party}; correct the number"

@@ -60,10 +60,8 @@ class RoundVFL(VFLModule, ABC):
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
 
-    def configure_model(self) -> None:
-        if hasattr(self, "bottoms"):
-            return
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         declared = self.aggregator.party_state
         self.kept = None if declared is None else KeptState(declared)
 

@@ -133,10 +133,8 @@ class SplitVFL(RoundVFL):
             tuple[tuple[int, int], tuple[tuple[int, ...], ...]], RoundPlan
         ] = {}  # a fit has few different plans
 
-    def configure_model(self) -> None:
-        if hasattr(self, "bottoms"):
-            return
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width()))
         self._top_may_draw = not has_rule(self.top)
         if self.downlink is not None:

@@ -178,6 +178,7 @@ class ProductParty(PartySide):
     def _multiply(self, received: Message, included: Tensor, view: PartyView) -> Message:
         memory, holders, field = _memory(view), list(view.parties), self.coding.field
         rows, _ = memory.blocks.coded_rows(view.rows.ids)
+        rows = rows.cpu()  # the tables are there
         check_model_shares(received, memory, len(rows), self.rerandomise, included, view)
         weights = received_by(holders, received)
         tables = torch.tensor([memory.holders.index(party) for party in holders])
@@ -186,7 +187,7 @@ class ProductParty(PartySide):
             columns = [table[:, :, memory.offsets[s] : memory.offsets[s + 1]] for s in received.senders]
             table = torch.cat([part[:, rows] for part in columns], dim=2)
             rows = torch.arange(len(rows))
-        work = partial(field.rows_times, table, tables, rows.cpu(), weights)
+        work = partial(field.rows_times, table, tables, rows, weights)
         products = added = blamed(received, field.modulus, work)
         if (hiding := received.alongside) is not None:
             zeros = received_by(holders, hiding).view(len(holders), len(hiding.senders), *products.shape[1:])

@@ -154,8 +154,8 @@ class CascadeVFL(RoundVFL):
 
     # ---- before training
 
-    def configure_model(self) -> None:
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         if self.roster.shared:
             raise ConfigurationError(
                 f"CascadeVFL does not support shared bottoms, but parties {list(self.roster.shared[0])} share one; use "

@@ -186,10 +186,8 @@ class DecoupledVFL(VFLModule):
 
     # ---- before training
 
-    def configure_model(self) -> None:
-        if hasattr(self, "bottoms"):
-            return
-        super().configure_model()
+    def build(self) -> None:
+        super().build()
         if self.roster.shared:
             raise ConfigurationError(
                 f"DecoupledVFL does not support shared bottoms, but parties {list(self.roster.shared[0])} share one; "
