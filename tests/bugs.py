@@ -400,4 +400,12 @@ BUGS = (
         "an audit hears gradients that are not sent",
         "unit/downlinks/test_summed_gradients.py",
     ),
+    # another device
+    Bug(
+        "lightning_vfl/protocols/base.py",
+        'with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):',
+        "with nullcontext():",
+        "masks of parties and initial weights are made on the trainer's device",
+        "integration/test_another_device.py",
+    ),
 )

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="cases (default: all)")
     parser.add_argument("--write", action="store_true", help="write golden.json anew")
     parser.add_argument("--old", action="store_true", help="go on from the committed checkpoints of an earlier version")
+    parser.add_argument("--elsewhere", action="store_true", help="train on a device that stands in for a GPU")
     given = parser.parse_args()
     quick.before_imports()
     from tests.golden import train
@@ -44,6 +45,8 @@ def main() -> int:
         whole = {"machine": platform.machine(), "runs": digests(given.names), "old": digests_from_old()}
         FILE.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         return 0
+    if given.elsewhere:
+        return int(not compare(digests(given.names, elsewhere=True), "runs", "golden runs on another device"))
     same = given.old or compare(digests(given.names), "runs", "golden runs")
     if given.old or not given.names:
         what = "golden runs that go on from checkpoints of an earlier version"
@@ -65,7 +68,7 @@ def compare(made: dict[str, dict[str, str]], kind: str, what: str) -> bool:
     return not any(differ.values())
 
 
-def digests(names: list[str]) -> dict[str, dict[str, str]]:
+def digests(names: list[str], elsewhere: bool = False) -> dict[str, dict[str, str]]:
     """The digests of these cases; of all, where none is named."""
     from tests.golden.cases import cases
     from tests.golden.train import run
@@ -76,7 +79,7 @@ def digests(names: list[str]) -> dict[str, dict[str, str]]:
     for name, case in chosen.items():
         with tempfile.TemporaryDirectory() as folder:
             try:
-                made[name] = run(case, Path(folder))
+                made[name] = run(case, Path(folder), elsewhere)
             except Exception as error:
                 raise RuntimeError(f"golden run '{name}' ended: {error}") from error
     return made

@@ -1,6 +1,7 @@
 """One golden run: trained to the cut, resumed from its checkpoint in a new module, trained to the end."""
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 
 from lightning_vfl.datamodules import Standardise
+from lightning_vfl.testing.another_device import another_device, strategy
 from tests.golden import data as records
 from tests.golden.build import faults_of, merged, module_of
 from tests.golden.cases import Case
@@ -55,28 +57,35 @@ class Lines(Logger):
         return
 
 
-def run(case: Case, folder: Path) -> dict[str, str]:
-    """The digests of a case."""
+def run(case: Case, folder: Path, elsewhere: bool = False) -> dict[str, str]:
+    """The digests of a case; ``elsewhere``: trained on the device that stands in for a GPU."""
     saver = ModelCheckpoint(
         dirpath=folder, filename="cut", every_n_train_steps=case.cut, save_top_k=-1, save_on_train_epoch_end=False
     )
-    fit(case, folder, case.cut + 1, [saver])
-    return resumed(case, folder, folder / "cut.ckpt")
+    with another_device() if elsewhere else nullcontext():
+        fit(case, folder, case.cut + 1, [saver], elsewhere=elsewhere)
+        return resumed(case, folder, folder / "cut.ckpt", elsewhere)
 
 
-def resumed(case: Case, folder: Path, checkpoint: Path) -> dict[str, str]:
+def resumed(case: Case, folder: Path, checkpoint: Path, elsewhere: bool = False) -> dict[str, str]:
     """The digests of a case that goes on from a checkpoint."""
-    return everything(*fit(case, folder, case.rounds, [], checkpoint))
+    return everything(*fit(case, folder, case.rounds, [], checkpoint, elsewhere))
 
 
 def fit(
-    case: Case, folder: Path, steps: int, callbacks: list[Any], ckpt_path: Path | None = None
+    case: Case,
+    folder: Path,
+    steps: int,
+    callbacks: list[Any],
+    ckpt_path: Path | None = None,
+    elsewhere: bool = False,
 ) -> tuple[Any, Trainer, list[tuple[int, dict[str, float]]]]:
     """A module that was trained for so many steps, its trainer, and what was logged."""
     config = merged(case.recipes, case.settings)
     module, lines = module_of(config, SEED), Lines()
+    where: dict[str, Any] = {"strategy": strategy()} if elsewhere else {"accelerator": "cpu"}
     trainer = Trainer(
-        accelerator="cpu",
+        **where,
         max_steps=steps,
         logger=lines,
         log_every_n_steps=3,

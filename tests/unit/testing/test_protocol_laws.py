@@ -114,12 +114,20 @@ class Unsaved(Split):
         return super().head(value * self.scale, columns)
 
 
+class LeftBehind(Split):
+    """A tensor stays on the CPU."""
+
+    def head(self, value, columns=None):
+        return super().head(value + torch.zeros(value.shape[1]), columns)
+
+
 BROKEN = {
     "a fit changes the networks": FrozenTop,
     "predictions fit the task": Logits,
     "a prediction does not depend on other records": OfTheBatch,
     "the same fit gives the same bits": Drawing,
     "a resumed fit is the uninterrupted fit": Undeclared,
+    "another device gives the same bits": LeftBehind,
     "every step is counted": Uncounted,
     "evaluation changes nothing": TrainsInTests,
     "a party that sends nothing learns nothing": LearnsAway,
