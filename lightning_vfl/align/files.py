@@ -5,7 +5,6 @@ header is a JSON object, and SHA-256 is of everything before it. A file appears 
 """
 
 import json
-import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.ring import PointList, Secret, Used
 from lightning_vfl.align.session import COMPARER, Session
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.whole_files import whole_file
 
 _MAGIC, _VERSION = b"LVFLPSI", 1
 _START = Struct("<7sBI")
@@ -146,22 +146,9 @@ def read_secret(folder: Path, party: str) -> tuple[Secret, dict[str, Any]] | Non
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file that appears complete or not at all.
-
-    Args:
-        path: of the file; its folder is made.
-        content: of the file.
-        mode: who may read and write it, less the bits that the process never grants.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)  # of a process that was killed
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
+    """Write a file that appears complete or not at all; ``mode``: who may read and write it."""
+    with whole_file(path, mode) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def _write(path: Path, kind: str, session: Session, owner: str, more: Mapping[str, Any], content: bytes) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
 from lightning_vfl.privacy.events import PrivacyEvent, restored
+from lightning_vfl.whole_files import flush_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +87,7 @@ class PrivacyLedger:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             size = _append(path, text, os.O_CREAT | os.O_EXCL)
-            _flush_folder(folder)
+            flush_folder(folder)
         except OSError as error:
             raise ConfigurationError(
                 f"the privacy ledger {path} cannot be created ({error.strerror}); give the trainer a logger or a "
@@ -198,13 +199,3 @@ def _append(path: Path, text: bytes, create: int = 0) -> int:
         return os.fstat(file).st_size
     finally:
         os.close(file)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Flush the folder, if the system can: otherwise the folder's entry of a new file could be lost."""
-    if os.name == "posix":
-        entry = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(entry)
-        finally:
-            os.close(entry)

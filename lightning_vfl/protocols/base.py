@@ -35,6 +35,7 @@ from lightning_vfl.protocols.build import (
     try_aggregator,
 )
 from lightning_vfl.protocols.callback_checks import refuse_searches
+from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
 from lightning_vfl.protocols.checks import (
     note_other_seed,
     refuse_accumulation,
@@ -289,6 +290,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         if self.datamodule is not None and self.hparams["party_shapes"] is not None:
             refuse_other_data(self.hparams, self.datamodule)
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
+        use_whole_checkpoints(self.trainer)
         if stage == "fit":
             refuse_accumulation(self.trainer)
         refuse_searches(self)

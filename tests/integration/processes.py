@@ -87,6 +87,7 @@ def _start(work: Work, one: Path, two: Path, seconds: float) -> None:
 
 
 def _enter(rank: int, devices: int, port: int, work: Work, folder: Path) -> None:
+    warnings.resetwarnings()  # those of the tests, which make warnings errors, are not for processes of a training
     torch.set_num_threads(1)
     if devices > 1:  # as a launcher outside would tell Lightning, which then starts no processes of its own
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
