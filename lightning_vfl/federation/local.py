@@ -13,6 +13,7 @@ import yaml
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.identity import make_identity, paths
+from lightning_vfl.orphans import end_with_parent
 
 
 def found(name: str, parties: int | Sequence[str], folder: Path) -> Charter:
@@ -47,7 +48,7 @@ def found(name: str, parties: int | Sequence[str], folder: Path) -> Charter:
 
 
 def start(role: Callable[[], None], log: Path | None) -> int:
-    """Run a role in a child process; returns its number.
+    """Run a role in a child process, which ends with this process at the latest; returns its number.
 
     Args:
         role: what the process does; it must not have been prepared with threads.
@@ -55,11 +56,12 @@ def start(role: Callable[[], None], log: Path | None) -> int:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    process = os.fork()
+    parent, process = os.getpid(), os.fork()
     if process:
         return process
     status = 1
     try:
+        end_with_parent(parent)
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("w", encoding="utf-8") as file:

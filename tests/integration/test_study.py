@@ -20,8 +20,8 @@ from lightning_vfl import cli
 from lightning_vfl.cli import check, main
 from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.orphans import end_with_parent
 from lightning_vfl.study import grid, read_study
-from lightning_vfl.study.orphans import end_with_parent
 from lightning_vfl.study.read import find_study
 from lightning_vfl.study.worker import work
 

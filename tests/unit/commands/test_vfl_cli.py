@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightning_vfl.commands.program import run_or_exit
 from lightning_vfl.commands.recipes import expand_arguments, model_first
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -19,3 +20,14 @@ COMMANDS = {
 def test_settings_are_those_of_the_parser_of_all_commands(name):
     cli = VFLCLI(COMMANDS[name])
     assert cli.config == cli.parser.parse_args(model_first(expand_arguments(COMMANDS[name])))
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lightning_vfl.commands.program.run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        run_or_exit(["fit"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "lightning-vfl: error: interrupted\n"

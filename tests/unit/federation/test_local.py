@@ -1,9 +1,14 @@
-"""The charter of a federation on one machine."""
+"""A federation on one machine: its charter, and the end of its processes."""
+
+import os
+import signal
+import sys
+import time
 
 import pytest
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.local import found
+from lightning_vfl.federation.local import found, start
 
 
 def test_parties_have_the_names_that_are_given(tmp_path):
@@ -16,3 +21,29 @@ def test_parties_have_the_names_that_are_given(tmp_path):
 def test_other_names_are_refused(name, message, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         found("local", ["telco", name], tmp_path)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread looks once in a second")
+def test_processes_end_with_the_one_that_has_started_them(tmp_path):
+    """Its own end, or a kill, leaves nobody training in the background."""
+    read, write = os.pipe()
+    launcher = os.fork()
+    if not launcher:
+        start(lambda: (os.write(write, str(os.getpid()).encode()), time.sleep(60)), tmp_path / "party.txt")
+        time.sleep(60)
+    party = int(os.read(read, 20))
+    os.kill(launcher, signal.SIGKILL)
+    os.waitpid(launcher, 0)
+    began = time.monotonic()
+    while _runs(party):
+        assert time.monotonic() - began < 10
+        time.sleep(0.01)
+
+
+def _runs(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # whoever inherits it may let it wait
+    except FileNotFoundError:
+        return False
