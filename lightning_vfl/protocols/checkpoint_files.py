@@ -1,5 +1,6 @@
 """Checkpoints that a killed process leaves complete."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any, final
 
@@ -8,6 +9,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.whole_files import whole_file
 
 
@@ -17,6 +19,9 @@ class WholeCheckpoints(CheckpointIO):
 
     Lightning writes a checkpoint into the folder of temporary files and moves it. Between two file systems a move is a
     copy. A process that is killed meanwhile leaves a part of a file, where the checkpoint of before was.
+
+    Raises:
+        ConfigurationError: if a file cannot be written; an earlier checkpoint of the same name is as it was.
     """
 
     def __init__(self) -> None:
@@ -26,8 +31,16 @@ class WholeCheckpoints(CheckpointIO):
         if storage_options is not None or "://" in str(path):
             self._usual.save_checkpoint(checkpoint, path, storage_options)
             return
-        with whole_file(Path(path)) as file:
-            torch.save(checkpoint, file)
+        content = BytesIO()  # torch hides the reason if it cannot write to a file
+        torch.save(checkpoint, content)
+        try:
+            with whole_file(Path(path)) as file:
+                file.write(content.getbuffer())
+        except OSError as error:
+            raise ConfigurationError(
+                f"the checkpoint {path} cannot be written ({error.strerror}); make room or choose another folder, and "
+                "resume from the last checkpoint"
+            ) from error
 
     def load_checkpoint(self, path: str | Path, *args: Any, **settings: Any) -> dict[str, Any]:
         return self._usual.load_checkpoint(path, *args, **settings)

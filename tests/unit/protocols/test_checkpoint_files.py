@@ -1,5 +1,6 @@
 """A checkpoint is the old one or the new one, whenever the process is killed."""
 
+import errno
 import os
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.checkpoint_files import WholeCheckpoints
 from tests.subjects import Blobs, same, split, trainer
 from tests.unit.test_whole_files import in_a_process
@@ -19,14 +21,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_of_befor
     before = torch.load(path, weights_only=True)
 
     def killed():
-        save = torch.save
-
-        def half(content, file):
-            save(content, file)
-            file.truncate(file.tell() // 2)
-            os._exit(7)
-
-        torch.save = half
+        os.fsync = lambda _: os._exit(7)  # all is written, nothing is renamed
         t.fit_loop.epoch_progress.current.completed += 1
         t.save_checkpoint(path)
 
@@ -45,6 +40,21 @@ def test_a_checkpoint_is_written_in_its_own_folder(tmp_path, monkeypatch):
     assert WholeCheckpoints().load_checkpoint(tmp_path / "new" / "one.ckpt", weights_only=True)["global_step"] == 9
     t.strategy.remove_checkpoint(tmp_path / "new" / "one.ckpt")
     assert os.listdir(tmp_path / "new") == []
+
+
+def test_a_full_disk_is_one_line_and_spoils_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "one.ckpt"
+    files = WholeCheckpoints()
+    files.save_checkpoint({"step": 1}, path)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ConfigurationError, match=r"one.ckpt cannot be written \(No space left on device\); make room"):
+        files.save_checkpoint({"step": 2}, path)
+    assert files.load_checkpoint(path, weights_only=True) == {"step": 1}
+    assert os.listdir(tmp_path) == ["one.ckpt"]
 
 
 class Own(CheckpointIO):
