@@ -52,7 +52,7 @@ GROUPS: dict[str, tuple[Told, ...]] = {
     ),
     "trainer (all options of Lightning's trainer: --help.all)": (
         Told("--trainer.max_epochs N", "number of passes over the training records"),
-        Told("--trainer.accelerator NAME", "cpu, gpu, mps or auto"),
+        Told("--trainer.accelerator NAME", "cpu, gpu or auto"),
         Told("--trainer.devices N", "number of processes or GPUs"),
         Told("--trainer.precision KIND", "32-true, bf16-mixed, ..."),
         Told(

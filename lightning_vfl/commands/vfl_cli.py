@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from jsonargparse import Namespace, get_loader, set_loader
 from lightning.pytorch import Callback, Trainer
@@ -62,6 +63,8 @@ class VFLCLI(LightningCLI):
                 "default_root_dir": RUNS,
                 "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": RUNS}},
                 "callbacks": list(callbacks),
+                # "auto" would choose a device that refuse_trainer refuses
+                **({"accelerator": "cpu"} if torch.backends.mps.is_available() else {}),
             },
             parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": ABOUT},
             args=(data_alone if self._first == "cut" else model_first)(expand_arguments(arguments)),

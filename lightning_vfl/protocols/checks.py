@@ -64,7 +64,7 @@ def refuse_other_shapes(trained: Fitted, shapes: Sequence[Sequence[int]]) -> Non
 
 
 def refuse_trainer(trainer: Trainer, compiled: bool) -> None:
-    """Refuse strategies and compilation that do not work with a round of messages.
+    """Refuse strategies, compilation and devices that do not work with a round of messages.
 
     Raises:
         ConfigurationError: naming what to use instead.
@@ -74,6 +74,11 @@ def refuse_trainer(trainer: Trainer, compiled: bool) -> None:
         raise ConfigurationError(
             f"strategy {type(strategy).__name__} would shard networks that belong to different parties; use strategy: "
             "auto or ddp"
+        )
+    if strategy.root_device.type == "mps":
+        raise ConfigurationError(
+            "accelerator mps has no float64 numbers, in which losses are summed and sums are masked; use accelerator: "
+            "cpu"
         )
     if compiled:
         raise ConfigurationError(

@@ -167,6 +167,6 @@ class _Accelerator(CPUAccelerator):
         """Accept the device."""
 
 
-def strategy() -> SingleDeviceStrategy:
-    """For a trainer whose module and batches are to be on ``DEVICE``; give it ``inference_mode=False`` too."""
-    return SingleDeviceStrategy(device=DEVICE, accelerator=_Accelerator())
+def strategy(device: torch.device = DEVICE) -> SingleDeviceStrategy:
+    """For a trainer whose module and batches are to be on this device; give it ``inference_mode=False`` too."""
+    return SingleDeviceStrategy(device=device, accelerator=_Accelerator())

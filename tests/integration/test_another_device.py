@@ -34,6 +34,7 @@ from lightning_vfl.downlinks import (
     RandomizedResponse,
     SummedGradients,
 )
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import BarlowTwins
 from lightning_vfl.missing import LastMessage, PadAfterNorm, Stale
 from lightning_vfl.networks import ConvNet, Linear, PolynomialNetwork, ResNet18
@@ -219,3 +220,9 @@ def test_the_other_device_refuses_what_a_gpu_refuses():
             far.numpy()
         assert torch.rand(3, generator=torch.Generator(DEVICE).manual_seed(0), device=DEVICE).device == DEVICE
     assert torch.Generator().device.type == "cpu"
+
+
+def test_a_device_without_float64_is_refused_before_training(tmp_path):
+    t = trainer(tmp_path, strategy=strategy(torch.device("mps")), accelerator="auto")
+    with pytest.raises(ConfigurationError, match="accelerator mps has no float64 numbers, .*; use accelerator: cpu"):
+        t.fit(split(), datamodule=Blobs(batch_size=6))

@@ -31,3 +31,10 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
         run_or_exit(["fit"])
     assert ended.value.code == 130
     assert capsys.readouterr().err == "lightning-vfl: error: interrupted\n"
+
+
+@pytest.mark.parametrize(("apple", "chosen"), [(True, "cpu"), (False, "auto")])
+def test_a_machine_of_apple_trains_on_its_cpu(apple, chosen, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: apple)
+    cli = VFLCLI(expand_arguments(["fit", "--config", "data/digits", "--config", "protocol/mean"]))
+    assert cli.given.trainer.accelerator == chosen
