@@ -224,5 +224,5 @@ def test_the_other_device_refuses_what_a_gpu_refuses():
 
 def test_a_device_without_float64_is_refused_before_training(tmp_path):
     t = trainer(tmp_path, strategy=strategy(torch.device("mps")), accelerator="auto")
-    with pytest.raises(ConfigurationError, match="accelerator mps has no float64 numbers, .*; use accelerator: cpu"):
+    with pytest.raises(ConfigurationError, match=r"accelerator mps has no float64 numbers, .*; use accelerator: cpu"):
         t.fit(split(), datamodule=Blobs(batch_size=6))
