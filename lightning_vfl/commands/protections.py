@@ -17,7 +17,7 @@ def refuse_dropped_protection(options: Sequence[tuple[Sequence[str], Mapping[str
         options: the words of each option, and its recipe (empty: it is none).
 
     Raises:
-        ConfigurationError: if an option gives a protection, and a later one names a protocol that has none of this kind.
+        ConfigurationError: if an option gives a protection, and a later one names a protocol that has none.
     """
     named = [position for position, pair in enumerate(options) if model_named(*pair)]
     if not named:

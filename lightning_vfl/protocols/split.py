@@ -180,6 +180,7 @@ class SplitVFL(RoundVFL):
         if self.summing is not None:
             self.summing.begin(self.bottoms, None if self.datamodule is None else self.datamodule.records("train"))
         if self.downlink is not None and self.downlink.event is not None and self.scores_here:
+            refuse_scaler(self.trainer, "gradients cannot be clipped to their bound while they are scaled")
             open_account(self, self.label_privacy, self.datamodule, type(self.downlink).__name__)
 
     def on_train_start(self) -> None:

@@ -127,3 +127,11 @@ def test_a_loss_that_divides_by_the_weights_of_a_batch_is_refused(tmp_path):
     module = split(Mean(), objective=MultiClass(loss), downlink=GaussianGradients(1.0, 1.0))
     with pytest.raises(ConfigurationError, match="divides by those of the whole batch"):
         fit(tmp_path, module)
+
+
+def test_scaled_gradients_are_refused_where_they_are_clipped(tmp_path):
+    """A scaler of half precision runs on a GPU; the plugin of the processor is given one."""
+    t = trainer(tmp_path, max_epochs=1)
+    t.precision_plugin.scaler = object()
+    with pytest.raises(ConfigurationError, match="clipped to their bound while they are scaled; use precision bf16-m"):
+        t.fit(split(Mean(), downlink=GaussianGradients(clip=1.0, sigma=1.0)), datamodule=ready())
