@@ -11,6 +11,7 @@ from lightning_vfl.aggregators import Aggregator, Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation import FaultModel, RoundOutcome
+from lightning_vfl.types import Roster
 from tests.subjects import Blobs, split, trainer
 
 
@@ -82,6 +83,12 @@ WRONG_FAULTS = {
         "sends that Weekly samples must be (3,) torch.bool; got (3,) torch",
     ),
     "no tensor": ({"slowdown": 2.0}, "slowdown that Weekly samples must be (3,) torch.float64; got 2.0"),
+    "a negative time": (
+        {"delay": torch.full((3,), -1.0).double()},
+        "delay that Weekly samples must be 0 or more; got [-1.0, -1.0, -1.0]",
+    ),
+    "no time": ({"peer_delay": torch.full((3,), torch.nan).double()}, "peer_delay that Weekly samples must be 0 or"),
+    "faster than possible": ({"slowdown": torch.full((3,), 0.5).double()}, "slowdown that Weekly samples must be 1 or"),
     "no such party": (
         {"resting": 3},
         "Weekly(changes={'resting': 3}) has no outcome of request 0 for 3 parties and 1 hosts: index 3 is out of",
@@ -110,3 +117,19 @@ def test_fault_models(tmp_path, name):
 def test_networks(tmp_path, bottom, message):
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         tried(tmp_path, split(Mean(), bottom=bottom))
+
+
+class Written(FaultModel):
+    """Writes into the outcome that all requests share."""
+
+    def sample(self, request, roster, seed):
+        outcome = RoundOutcome.nothing(roster)
+        if request == 4:
+            outcome.announced[1] = False
+        return outcome
+
+
+def test_a_fault_model_that_writes_into_the_shared_outcome_is_refused_and_changes_no_other_run(tmp_path):
+    with pytest.raises(ConfigurationError, match=re.escape("Written writes into a tensor of RoundOutcome.nothing")):
+        tried(tmp_path, split(Mean()), Written())
+    assert bool(RoundOutcome.nothing(Roster.singles(3)).announced.all())
