@@ -258,7 +258,7 @@ class SplitVFL(RoundVFL):
             self.label_privacy.spend(names.round, downlink.event, joint_ids(batch))
         labels, rows = labels_of(batch), joint_rows(batch)
         records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
-        return guarded(value, lambda g: downlink.protect(g * records, labels, names, rows.start) / records)
+        return guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)
 
     def enter_plan(
         self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False

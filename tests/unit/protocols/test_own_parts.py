@@ -10,8 +10,10 @@ from torch import nn
 from lightning_vfl.aggregators import Aggregator, Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.simulation import FaultModel, RoundOutcome
 from lightning_vfl.types import Roster
+from lightning_vfl.waiting import WaitingRule
 from tests.subjects import Blobs, split, trainer
 
 
@@ -27,7 +29,7 @@ class Scaled(Aggregator):
     def plain(self, h, roll, present=None):
         stacked = torch.stack(h)
         if self.factors is not None:
-            stacked = stacked * torch.tensor(self.factors)[:, None, None]
+            stacked = stacked * torch.as_tensor(self.factors)[:, None, None]
         return stacked.mean(self.dim)
 
 
@@ -59,6 +61,10 @@ WRONG_AGGREGATORS = {
         Scaled(announced=2),
         "plain of Scaled returns (2, 5) for two records with embeddings of 3 parties, 5 wide, but out_width announces "
         "(2, 7)",
+    ),
+    "another dtype": (
+        Scaled(factors=torch.ones(3).double()),
+        "plain of Scaled returns torch.float64 for embeddings of 3 parties, 5 wide of torch.float32; return the dtype",
     ),
     "records are joined": (Scaled(dim=1), "plain of Scaled returns (3, 5) for two records"),
     "other parties": (
@@ -133,3 +139,45 @@ def test_a_fault_model_that_writes_into_the_shared_outcome_is_refused_and_change
     with pytest.raises(ConfigurationError, match=re.escape("Written writes into a tensor of RoundOutcome.nothing")):
         tried(tmp_path, split(Mean()), Written())
     assert bool(RoundOutcome.nothing(Roster.singles(3)).announced.all())
+
+
+class Closes(WaitingRule):
+    """Returns what it is asked for."""
+
+    patience = None
+
+    def __init__(self, told):
+        self.told = told
+
+    def close(self, arrivals, needed=1):
+        return self.told
+
+    def fewest(self, parties, needed=1):
+        return parties
+
+
+class Plans(MissingPolicy):
+    def plan(self, held, included):
+        return [False] * len(held)
+
+
+EVERYBODY = torch.ones(3, dtype=torch.bool)
+WRONG_RULES = {
+    "nothing": (None, "close of Closes must return (3,) bool and a number of seconds; got None"),
+    "a list": (([True] * 3, 9.0), "close of Closes must return (3,) bool and a number of seconds; got ([True"),
+    "numbers for truth": ((torch.ones(3), 9.0), "close of Closes must return (3,) bool"),
+    "too early": ((EVERYBODY, 0.0), "close of Closes includes a party that arrives after 3 s and goes on after 0 s"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RULES)
+def test_waiting_rules(tmp_path, name):
+    told, message = WRONG_RULES[name]
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(Mean(), waiting=Closes(told)))
+
+
+def test_policies(tmp_path):
+    message = "plan of Plans must return (3,) bool, or None to skip a round; got [False, False, False]"
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(Mean(), missing=Plans()))
