@@ -59,6 +59,30 @@ def refuse_unprotected_loss(downlink: Downlink, counts: bool, criterion: object)
         )
 
 
+def title(downlink: Downlink) -> str:
+    """What a resumed fit must keep: the class, and for labels that are drawn once also what is claimed of them."""
+    name = type(downlink).__name__
+    return f"{name} ({downlink.claim()})" if isinstance(downlink, LabelDownlink) else name
+
+
+def refuse_other_downlink(downlink: Downlink, before: str | None) -> None:
+    """Refuse to resume rounds that another downlink has protected, or none: what is claimed would not hold for them.
+
+    Args:
+        downlink: of the resumed fit.
+        before: the ``title`` of the downlink in the checkpoint; None: there was none.
+
+    Raises:
+        ConfigurationError: naming both.
+    """
+    claims = downlink.event is not None or isinstance(downlink, LabelDownlink)
+    if claims and before != title(downlink):
+        raise ConfigurationError(
+            f"the checkpoint was trained with {before or 'no downlink'}, and this fit has {title(downlink)}, which "
+            "claims something about all rounds; resume with the same downlink, or begin a new fit"
+        )
+
+
 _MIXING = nn.modules.batchnorm._BatchNorm
 
 
