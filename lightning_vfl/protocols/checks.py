@@ -303,9 +303,14 @@ def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
             pairs = zip_longest(there.splitlines(), part.splitlines(), fillvalue="nothing")
             first, own_first = next(pair for pair in pairs if pair[0] != pair[1])  # a network has many lines
             words = f": {first.strip()} there, {own_first.strip()} here"
+            how = (
+                f"{there}.load_from_checkpoint(path)"
+                if name == "protocol"
+                else f"load_from_checkpoint(path, {name}=...)"
+            )
             raise ConfigurationError(
                 f"the checkpoint was trained with another {name} than this model has{words}; use the same one "
-                f"(in Python: load_from_checkpoint(path, {name}=...))"
+                f"(in Python: {how})"
             )
 
 
