@@ -128,6 +128,8 @@ class BatchedDataModule(LightningDataModule, ABC):
     def _in_order(self, name: SplitName) -> ScheduledLoader:
         records = self.records(name)
         rank, world = self._place()
+        if not len(records):
+            raise ConfigurationError(f"there are no {name} records; correct load, or leave out this stage")
         if len(records) < world:  # a process without records cannot take part in reducing the metrics
             raise ConfigurationError(
                 f"the {len(records)} {name} records cannot be shared by {world} processes; use at most {len(records)}"

@@ -128,6 +128,11 @@ class ClassWeights(nn.Module):
         return losses * self.values[labels].to(losses.dtype)
 
 
+def _int64(labels: Tensor) -> Tensor:
+    """Numbers of classes as torch's losses want them; probabilities of classes stay."""
+    return labels if labels.is_floating_point() else labels.long()
+
+
 def losses_of_rows(criterion: nn.Module, output: Tensor, labels: Tensor) -> Tensor:
     """(B,) the losses of the rows, by a loss of ``torch.nn`` that is their mean.
 
@@ -200,13 +205,14 @@ class MultiClass(_Classification):
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         if self.class_weights is not None:
             return self.losses(output, labels).mean()
-        loss: Tensor = self.criterion(output, labels)
+        loss: Tensor = self.criterion(output, _int64(labels))
         return loss
 
     def losses(self, output: Tensor, labels: Tensor) -> Tensor:
+        truths = _int64(labels)
         if self.class_weights is None:
-            return losses_of_rows(self.criterion, output, labels)
-        weighted: Tensor = self.class_weights(cross_entropy(output, labels, reduction="none"), labels)
+            return losses_of_rows(self.criterion, output, truths)
+        weighted: Tensor = self.class_weights(cross_entropy(output, truths, reduction="none"), truths)
         return weighted
 
     def predict(self, output: Tensor) -> Tensor:

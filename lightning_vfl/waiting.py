@@ -79,6 +79,29 @@ class WaitingRule(Rebuildable, ABC):
             )
 
 
+def refuse_broken_rule(rule: WaitingRule, parties: int, needed: int = 1) -> None:
+    """Accept a rule that closes a leg of made-up arrivals as the laws say; a rule of a user's own may not.
+
+    Raises:
+        ConfigurationError: naming the rule and what it returns.
+    """
+    arrivals = torch.arange(1, parties + 1, dtype=torch.float64)
+    told = rule.close(arrivals, needed)
+    who, when = told if isinstance(told, tuple) and len(told) == 2 else (None, None)
+    if not (isinstance(who, Tensor) and who.dtype == torch.bool and who.shape == arrivals.shape) or not isinstance(
+        when, int | float
+    ):
+        raise ConfigurationError(
+            f"close of {type(rule).__name__} must return ({parties},) bool and a number of seconds; got {told!r}"
+        )
+    last = float(arrivals.where(who, 0.0).max())
+    if not when >= last:
+        raise ConfigurationError(
+            f"close of {type(rule).__name__} includes a party that arrives after {last:g} s and goes on after {when:g} "
+            "s; return the last arrival of the included parties, or a later time"
+        )
+
+
 def _first(arrivals: Tensor, n: int) -> tuple[Tensor, float]:
     """The first n arrivals (of equal ones the lower party number first), and their time; inf if fewer arrive."""
     order = arrivals.nan_to_num(nan=inf, posinf=inf).sort(stable=True)

@@ -41,6 +41,11 @@ def check_split(name: str, split: Split, layout: Layout, classes: int | None) ->
             f"features of the {name} records have {columns} numbers for each record, the layout has {layout.size}; "
             "correct load or layout"
         )
+    if layout.columns and len(layout.columns) != layout.size:
+        raise ConfigurationError(
+            f"the layout has {layout.size} numbers for each record and {len(layout.columns)} names of columns; give "
+            "each number a name, or none"
+        )
     if len(split.ids) != len(features):
         raise ConfigurationError(f"{len(features)} {name} records have {len(split.ids)} ids; give each record one id")
     if labels is not None and (not isinstance(labels, Tensor) or (classes is not None and labels.is_floating_point())):

@@ -1,11 +1,12 @@
 """``lightning-vfl audit``: train a recipe while an attacker listens, and run attacks on what it has received."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isnan
 
 from lightning.pytorch.cli import LightningArgumentParser
 
+from lightning_vfl import audit
 from lightning_vfl.audit import Attack, Finding
 from lightning_vfl.audit.report import refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES
@@ -16,6 +17,7 @@ from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.datamodules.party_number import party_number
+from lightning_vfl.errors import nearest
 
 _ABOUT = (
     "Train a recipe while an attacker listens to the messages, and run attacks on what it has received. The command "
@@ -52,20 +54,21 @@ class AuditCommand(Command):
         limits = dict(_limit(text) for text in cli.given.fail_above)
         cli.build()
         attacks = cli.config_init[self.name].attacks
+        _refuse_unknown(limits, attacks)
         audits = [self._audit(who, attacks, cli) for who in cli.given.attacker]
         refuse_report(cli.given.report)
         cli.trainer.callbacks.extend(audits)  # type: ignore[attr-defined]  # set in Trainer.__init__
         cli.take_folder()
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-        findings = [found for audit in audits for found in audit.findings]
+        findings = [found for one in audits for found in one.findings]
         print_files(write_reports(findings, cli.given.report, cli.model))
         return 1 if _above(findings, limits) else 0
 
     def _audit(self, who: str, attacks: Sequence[Attack] | None, cli: VFLCLI) -> Audit:
         """The audit of an attacker, who is called in the table as on the command line."""
-        audit = Audit(_numbered(who, cli.datamodule), attacks, None, cli.given.limit_bytes)
-        audit.attacker = replace(audit.attacker, name=who)
-        return audit
+        one = Audit(_numbered(who, cli.datamodule), attacks, None, cli.given.limit_bytes)
+        one.attacker = replace(one.attacker, name=who)
+        return one
 
 
 def _numbered(attacker: str, data: VerticalDataModule) -> str:
@@ -84,6 +87,21 @@ def _limit(text: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError:
         raise UsageError(f"--fail-above takes NAME=x, such as LabelsByDirection=0.6; got '{text}'") from None
+
+
+def _refuse_unknown(limits: Iterable[str], attacks: Sequence[Attack] | None) -> None:
+    """Refuse a limit of an attack that will not run, before the training; without a list, any of the toolkit may run.
+
+    Raises:
+        UsageError: naming the attacks.
+    """
+    kinds = map(type, attacks) if attacks is not None else (getattr(audit, name) for name in audit.__all__)
+    names = sorted(
+        {kind.__name__ for kind in kinds if isinstance(kind, type) and issubclass(kind, Attack)} - {"Attack"}
+    )
+    for name in limits:
+        if name not in names:
+            raise UsageError(f"--fail-above names '{name}', which no attack is; {nearest(name, names)}")
 
 
 def _above(findings: Sequence[Finding], limits: dict[str, float]) -> bool:

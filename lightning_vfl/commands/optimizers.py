@@ -55,13 +55,13 @@ def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any], part: str =
     return named or words[0].partition("=")[0] in (f"--model.{part}", f"--model.init_args.{part}")
 
 
-def takes_optimizer(model: str) -> bool:
-    """Whether the class with this import path has a setting ``optimizer``; a class of a user's own may have none."""
+def takes(model: str, setting: str = "optimizer") -> bool:
+    """Whether the class with this import path has a setting; a class of a user's own may have no ``optimizer``."""
     from lightning_vfl.commands.suggestions import settings_of  # which needs the recipes, which need this file
 
     module, _, name = model.rpartition(".")
     try:
-        return "optimizer" in settings_of(getattr(import_module(module), name))
+        return setting in settings_of(getattr(import_module(module), name))
     except (ImportError, AttributeError, ValueError):  # the parser says what is wrong with the path
         return False
 

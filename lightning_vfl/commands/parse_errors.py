@@ -127,8 +127,12 @@ def _unknown_setting_of_made(found: re.Match[str], error: ParserError) -> str:
     """The error for what the model makes itself, such as the optimiser: without a class, the parser names the base."""
     base, setting, path = found.groups()
     if path.rpartition(".")[2] == base:
-        return f"{error.where}'{setting}' is set, but no class is; name the class first (--{error.keys} CLASS)"
+        return _setting_without_class(setting, error)
     return error.where + unknown_setting(setting, path)
+
+
+def _setting_without_class(setting: str, error: ParserError) -> str:
+    return f"{error.where}'{setting}' is set, but no class is; name the class first (--{error.keys} CLASS)"
 
 
 def _unknown_class(found: re.Match[str], error: ParserError) -> str:
@@ -170,7 +174,7 @@ def _none_of_words(found: re.Match[str], error: ParserError) -> str | None:
 
 
 def _no_collection(found: re.Match[str], error: ParserError) -> str:
-    value = found[2].strip()
+    value = found[2].partition(". Got value: ")[0].strip()  # behind it is the whole class
     wanted = f"a list; write [{value}]" if found[1] == "Sequence" else f"a mapping; write {{NAME: {value}}}"
     return f"{error.where}{value} is given, but the setting is {wanted}"
 
@@ -237,6 +241,11 @@ def _beside_class(value: str) -> str | None:
 def _none_of_several(error: ParserError) -> str | None:
     """The error for a value that has none of the types that it could have."""
     innermost = error.message.rsplit("Subtypes: [", 1)[1]
+    early = re.search(
+        r"instantiatable class, but \S+ is abstract.*?Given value: NestedArg\(key='(.+?)', val=", innermost, re.S
+    )
+    if early is not None:
+        return _setting_without_class(early[1], error)
     kinds = innermost.split("]\n")[0].replace("<class '", "").replace("'>", "").replace("NoneType", "null")
     kinds = kinds.replace("jsonargparse.typing.PositiveInt", "whole number above 0")
     value = re.search(r"Given value: (?:NestedArg\(key='.+?', val=)?([^\n)]+)", innermost)
@@ -260,5 +269,6 @@ def _none_of_several(error: ParserError) -> str | None:
         written = written if one.isidentifier() else "..."
         what, form = ("list", f"[{written}]") if several[1] == "list" else ("mapping", f"{{name: {written}}}")
         return f"{error.where}{one} is not a {what}; write '{form}'"
+    kinds = re.sub(r"collections\.abc\.Sequence\[(\w+)\]", r"a list of \1", kinds)
     kinds = re.sub(r"typing\.Literal\[([^\]]+)", r"\1", kinds).replace("]", "")
     return f"{error.where}{value[1].strip()} is none of {kinds}"

@@ -55,9 +55,13 @@ class PrivacyCommand(Command):
         module = cli.model
         accounting = module.aggregator.accounting
         if accounting is None or not isinstance(module, RoundVFL):
+            downlink = getattr(module, "downlink", None)
+            labels = (
+                "" if downlink is None else f" (what {type(downlink).__name__} costs labels, the summary of fit says)"
+            )
             raise ConfigurationError(
-                f"{type(module.aggregator).__name__} has no privacy guarantee to account for; use PoissonBinomial or "
-                "LocalGaussian"
+                f"{type(module.aggregator).__name__} has no privacy guarantee to account for{labels}; use "
+                "PoissonBinomial or LocalGaussian"
             )
         plan = planned(module, cli.datamodule, cli.trainer)
         _print(plan, own.delta)

@@ -18,8 +18,9 @@ from lightning_vfl.commands.optimizers import (
     optimizer_named,
     rename_option,
     rename_settings,
-    takes_optimizer,
+    takes,
 )
+from lightning_vfl.commands.protections import refuse_dropped_protection
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
@@ -112,10 +113,14 @@ def model_first(arguments: Sequence[str]) -> list[str]:
 
     Args:
         arguments: expanded.
+
+    Raises:
+        ConfigurationError: if the model that is named last has no place for a protection that was given before.
     """
     expanded = _with_values(arguments)
     recipes = [_recipe(words) for words in expanded]
     pairs = list(zip(expanded, recipes, strict=True))
+    refuse_dropped_protection(pairs)
     named = next((position for position, pair in enumerate(pairs) if model_named(*pair)), None)
     if named is None or arguments[0].startswith("-"):  # a recipe before the command has a section for each command
         return list(arguments)
@@ -126,7 +131,7 @@ def model_first(arguments: Sequence[str]) -> list[str]:
         of_recipes = options or of_recipes
     others = [pair for pair in pairs[:named] if not optimizer_apart(*pair)[1]] + pairs[named:]
     model = model_named(*pairs[named])
-    if any(optimizer_named(*pair) for pair in others) or not takes_optimizer(model):
+    if any(optimizer_named(*pair) for pair in others) or not takes(model):
         of_recipes = []
     elif not of_recipes and model.startswith("lightning_vfl."):
         of_recipes = [default_option()]

@@ -10,9 +10,12 @@ from lightning_vfl.downlinks.base import Downlink, LabelDownlink
 from lightning_vfl.errors import ConfigurationError
 
 
-def guarded(value: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:
-    """The value (B, D), with ``protect`` applied to the gradient that goes back through it."""
-    inside: Tensor = _Guarded.apply(value, protect)  # type: ignore[no-untyped-call]  # torch's
+def guarded(value: Tensor, protect: Callable[[Tensor], Tensor], records: float = 1) -> Tensor:
+    """The value (B, D), with ``protect`` applied to the gradient that goes back through it.
+
+    ``records``: of the mean loss whose gradient it is; ``protect`` has the gradient of each record's own loss.
+    """
+    inside: Tensor = _Guarded.apply(value, protect, records)  # type: ignore[no-untyped-call]  # torch's
     return inside
 
 
@@ -56,22 +59,47 @@ def refuse_unprotected_loss(downlink: Downlink, counts: bool, criterion: object)
         )
 
 
+def title(downlink: Downlink) -> str:
+    """What a resumed fit must keep: the class, and for labels that are drawn once also what is claimed of them."""
+    name = type(downlink).__name__
+    return f"{name} ({downlink.claim()})" if isinstance(downlink, LabelDownlink) else name
+
+
+def refuse_other_downlink(downlink: Downlink, before: str | None) -> None:
+    """Refuse to resume rounds that another downlink has protected, or none: what is claimed would not hold for them.
+
+    Args:
+        downlink: of the resumed fit.
+        before: the ``title`` of the downlink in the checkpoint; None: there was none.
+
+    Raises:
+        ConfigurationError: naming both.
+    """
+    claims = downlink.event is not None or isinstance(downlink, LabelDownlink)
+    if claims and before != title(downlink):
+        raise ConfigurationError(
+            f"the checkpoint was trained with {before or 'no downlink'}, and this fit has {title(downlink)}, which "
+            "claims something about all rounds; resume with the same downlink, or begin a new fit"
+        )
+
+
 _MIXING = nn.modules.batchnorm._BatchNorm
 
 
 class _Guarded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.protect = protect
+    def forward(ctx: Any, value: Tensor, protect: Callable[[Tensor], Tensor], records: float) -> Tensor:
+        ctx.protect, ctx.records = protect, records
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            sent = ctx.protect(grads[0])
-        if sent.shape != grads[0].shape:
+            sent = ctx.protect(grads[0] * ctx.records)
+        if not isinstance(sent, Tensor) or sent.shape != grads[0].shape:
+            found = tuple(sent.shape) if isinstance(sent, Tensor) else type(sent).__name__
             raise ConfigurationError(
-                f"protect of the downlink returned {tuple(sent.shape)} for gradients {tuple(grads[0].shape)}; return a "
-                "row for each record, of the same width"
+                f"protect of the downlink returned {found} for gradients {tuple(grads[0].shape)}; return a tensor with "
+                "a row for each record, of the same width"
             )
-        return sent, None
+        return sent / ctx.records, None, None

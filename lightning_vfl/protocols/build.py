@@ -218,6 +218,10 @@ def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
             f"{who} returns {given} for two records with {told}, but out_width announces {(2, wanted)}; correct one of "
             "them"
         )
+    if found.dtype != torch.get_default_dtype():
+        raise ConfigurationError(
+            f"{who} returns {found.dtype} for {told} of {torch.get_default_dtype()}; return the dtype of the embeddings"
+        )
 
 
 def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> list[nn.Module]:

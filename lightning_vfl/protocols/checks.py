@@ -124,6 +124,22 @@ def refuse_scaler(trainer: Trainer, why: str) -> None:
         raise ConfigurationError(f"{why}; use precision bf16-mixed")
 
 
+def refuse_other_loss(loss: object) -> None:
+    """Refuse a loss of a ``Step`` that an optimiser cannot step on.
+
+    Raises:
+        ConfigurationError: saying what it is.
+    """
+    if not isinstance(loss, Tensor) or loss.dim():
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise ConfigurationError(f"the loss of a Step must be a scalar tensor; got {found}; return its mean")
+    if not loss.requires_grad:
+        raise ConfigurationError(
+            "the loss of a Step has no graph, so nobody would learn; compute it without detach or no_grad, or return "
+            "Step(None) to give the round up"
+        )
+
+
 def refuse_several_processes(joint: bool, why: str) -> None:
     """Refuse to train in several processes together.
 
@@ -292,9 +308,14 @@ def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
             pairs = zip_longest(there.splitlines(), part.splitlines(), fillvalue="nothing")
             first, own_first = next(pair for pair in pairs if pair[0] != pair[1])  # a network has many lines
             words = f": {first.strip()} there, {own_first.strip()} here"
+            how = (
+                f"{there}.load_from_checkpoint(path)"
+                if name == "protocol"
+                else f"load_from_checkpoint(path, {name}=...)"
+            )
             raise ConfigurationError(
                 f"the checkpoint was trained with another {name} than this model has{words}; use the same one "
-                f"(in Python: load_from_checkpoint(path, {name}=...))"
+                f"(in Python: {how})"
             )
 
 

@@ -12,7 +12,13 @@ from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.downlinks import Downlink
-from lightning_vfl.downlinks.guard import guarded, refuse_mixed_gradients, refuse_unprotected_loss
+from lightning_vfl.downlinks.guard import (
+    guarded,
+    refuse_mixed_gradients,
+    refuse_other_downlink,
+    refuse_unprotected_loss,
+    title,
+)
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
@@ -178,6 +184,7 @@ class SplitVFL(RoundVFL):
         if self.summing is not None:
             self.summing.begin(self.bottoms, None if self.datamodule is None else self.datamodule.records("train"))
         if self.downlink is not None and self.downlink.event is not None and self.scores_here:
+            refuse_scaler(self.trainer, "gradients cannot be clipped to their bound while they are scaled")
             open_account(self, self.label_privacy, self.datamodule, type(self.downlink).__name__)
 
     def on_train_start(self) -> None:
@@ -255,7 +262,7 @@ class SplitVFL(RoundVFL):
             self.label_privacy.spend(names.round, downlink.event, joint_ids(batch))
         labels, rows = labels_of(batch), joint_rows(batch)
         records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
-        return guarded(value, lambda g: downlink.protect(g * records, labels, names, rows.start) / records)
+        return guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)
 
     def enter_plan(
         self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
@@ -376,12 +383,14 @@ class SplitVFL(RoundVFL):
             checkpoint[BOOKS]["update sums"] = self.sums.state()
         if self.downlink is not None:
             kept = {"labels": self.label_privacy.state(), "secrets": dict(self.downlink.state())}
-            checkpoint[BOOKS]["downlink"] = kept
+            checkpoint[BOOKS]["downlink"] = kept | {"title": title(self.downlink)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))
         kept = checkpoint.get(BOOKS, {}).get("downlink")
+        if self.downlink is not None and self.stage == Stage.FIT and "title" in (kept or {"title": None}):
+            refuse_other_downlink(self.downlink, (kept or {}).get("title"))
         if self.downlink is not None and kept is not None:
             path = None if self._trainer is None else self.trainer.ckpt_path
             self.label_privacy.load(kept["labels"], None if path is None else Path(path))

@@ -27,6 +27,7 @@ from lightning_vfl.protocols.checks import (
     refuse_accumulation,
     refuse_blocks,
     refuse_other_batches,
+    refuse_other_loss,
     refuse_other_records,
     refuse_reloading,
     refuse_scaler,
@@ -134,6 +135,7 @@ class TrainedModule(EvaluatedModule, ABC):
             self.books.given_up += 1
             self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)
         else:
+            refuse_other_loss(step.loss)
             self._pending = step.rest()
         log_step(self, step.loss if step.logged is None else step.logged, step.notes, batch, batch_idx)
         return self._nothing() if step.loss is None else step.loss

@@ -19,7 +19,7 @@ from lightning_vfl.networks.flops import Work
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import Roll, Roster
-from lightning_vfl.waiting import Fastest, WaitForAll, WaitingRule
+from lightning_vfl.waiting import Fastest, WaitForAll, WaitingRule, refuse_broken_rule
 from lightning_vfl.wire import Gate, Leg
 
 
@@ -241,6 +241,7 @@ def check_pair(
     """
     parties = len(stragglers)
     rule.check(stragglers, silent)
+    refuse_broken_rule(rule, parties, needed)
     if rule.leaves_out and not loses_quietly:
         raise ConfigurationError(
             f"{rule} leaves out called parties, but their masks are in the other uploads and would not cancel; use "
@@ -249,7 +250,12 @@ def check_pair(
         )
     called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
     included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == Gate.RULE else parties)
-    if policy.plan(torch.ones(parties, dtype=torch.bool), torch.arange(parties) < included) is None:
+    planned = policy.plan(torch.ones(parties, dtype=torch.bool), torch.arange(parties) < included)
+    if planned is not None and not (isinstance(planned, Tensor) and planned.dtype == torch.bool):
+        raise ConfigurationError(
+            f"plan of {type(policy).__name__} must return ({parties},) bool, or None to skip a round; got {planned!r}"
+        )
+    if planned is None:
         raise ConfigurationError(
             f"{rule} leaves out a party in every round and {type(policy).__name__} gives up such rounds, so no network "
             "would learn; use WaitForAll or Deadline, or missing: Exclude"

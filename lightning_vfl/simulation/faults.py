@@ -58,9 +58,10 @@ class RoundOutcome:
     def nothing(cls, roster: Roster) -> "RoundOutcome":
         """The outcome of a request without faults."""
         m, h = roster.parties, roster.hosts
-        zero, one = torch.zeros(m, dtype=torch.float64), torch.ones(m, dtype=torch.float64)
-        yes = torch.ones(m, dtype=torch.bool)
-        hosts, links = torch.ones(h, dtype=torch.bool), torch.ones(m, h, dtype=torch.bool)
+        with torch.inference_mode(False):  # so that the tensors count their changes, see _refuse_changed
+            zero, one = torch.zeros(m, dtype=torch.float64), torch.ones(m, dtype=torch.float64)
+            yes = torch.ones(m, dtype=torch.bool)
+            hosts, links = torch.ones(h, dtype=torch.bool), torch.ones(m, h, dtype=torch.bool)
         return cls(zero, zero, one, yes, yes, yes, hosts, links)
 
     def __and__(self, other: "RoundOutcome") -> "RoundOutcome":
@@ -187,6 +188,7 @@ class Faults:
             outcome = _sampled(model, 0, roster, seed)
             for name in _JOIN:
                 _refuse_other_form(f"{name} that {type(model).__name__} samples", outcome, name, needed)
+            _refuse_wrong_values(model, outcome, needed)
 
     def at(self, request: int, roster: Roster) -> RoundOutcome:
         """The joint outcome of this request."""
@@ -195,8 +197,11 @@ class Faults:
         if outcome is None:
             if len(self._recent) >= _REMEMBERED:
                 self._recent.clear()
-            sampled = [_sampled(model, request, roster, seed) for model, seed in self._seeded]
-            outcome = sampled[0] if len(sampled) == 1 else together(RoundOutcome.nothing(roster), sampled)
+            nothing, sampled = RoundOutcome.nothing(roster), []
+            for model, seed in self._seeded:
+                sampled.append(_sampled(model, request, roster, seed))
+                _refuse_wrong_values(model, sampled[-1], nothing)
+            outcome = sampled[0] if len(sampled) == 1 else together(nothing, sampled)
             self._recent[key] = outcome
         return outcome
 
@@ -259,6 +264,25 @@ def _refuse_other_form(who: str, outcome: RoundOutcome, name: str, needed: Round
         return
     found = f"{tuple(given.shape)} {given.dtype}" if isinstance(given, Tensor) else repr(given)
     raise ConfigurationError(f"{who} must be {tuple(wanted.shape)} {wanted.dtype}; got {found}")
+
+
+def _refuse_wrong_values(model: FaultModel, outcome: RoundOutcome, nothing: RoundOutcome) -> None:
+    """Refuse times below their least value, NaN, and a model that has written into the tensors of all requests."""
+    if any(getattr(nothing, name)._version for name in _JOIN):
+        RoundOutcome.nothing.cache_clear()
+        raise ConfigurationError(
+            f"{type(model).__name__} writes into a tensor of RoundOutcome.nothing, which all requests share; return "
+            "replace(outcome, FIELD=tensor) with a tensor of its own"
+        )
+    for name, least in _LEAST.items():
+        value = getattr(outcome, name)
+        if value is not getattr(nothing, name) and not float(value.min()) >= least:
+            raise ConfigurationError(
+                f"{name} that {type(model).__name__} samples must be {least} or more; got {value.tolist()}"
+            )
+
+
+_LEAST = {"delay": 0, "peer_delay": 0, "slowdown": 1}
 
 
 def probability(name: str, value: float) -> float:

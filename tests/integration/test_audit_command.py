@@ -81,6 +81,16 @@ def test_success_above_a_limit_ends_with_status_1(capsys):
         (["--attacker", "party:9", *DIRECTION], ConfigurationError, "there is no party 9"),
         (["--attacker", "server+party:bank"], ConfigurationError, "there is no party 'bank'; use one of 0, 1"),
         (["--attacker", "server", "--fail-above", "x"], UsageError, "--fail-above takes NAME=x"),
+        (
+            ["--attacker", "party:1", "--fail-above", "LabelsByNrm=1"],
+            UsageError,
+            "'LabelsByNrm', which no attack is; did you mean LabelsByNorm",
+        ),
+        (
+            ["--attacker", "party:1", *DIRECTION, "--fail-above", "LabelsByNorm=1", "--trainer.max_epochs=0"],
+            UsageError,
+            "'LabelsByNorm', which no attack is; did you mean LabelsByDirection|use one of LabelsByDirection",
+        ),
         (["--attacker", "server", "--report", "a.txt"], ConfigurationError, "report must end in"),
     ],
 )

@@ -58,6 +58,10 @@ def test_what_meets_a_target(capsys, solve, target, found):
     ("arguments", "message"),
     [
         (["--config", "data/digits", "--config", "protocol/mean"], "Mean has no privacy guarantee to account for"),
+        (
+            ["--config", "data/digits", "--config", "protocol/mean", "--model.downlink", "MaxNorm"],
+            "to account for (what MaxNorm costs labels, the summary of fit says); use PoissonBinomial",
+        ),
         ([*PBM, "--solve", "beta"], "--solve and --target-epsilon belong together"),
         ([*PBM, "--solve", "gamma", "--target-epsilon", "1"], "--solve: 'gamma' is none of beta, levels, epochs"),
         ([*PBM, "--trainer.max_epocs", "3"], "max_epocs"),

@@ -13,7 +13,7 @@ from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.datamodules import ContiguousColumns, Digits
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols import Step, VFLModule
 from tests.subjects import Blobs, trainer
 
 CLASS: Any = Mean  # where an object is needed
@@ -74,6 +74,30 @@ def test_a_step_that_returns_a_loss_is_told_to_wrap_it(tmp_path):
         trainer(tmp_path, max_epochs=1).fit(
             Bare(Mean(), width=4, seed=0), datamodule=Blobs(ContiguousColumns(3), batch_size=9)
         )
+
+
+class Wrong(Bare):
+    """Its ``step`` returns a loss that is none."""
+
+    wrong = staticmethod(lambda loss: loss)
+
+    def step(self, batch, names):
+        return Step(self.wrong(super().step(batch, names)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda loss: loss.repeat(3), r"must be a scalar tensor; got a tensor of shape \(3,\); return its mean"),
+        (lambda loss: 0.5, "the loss of a Step must be a scalar tensor; got 0.5"),
+        (lambda loss: loss.detach(), "the loss of a Step has no graph, so nobody would learn"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(tmp_path, wrong, message):
+    module = Wrong(Mean(), width=4, seed=0)
+    module.wrong = wrong
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(ContiguousColumns(3), batch_size=9))
 
 
 def test_one_tensor_is_no_features_of_parties():

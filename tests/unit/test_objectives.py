@@ -112,3 +112,11 @@ def test_impossible_weights_are_refused(name):
 
 def test_regression_has_no_classes():
     assert not prepared(Regression(), None).needs_counts
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.uint8])
+@pytest.mark.parametrize("weights", [None, [0.5, 2.0, 1.25]])
+def test_classes_may_have_any_dtype_of_whole_numbers(dtype, weights):
+    objective = prepared(MultiClass(class_weights=weights), 3)
+    assert torch.equal(objective.loss(LOGITS, LABELS.to(dtype)), objective.loss(LOGITS, LABELS))
+    assert torch.equal(objective.losses(LOGITS, LABELS.to(dtype)), objective.losses(LOGITS, LABELS))

@@ -4,10 +4,26 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.messages import GRADIENTS
-from lightning_vfl.audit.attack import Seen
+from lightning_vfl.audit.attack import NothingSeen, Seen
 from lightning_vfl.audit.transcript import by_record
 
-NO_GRADIENT = "no gradient is sent"
+
+def sent_gradients(seen: Seen, epoch: int) -> tuple[Tensor, Tensor]:
+    """As ``gradients_of``, if there are any.
+
+    Raises:
+        NothingSeen: saying whether the attacker is no party, the training has no such epoch, or nothing is sent.
+    """
+    ids, rows = gradients_of(seen, epoch)
+    if len(ids):
+        return ids, rows
+    own = seen.attacker.parties
+    if not own:
+        raise NothingSeen("gradients are sent to parties, and the attacker is none")
+    epochs = {entry.epoch for m in own for entry in seen.transcript.find(GRADIENTS, "down", receiver=m)}
+    if epochs:
+        raise NothingSeen(f"the attack takes epoch {epoch}, the training has {min(epochs)} to {max(epochs)}")
+    raise NothingSeen("no gradient is sent")
 
 
 def gradients_of(seen: Seen, epoch: int) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 import torch
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, Seen, Target, cosines, needed
-from lightning_vfl.audit.attacks.gradients import NO_GRADIENT, gradients_of
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, Seen, Target, cosines
+from lightning_vfl.audit.attacks.gradients import sent_gradients
 
 
 class LabelsByDirection(Attack):
@@ -34,7 +34,7 @@ class LabelsByDirection(Attack):
         return Needs(labels_per_class=self.known, positives=self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        ids, rows = needed(gradients_of(seen, self.epoch), NO_GRADIENT)
+        ids, rows = sent_gradients(seen, self.epoch)
         if known.labels is None:
             raise TypeError("LabelsByDirection needs known labels")
         place = torch.full((seen.records,), -1)

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target, needed
-from lightning_vfl.audit.attacks.gradients import NO_GRADIENT, gradients_of
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
+from lightning_vfl.audit.attacks.gradients import sent_gradients
 from lightning_vfl.errors import ConfigurationError
 
 
@@ -35,5 +35,5 @@ class LabelsByNorm(Attack):
             )
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        ids, rows = needed(gradients_of(seen, self.epoch), NO_GRADIENT)
+        ids, rows = sent_gradients(seen, self.epoch)
         return Guesses(ids, rows.norm(dim=1), f"gradients of epoch {self.epoch}")

@@ -88,6 +88,15 @@ def test_decoupled_training_sends_no_gradient(tmp_path):
     assert found.success == found.chance == 0.5
 
 
+def test_an_attack_says_why_it_has_no_gradients(tmp_path):
+    attacks = [LabelsByNorm(), LabelsByDirection()]
+    norm, direction = audited(split(Concat()), Many(batch_size=32), "party:1", attacks, tmp_path / "a", epochs=2)
+    assert norm.verdict == "nothing to attack: the attack takes epoch 3, the training has 1 to 2"
+    assert direction.verdict == "leaks"
+    (norm,) = audited(split(Concat()), Many(batch_size=32), "server", attacks[:1], tmp_path / "b", epochs=1)
+    assert norm.verdict == "nothing to attack: gradients are sent to parties, and the attacker is none"
+
+
 def test_shares_of_t_parties_tell_nothing_and_shares_of_k_plus_t_parties_everything(tmp_path):
     for attacker, exact in (("party:1", False), ("party:1+party:2", True)):
         module = split(LagrangeCoded(blocks=1, privacy=1), PolynomialNetwork)

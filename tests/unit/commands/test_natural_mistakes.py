@@ -22,7 +22,23 @@ MISTAKES = {
         ["audit", *MEAN[1:], "--attacks", "LabelsByNorm"],
         r"""not a list; write '\[{"class_path": "LabelsBy""",
     ),
+    "no widths": (
+        [*MEAN, "--model.bottom.hidden", "3"],
+        r"hidden: 3 is given, but the setting is a list; write \[3\]$",
+    ),
     "no mapping": ([*MEAN, "--model.metrics", "accuracy"], "accuracy is not a mapping; write '{name: "),
+    "no class": (
+        [*MEAN, "--model.downlink.epsilon", "3"],
+        r"'epsilon' is set, but .* first \(--model.downlink CLASS\)",
+    ),
+    "weights of no class": (
+        [*MEAN, "--model.objective.class_weights", "[1, 2]"],
+        r"model.objective: 'class_weights' is set, but no class is; name the class first \(--model.objective CLASS\)",
+    ),
+    "no weights": (
+        [*MEAN, "--model.objective", "Binary", "--model.objective.class_weights", "balancd"],
+        "balancd is none of 'balanced', a list of float, null",
+    ),
     "kind": ([*MEAN, "--model.aggregator", "Stale"], r"missing\.Stale is no class for this setting"),
 }
 
@@ -45,3 +61,8 @@ def test_networks_that_differ_are_told_by_their_first_line_that_does():
         ConfigurationError, match=r"another top than this model has: \(1\): Tanh\(\) there, \) here; use"
     ):
         refuse_other_parts({"top": trained}, {"top": own})
+
+
+def test_another_protocol_is_told_to_load_with_the_class_of_the_checkpoint():
+    with pytest.raises(ConfigurationError, match=r"\(in Python: SplitVFL\.load_from_checkpoint\(path\)\)"):
+        refuse_other_parts({"protocol": "SplitVFL"}, {"protocol": "AsyncVFL"})

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
-from lightning_vfl.commands.optimizers import rename_option, rename_settings, takes_optimizer
+from lightning_vfl.commands.optimizers import rename_option, rename_settings, takes
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -88,9 +88,9 @@ def test_the_optimiser_of_a_recipe_of_data_takes_the_place_of_the_default(option
 
 
 def test_a_model_without_an_optimiser_is_given_none():
-    assert takes_optimizer("lightning_vfl.protocols.SplitVFL")
-    assert not takes_optimizer("tests.unit.commands.test_optimizers.WithoutOptimiser")
-    assert not takes_optimizer("no_such_module.Model")
+    assert takes("lightning_vfl.protocols.SplitVFL")
+    assert not takes("tests.unit.commands.test_optimizers.WithoutOptimiser")
+    assert not takes("no_such_module.Model")
 
 
 class WithoutOptimiser:

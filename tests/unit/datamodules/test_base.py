@@ -260,3 +260,10 @@ def test_fewer_records_than_processes_are_refused_where_metrics_are_reduced(monk
     monkeypatch.setattr(data, "_place", lambda: (0, 2))
     with pytest.raises(ConfigurationError, match="cannot be shared by 2 processes; use at most 1"):
         data.val_dataloader()
+
+
+def test_a_stage_without_records_is_refused():
+    data = InMemory({"train": table(8, 2), "val": table(0, 2)})
+    data.setup("fit")
+    with pytest.raises(ConfigurationError, match="there are no val records; correct load, or leave out this stage"):
+        data.val_dataloader()

@@ -37,6 +37,11 @@ def test_other_forms_are_refused_in_one_line(name):
     assert "\n" not in str(refused.value)
 
 
+def test_names_for_other_columns_are_refused():
+    with pytest.raises(ConfigurationError, match="layout has 6 numbers for each record and 2 names of columns; give"):
+        check_split("train", Split(X, Y, IDS), Layout((6,), ("a", "b")), 2)
+
+
 @pytest.mark.parametrize(
     ("split", "classes"),
     [

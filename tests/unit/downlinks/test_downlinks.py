@@ -200,5 +200,8 @@ def test_bad_settings_are_refused_in_one_line(make, line):
 
 def test_a_downlink_that_sends_another_shape_is_told_so():
     value = guarded(torch.ones(3, 2, requires_grad=True), lambda grad: grad[:2])
-    with pytest.raises(ConfigurationError, match=r"returned \(2, 2\) for gradients \(3, 2\); return a row for each"):
+    with pytest.raises(ConfigurationError, match=r"returned \(2, 2\) for gradients \(3, 2\); return a tensor"):
+        value.sum().backward()
+    value = guarded(torch.ones(3, 2, requires_grad=True), lambda grad: None, records=3)
+    with pytest.raises(ConfigurationError, match=r"returned NoneType for gradients \(3, 2\); return a tensor with"):
         value.sum().backward()

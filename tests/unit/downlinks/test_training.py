@@ -127,3 +127,39 @@ def test_a_loss_that_divides_by_the_weights_of_a_batch_is_refused(tmp_path):
     module = split(Mean(), objective=MultiClass(loss), downlink=GaussianGradients(1.0, 1.0))
     with pytest.raises(ConfigurationError, match="divides by those of the whole batch"):
         fit(tmp_path, module)
+
+
+def test_scaled_gradients_are_refused_where_they_are_clipped(tmp_path):
+    """A scaler of half precision runs on a GPU; the plugin of the processor is given one."""
+    t = trainer(tmp_path, max_epochs=1)
+    t.precision_plugin.scaler = object()
+    with pytest.raises(ConfigurationError, match="clipped to their bound while they are scaled; use precision bf16-m"):
+        t.fit(split(Mean(), downlink=GaussianGradients(clip=1.0, sigma=1.0)), datamodule=ready())
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (None, RandomizedResponse(1.0), r"trained with no downlink, and this fit has RandomizedResponse \(labels have"),
+        (
+            None,
+            GaussianGradients(1.0, 1.0),
+            "trained with no downlink, and this fit has GaussianGradients, which claims",
+        ),
+        (RandomizedResponse(1.0), RandomizedResponse(2.0), r"with RandomizedResponse .*ε = 1, .*has Rand.*ε = 2, δ"),
+        (MaxNorm(), LaplaceLabels(1.0), "trained with MaxNorm, and this fit has LaplaceLabels"),
+        (GaussianGradients(1.0, 1.0), GaussianGradients(1.0, 2.0), None),  # every round is charged with its own noise
+        (RandomizedResponse(1.0), None, None),
+    ],
+)
+def test_a_resumed_fit_claims_nothing_of_rounds_that_had_another_downlink(tmp_path, before, after, message):
+    done = fit(tmp_path / "a", split(Mean(), downlink=before), max_epochs=1)
+    done.save_checkpoint(tmp_path / "last.ckpt")
+    again = {"ckpt_path": str(tmp_path / "last.ckpt"), "max_epochs": 2}
+    if message is None:
+        fit(tmp_path / "b", split(Mean(), downlink=after), **again)
+    else:
+        with pytest.raises(ConfigurationError, match=message):
+            fit(tmp_path / "b", split(Mean(), downlink=after), **again)
+    trainer(tmp_path / "c").test(split(Mean(), downlink=after), ready(), ckpt_path=again["ckpt_path"], verbose=False)

@@ -10,7 +10,10 @@ from torch import nn
 from lightning_vfl.aggregators import Aggregator, Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.simulation import FaultModel, RoundOutcome
+from lightning_vfl.types import Roster
+from lightning_vfl.waiting import WaitingRule
 from tests.subjects import Blobs, split, trainer
 
 
@@ -26,7 +29,7 @@ class Scaled(Aggregator):
     def plain(self, h, roll, present=None):
         stacked = torch.stack(h)
         if self.factors is not None:
-            stacked = stacked * torch.tensor(self.factors)[:, None, None]
+            stacked = stacked * torch.as_tensor(self.factors)[:, None, None]
         return stacked.mean(self.dim)
 
 
@@ -59,6 +62,10 @@ WRONG_AGGREGATORS = {
         "plain of Scaled returns (2, 5) for two records with embeddings of 3 parties, 5 wide, but out_width announces "
         "(2, 7)",
     ),
+    "another dtype": (
+        Scaled(factors=torch.ones(3).double()),
+        "plain of Scaled returns torch.float64 for embeddings of 3 parties, 5 wide of torch.float32; return the dtype",
+    ),
     "records are joined": (Scaled(dim=1), "plain of Scaled returns (3, 5) for two records"),
     "other parties": (
         Scaled(factors=[1.0, 2.0]),
@@ -82,6 +89,12 @@ WRONG_FAULTS = {
         "sends that Weekly samples must be (3,) torch.bool; got (3,) torch",
     ),
     "no tensor": ({"slowdown": 2.0}, "slowdown that Weekly samples must be (3,) torch.float64; got 2.0"),
+    "a negative time": (
+        {"delay": torch.full((3,), -1.0).double()},
+        "delay that Weekly samples must be 0 or more; got [-1.0, -1.0, -1.0]",
+    ),
+    "no time": ({"peer_delay": torch.full((3,), torch.nan).double()}, "peer_delay that Weekly samples must be 0 or"),
+    "faster than possible": ({"slowdown": torch.full((3,), 0.5).double()}, "slowdown that Weekly samples must be 1 or"),
     "no such party": (
         {"resting": 3},
         "Weekly(changes={'resting': 3}) has no outcome of request 0 for 3 parties and 1 hosts: index 3 is out of",
@@ -110,3 +123,61 @@ def test_fault_models(tmp_path, name):
 def test_networks(tmp_path, bottom, message):
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         tried(tmp_path, split(Mean(), bottom=bottom))
+
+
+class Written(FaultModel):
+    """Writes into the outcome that all requests share."""
+
+    def sample(self, request, roster, seed):
+        outcome = RoundOutcome.nothing(roster)
+        if request == 4:
+            outcome.announced[1] = False
+        return outcome
+
+
+def test_a_fault_model_that_writes_into_the_shared_outcome_is_refused_and_changes_no_other_run(tmp_path):
+    with pytest.raises(ConfigurationError, match=re.escape("Written writes into a tensor of RoundOutcome.nothing")):
+        tried(tmp_path, split(Mean()), Written())
+    assert bool(RoundOutcome.nothing(Roster.singles(3)).announced.all())
+
+
+class Closes(WaitingRule):
+    """Returns what it is asked for."""
+
+    patience = None
+
+    def __init__(self, told):
+        self.told = told
+
+    def close(self, arrivals, needed=1):
+        return self.told
+
+    def fewest(self, parties, needed=1):
+        return parties
+
+
+class Plans(MissingPolicy):
+    def plan(self, held, included):
+        return [False] * len(held)
+
+
+EVERYBODY = torch.ones(3, dtype=torch.bool)
+WRONG_RULES = {
+    "nothing": (None, "close of Closes must return (3,) bool and a number of seconds; got None"),
+    "a list": (([True] * 3, 9.0), "close of Closes must return (3,) bool and a number of seconds; got ([True"),
+    "numbers for truth": ((torch.ones(3), 9.0), "close of Closes must return (3,) bool"),
+    "too early": ((EVERYBODY, 0.0), "close of Closes includes a party that arrives after 3 s and goes on after 0 s"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RULES)
+def test_waiting_rules(tmp_path, name):
+    told, message = WRONG_RULES[name]
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(Mean(), waiting=Closes(told)))
+
+
+def test_policies(tmp_path):
+    message = "plan of Plans must return (3,) bool, or None to skip a round; got [False, False, False]"
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(Mean(), missing=Plans()))
