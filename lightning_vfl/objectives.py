@@ -51,12 +51,12 @@ class Objective(Rebuildable, nn.Module, ABC):
         """Make what depends on the number of classes, before the networks are built; default: nothing."""
 
     @property
-    def needs_counts(self) -> bool:
-        """Whether ``take_counts`` is called before training; default: no."""
-        return False
+    def needs_labels(self) -> str | None:
+        """What makes ``take_labels`` be called before training, as a text for errors; None, the default: nothing."""
+        return None
 
-    def take_counts(self, counts: Tensor) -> None:
-        """Take the (C,) numbers of training records of each class; default: nothing."""
+    def take_labels(self, labels: Tensor) -> None:
+        """Take the labels of all training records, (N,) or (N, targets); default: nothing."""
 
     @property
     def targets(self) -> int:
@@ -107,14 +107,15 @@ class ClassWeights(nn.Module):
         values = torch.ones(num_classes) if isinstance(self.given, str) else torch.tensor(self.given)
         self.register_buffer("values", values)
 
-    def take_counts(self, counts: Tensor) -> None:
-        """Make the balanced weights.
+    def take_labels(self, labels: Tensor) -> None:
+        """Make the balanced weights from the labels (N,) of the training records.
 
         Raises:
             ConfigurationError: for a class without training records.
         """
         if not isinstance(self.given, str):
             return
+        counts = torch.bincount(_int64(labels), minlength=len(self.values))
         if (counts == 0).any():
             empty = int((counts == 0).nonzero()[0])
             raise ConfigurationError(
@@ -168,12 +169,13 @@ class _Classification(Objective, ABC):
             self.class_weights.prepare(num_classes)
 
     @property
-    def needs_counts(self) -> bool:
-        return self.class_weights is not None and self.class_weights.given == "balanced"
+    def needs_labels(self) -> str | None:
+        balanced = self.class_weights is not None and self.class_weights.given == "balanced"
+        return "class_weights: balanced" if balanced else None
 
-    def take_counts(self, counts: Tensor) -> None:
+    def take_labels(self, labels: Tensor) -> None:
         if self.class_weights is not None:
-            self.class_weights.take_counts(counts)
+            self.class_weights.take_labels(labels)
 
     @property
     def identity(self) -> str:
@@ -307,23 +309,49 @@ class MultiLabel(Objective):
 
 
 class Regression(Objective):
-    """Regression of real values: mean squared error, R² (of several values: the mean over the values).
+    r"""Regression of real values: mean squared error, R² (of several values: the mean over the values).
+
+    With ``standardise``, the network predicts (y - μ) / σ, with the mean μ and the standard deviation σ of each value
+    over the training records. The loss is in units of σ; predictions and metrics are in the units of the labels. μ and
+    σ are in checkpoints.
 
     Args:
         loss: takes values (B,) and labels (B,), or both (B, targets); default ``torch.nn.MSELoss()``.
         targets: how many values a record has.
+        standardise: whether labels are standardised in the loss. A network begins near 0 and learns labels slowly that
+            are far from 0 or of another size than 1.
     """
 
-    def __init__(self, loss: nn.Module | None = None, targets: int = 1) -> None:
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, loss: nn.Module | None = None, targets: int = 1, standardise: bool = False) -> None:
         super().__init__()
         if targets < 1:
             raise ConfigurationError(f"targets must be at least 1; got {targets}")
         self.values = targets
         self.criterion = loss or nn.MSELoss()
+        self.standardise = standardise
+        if standardise:
+            self.register_buffer("shift", torch.zeros(targets))
+            self.register_buffer("scale", torch.ones(targets))
 
     @property
     def targets(self) -> int:
         return self.values
+
+    @property
+    def needs_labels(self) -> str | None:
+        return "standardise" if self.standardise else None
+
+    @property
+    def identity(self) -> str:
+        return f"{type(self).__name__}{' with standardise' if self.standardise else ''}"
+
+    def take_labels(self, labels: Tensor) -> None:
+        shift, scale = moments_of(labels)
+        self.shift.copy_(shift)
+        self.scale.copy_(torch.where(scale > 0, scale, torch.ones_like(scale)))
 
     def outputs(self, num_classes: int | None) -> int:
         if num_classes is not None:
@@ -333,17 +361,34 @@ class Regression(Objective):
         return self.values
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.criterion(self.predict(output), labels.to(output.dtype))
+        loss: Tensor = self.criterion(self._formed(output), self._target(output, labels))
         return loss
 
     def losses(self, output: Tensor, labels: Tensor) -> Tensor:
-        return losses_of_rows(self.criterion, self.predict(output), labels.to(output.dtype))
+        return losses_of_rows(self.criterion, self._formed(output), self._target(output, labels))
 
     def predict(self, output: Tensor) -> Tensor:
-        return output.squeeze(1) if self.values == 1 else output
+        if self.standardise:
+            output = output * self.scale.to(output.dtype) + self.shift.to(output.dtype)
+        return self._formed(output)
 
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
         return {"mse": MeanSquaredError(), "r2": R2Score()}
+
+    def _formed(self, output: Tensor) -> Tensor:
+        return output.squeeze(1) if self.values == 1 else output
+
+    def _target(self, output: Tensor, labels: Tensor) -> Tensor:
+        if self.standardise:
+            shift, scale = (self.shift, self.scale) if self.values > 1 else (self.shift[0], self.scale[0])
+            labels = (labels - shift.to(labels)) / scale.to(labels)
+        return labels.to(output.dtype)
+
+
+def moments_of(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation, (targets,) float64 each, of labels (N,) or (N, targets)."""
+    values = labels.double().reshape(len(labels), -1)
+    return values.mean(0), values.std(0, correction=0)
 
 
 def objective_for(num_classes: int | None) -> Objective:

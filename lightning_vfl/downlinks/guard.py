@@ -34,23 +34,23 @@ def refuse_mixed_gradients(downlink: Downlink, norm: nn.Module | None, top: nn.M
         )
 
 
-def refuse_unprotected_loss(downlink: Downlink, counts: bool, criterion: object) -> None:
+def refuse_unprotected_loss(downlink: Downlink, needs_labels: str | None, criterion: object) -> None:
     """Refuse losses in which labels count that the downlink does not protect.
 
     Args:
         downlink: of the training.
-        counts: whether class weights are made of the counts of the labels.
+        needs_labels: the part of the objective that is made of the labels of all training records, if there is one.
         criterion: the loss function of the objective, if it has one.
 
     Raises:
-        ConfigurationError: for class weights from the counts of the true labels, and for a loss that divides by the sum
-            of the weights of a batch.
+        ConfigurationError: for class weights, and for a mean and deviation, that are made of the true labels, and for a
+            loss that divides by the sum of the weights of a batch.
     """
     name = type(downlink).__name__
-    if counts and (downlink.event is not None or isinstance(downlink, LabelDownlink)):
+    if needs_labels is not None and (downlink.event is not None or isinstance(downlink, LabelDownlink)):
         raise ConfigurationError(
-            f"class_weights: balanced is made of the counts of the true labels, which {name} does not protect; give a "
-            "number for each class"
+            f"{needs_labels} is made of the true labels of all training records, which {name} does not protect; leave "
+            "it out, or give class_weights as numbers"
         )
     if downlink.event is not None and isinstance(criterion, nn.CrossEntropyLoss) and criterion.weight is not None:
         raise ConfigurationError(

@@ -8,16 +8,18 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.objectives import Objective
+from lightning_vfl.objectives import Objective, Regression, moments_of
 from lightning_vfl.protocols.build import several
 from lightning_vfl.schedules.batches import InOrder
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Event, VerticalBatch
+
+FAR = 10.0  # labels with a larger mean, or this many times larger or smaller than 1, are told of
 
 
 def refuse_other_data(built: Any, data: Any) -> None:
@@ -265,16 +267,32 @@ def needed_event(batch: VerticalBatch, protocol: object) -> Event:
     return batch.event
 
 
-def label_counts(data: Any, classes: int) -> Tensor:
-    """(C,) int64, the number of training records of each class.
+def training_labels(data: Any, who: str) -> Tensor:
+    """The labels of all training records, for a part of the objective.
 
     Raises:
         ConfigurationError: if there is no datamodule, or its training records have no labels.
     """
-    records = needed_data(data, "class_weights: balanced must know the labels of the training records").records("train")
+    records = needed_data(data, f"{who} must know the labels of the training records").records("train")
     if records.labels is None:
-        raise ConfigurationError("class_weights: balanced needs training records with labels; give numbers instead")
-    return torch.bincount(records.labels, minlength=classes)
+        raise ConfigurationError(f"{who} needs training records with labels; leave it out, or give numbers")
+    labels: Tensor = records.labels
+    return labels
+
+
+def note_large_labels(objective: Objective, data: Any) -> None:
+    """Warn of real labels that are far from 0 or of another size than 1, which networks learn slowly."""
+    if not isinstance(objective, Regression) or objective.standardise or data is None:
+        return
+    labels = data.records("train").labels
+    if labels is None or not len(labels):
+        return
+    mean, deviation = (float(value[0]) for value in moments_of(labels))
+    if abs(mean) > FAR or not 1 / FAR < deviation < FAR:
+        rank_zero_warn(
+            f"the labels have mean {mean:.3g} and standard deviation {deviation:.3g}, and a network that begins near 0 "
+            "learns them slowly; objective: Regression with standardise: true trains on standardised labels"
+        )
 
 
 def refuse_other_targets(targets: int, data: Any) -> None:

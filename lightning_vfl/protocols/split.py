@@ -147,7 +147,7 @@ class SplitVFL(RoundVFL):
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
             refuse_mixed_gradients(self.downlink, self.norm, self.top)
             criterion = getattr(self.objective, "criterion", None)
-            refuse_unprotected_loss(self.downlink, self.objective.needs_counts, criterion)
+            refuse_unprotected_loss(self.downlink, self.objective.needs_labels, criterion)
             if self.downlink.sum_sizes is not None:
                 self.summing = Summing(self.downlink, self.bottoms, self.aggregator, self.embedding_widths)
         if self.place is not None:

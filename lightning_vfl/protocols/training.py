@@ -21,9 +21,9 @@ from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
 from lightning_vfl.protocols.callback_checks import callbacks_of, refuse_callbacks
 from lightning_vfl.protocols.checks import (
-    label_counts,
     mean_loss,
     needed_data,
+    note_large_labels,
     refuse_accumulation,
     refuse_blocks,
     refuse_other_batches,
@@ -32,6 +32,7 @@ from lightning_vfl.protocols.checks import (
     refuse_reloading,
     refuse_scaler,
     refuse_several_steps,
+    training_labels,
 )
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
@@ -249,8 +250,10 @@ class TrainedModule(EvaluatedModule, ABC):
         self.faults.check(self.roster)
         if self.faults.models:
             refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
-        if self.objective.needs_counts:
-            self.objective.take_counts(label_counts(self.datamodule, self.hparams["num_classes"]))
+        if self.scores_here:  # a party's process has no labels
+            if (who := self.objective.needs_labels) is not None:
+                self.objective.take_labels(training_labels(self.datamodule, who))
+            note_large_labels(self.objective, self.datamodule)
         self.prepare(Stage.FIT, "train")
         open_privacy(self, self.datamodule)
         if self.memory is None:

@@ -1,8 +1,12 @@
 """Class weights: torch's and scikit-learn's, from the labels of the training records alone, and kept in checkpoints."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import r2_score
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 
@@ -11,7 +15,7 @@ from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import Binary, MultiClass, Regression
-from tests.subjects import Blobs, split, trainer
+from tests.subjects import Blobs, Values, split, trainer
 
 LOGITS = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(12) % 3
@@ -44,7 +48,7 @@ def test_equal_weights_change_nothing_and_no_weights_add_no_state(kind):
     torch.testing.assert_close(weighted.loss(logits, labels), plain.loss(logits, labels))
     assert not plain.state_dict()
     assert plain.identity == kind.__name__
-    assert not plain.needs_counts
+    assert plain.needs_labels is None
 
 
 def test_the_loss_of_a_joint_batch_is_the_mean_of_its_halves():
@@ -96,7 +100,7 @@ REFUSED = {
         lambda: MultiClass(nn.CrossEntropyLoss(), [1, 2]), "MultiClass got both a loss and class_weights; give the",
     ),
     "an empty class": (
-        lambda: prepared(MultiClass(class_weights="balanced"), 3).take_counts(torch.tensor([3, 0, 1])),
+        lambda: prepared(MultiClass(class_weights="balanced"), 3).take_labels(torch.tensor([0, 0, 0, 2])),
         "balanced has no weight for class 1, which no training record has; use another seed, or give numbers",
     ),
 }  # fmt: skip
@@ -110,8 +114,74 @@ def test_impossible_weights_are_refused(name):
     assert message in str(error.value)
 
 
+class Far(Values):
+    """The mean of the labels is 33 standard deviations from 0."""
+
+    def target(self, y):
+        return super().target(y) + 40.0
+
+
+def fitted(folder, data, **settings):
+    module, fit = split(objective=Regression(**settings)), trainer(folder, max_epochs=3)
+    fit.fit(module, datamodule=data(batch_size=6))
+    return module, fit
+
+
+def test_standardised_labels_are_learnt_as_those_that_scikit_learn_standardises(tmp_path):
+    """A training on labels a y + b has the weights of one on y: only the units differ."""
+    own = StandardScaler().fit(Far(batch_size=6).load(("train",))["train"].labels[:, None].numpy())
+
+    class ByHand(Far):
+        def target(self, y):
+            return torch.from_numpy(own.transform(super().target(y)[:, None].numpy())[:, 0])
+
+    module, fit = fitted(tmp_path, Far, standardise=True)
+    theirs, other = fitted(tmp_path, ByHand)
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], value, rtol=2e-3, atol=2e-4)
+    found, same = (
+        torch.cat([one.values for one in t.predict(m, datamodule=t.datamodule)]).numpy()
+        for t, m in ((fit, module), (other, theirs))
+    )
+    np.testing.assert_allclose(found, own.inverse_transform(same[:, None])[:, 0], atol=1e-4)
+    labels = Far(batch_size=6).load(("test",))["test"].labels.numpy()
+    metrics = fit.test(module, datamodule=Far(batch_size=6), verbose=False)[0]
+    assert metrics["test/r2"] == pytest.approx(r2_score(labels, found), abs=1e-3)
+
+
+def test_the_mean_and_the_deviation_are_in_checkpoints(tmp_path):
+    module, fit = fitted(tmp_path, Far, standardise=True)
+    fit.save_checkpoint(tmp_path / "m.ckpt")
+    given = {"aggregator": Mean(), "bottom": module._bottom}
+    again = SplitVFL.load_from_checkpoint(tmp_path / "m.ckpt", **given, objective=Regression(standardise=True))
+    assert again.objective.shift == module.objective.shift != 0
+    assert again.objective.scale == module.objective.scale != 1.0
+    with pytest.raises(ConfigurationError, match=r"another objective .*Regression with standardise there, Regression"):
+        SplitVFL.load_from_checkpoint(tmp_path / "m.ckpt", **given, objective=Regression())
+
+
+def test_several_labels_are_standardised_one_by_one_and_constant_ones_are_only_moved():
+    labels = torch.tensor([[1.0, 50.0, 7.0], [3.0, 70.0, 7.0]])
+    objective = prepared(Regression(targets=3, standardise=True), None)
+    objective.take_labels(labels)
+    assert objective.predict(torch.tensor([[0.0, 1.0, 2.0]])).tolist() == [[2.0, 70.0, 9.0]]
+    exact = torch.tensor([[-1.0, -1.0, 0.0], [1.0, 1.0, 0.0]])
+    assert objective.loss(exact, labels) == 0
+    assert torch.equal(objective.losses(exact + 1, labels), torch.ones(2))
+
+
+@pytest.mark.parametrize(("data", "standardise", "told"), [(Far, False, 1), (Far, True, 0), (Values, False, 0)])
+def test_labels_that_are_learnt_slowly_are_told_of(tmp_path, data, standardise, told):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fitted(tmp_path, data, standardise=standardise)
+    lines = [str(one.message) for one in found if "the labels have mean" in str(one.message)]
+    assert len(lines) == told
+    assert all("mean 40.5 and standard deviation 1.22, and a network that begins near 0" in line for line in lines)
+
+
 def test_regression_has_no_classes():
-    assert not prepared(Regression(), None).needs_counts
+    assert prepared(Regression(), None).needs_labels is None
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.uint8])

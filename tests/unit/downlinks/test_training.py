@@ -118,7 +118,7 @@ def test_networks_that_mix_records_are_refused(tmp_path):
 @pytest.mark.parametrize("downlink", [GaussianGradients(1.0, 1.0), RandomizedResponse(1.0), LaplaceLabels(1.0)])
 def test_class_weights_of_the_counts_of_true_labels_are_refused(tmp_path, downlink):
     module = split(Mean(), objective=MultiClass(class_weights="balanced"), downlink=downlink)
-    with pytest.raises(ConfigurationError, match="balanced is made of the counts of the true labels"):
+    with pytest.raises(ConfigurationError, match="balanced is made of the true labels"):
         fit(tmp_path, module)
 
 
