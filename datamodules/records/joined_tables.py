@@ -149,7 +149,8 @@ def join(
         there = np.zeros(len(ids), dtype=np.bool_)
         there[places] = True
         held[party] = None if len(rows) == len(ids) else there
-        counts.append(f"'{party}' holds {len(rows)} of them, {len(tables[party]) - len(rows)} more are left out")
+        more = len(tables[party]) - len(rows)  # a process of a federation does not know those of other parties
+        counts.append(f"'{party}' holds {len(rows)} of them" + (f", {more} more are left out" if more else ""))
         tables[party] = tables[party].in_order(rows)
     return ids, held, f"{len(ids)} joined records; {', '.join(counts)}"
 

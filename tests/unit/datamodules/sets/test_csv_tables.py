@@ -95,8 +95,7 @@ def test_the_counts_are_reported(files, monkeypatch):
     monkeypatch.setattr("lightning_vfl.datamodules.sets.joining.rank_zero_info", said.append)
     open_tables(files, overlap="keep")
     assert said == [
-        "CSVTables: 60 joined records; 'bank' holds 60 of them, 0 more are left out, "
-        "'shop' holds 40 of them, 10 more are left out"
+        "CSVTables: 60 joined records; 'bank' holds 60 of them, 'shop' holds 40 of them, 10 more are left out"
     ]
 
 
