@@ -23,6 +23,7 @@ from lightning_vfl.missing import Exclude, PadAfterNorm, Skip, Stale, Zeros
 from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
+from tests.further import further
 from tests.keystream_uses import reused
 from tests.subjects import Blobs, same, split, trainer
 from tests.unit.protocols.test_faulty_rounds import Scripted
@@ -151,7 +152,7 @@ def test_signatures_take_two_trips_more_than_the_shares(tmp_path):
 
 
 @LATE
-@pytest.mark.parametrize("recovery", [None, {"threshold": 3}])
+@pytest.mark.parametrize("recovery", [further(None), {"threshold": 3}])
 def test_identities_change_the_books_and_nothing_else(tmp_path, recovery):
     """64 bytes more a key and a nonce of 32; the same weights; a checkpoint goes on with other identities or none."""
     folders = [str(Identities.make(tmp_path / name, M).folder) for name in ("first", "second")]
@@ -358,7 +359,15 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(("run", "seeded"), [*((name, False) for name in RUNS), ("groups", True), ("recovery", True)])
+@pytest.mark.parametrize(
+    ("run", "seeded"),
+    [
+        *((name, False) for name in ("sum", "segments", "recovery and groups")),
+        *(further(name, False) for name in ("groups", "recovery")),
+        further("groups", True),
+        ("recovery", True),
+    ],
+)
 def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_path, nonces, uses, run, seeded):
     """Sanity check, fit with absences, validation after each epoch, test, validate, predict: all of it together."""
     settings = dict(RUNS[run])
@@ -378,13 +387,15 @@ def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_pat
 
 
 @LATE
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, settings):
+@pytest.mark.parametrize(
+    ("settings", "kills"), [({}, range(1, STEPS)), ({"recovery": {}}, (4,))], ids=["sum", "recovery"]
+)
+def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, settings, kills):
     """Killed after any step: the rounds after the checkpoint are masked again, and never with the same words."""
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
     whole = vfedsec(**settings, evaluate="plain")
     t = fit(tmp_path, whole, {4: {"announced": [1, 0, 1, 1]}}, callbacks=[saver], enable_checkpointing=True)
-    for step in range(1, STEPS):
+    for step in kills:
         again = vfedsec(**settings, evaluate="plain")
         before = len(uses)
         u = trainer(tmp_path, max_epochs=1)
@@ -676,7 +687,7 @@ def refused(folder, message, module, source=None, **settings):
     assert module.books.rounds.get("fit", 0) == 0
 
 
-@pytest.mark.parametrize("rule", [Fastest(3), Fastest(4), Deadline(1.0), Threshold()], ids=repr)
+@pytest.mark.parametrize("rule", [Fastest(3), further(Fastest(4)), Deadline(1.0), Threshold()], ids=repr)
 def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_path, rule):
     refused(tmp_path, "their masks are in the other uploads.*recovery, or layout: segments", vfedsec(waiting=rule))
     if not isinstance(rule, Threshold):

@@ -19,6 +19,7 @@ from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.waiting import WaitForAll
+from tests.further import further
 from tests.subjects import dropping, same, trainer
 from tests.unit.protocols.cascade.cascade_by_hand import (
     ADAM,
@@ -49,8 +50,8 @@ HALF, SLOW = Fraction(1, 2), Fraction(3, 4)
         (Concat(), "async", ADAM),
         pytest.param(Concat(), "sync", ADAM, marks=pytest.mark.slow),
         pytest.param(Mean(), "async", ADAM, marks=pytest.mark.slow),
-        (Mean(), "sync", None),
-        (Sum(), "async", None),
+        further(Mean(), "sync", None),
+        further(Sum(), "async", None),
         (Max(), "sync", ADAM),
     ],
     ids=lambda case: (
@@ -69,8 +70,8 @@ def test_a_fit_is_cvfl_written_out_by_hand(tmp_path, aggregator, variant, optimi
 @pytest.mark.parametrize(
     ("slower", "variant", "q"),
     [
-        ({}, "async", 3.0),
-        ({0: HALF}, "sync", 1.0),
+        further({}, "async", 3.0),
+        further({0: HALF}, "sync", 1.0),
         pytest.param({2: SLOW, 1: Fraction(7, 8)}, "async", 1.0, marks=pytest.mark.slow),
         ({2: SLOW, 1: Fraction(7, 8)}, "async", 3.0),
         ({0: Fraction(0), 2: HALF}, "sync", 3.0),
@@ -79,8 +80,8 @@ def test_a_fit_is_cvfl_written_out_by_hand(tmp_path, aggregator, variant, optimi
 )
 def test_slower_parties_have_longer_periods_and_with_q_a_larger_say(tmp_path, slower, variant, q):
     """Share 0 makes nobody slow: neither its periods longer nor its gradients larger."""
-    run = fit(tmp_path, cascade(variant=variant, slower={m: float(s) for m, s in slower.items()}, q=q), epochs=3)
-    oracle = ByHand(run, None, slower, q, together=variant == "sync").play(27)
+    run = fit(tmp_path, cascade(variant=variant, slower={m: float(s) for m, s in slower.items()}, q=q))
+    oracle = ByHand(run, None, slower, q, together=variant == "sync").play(18)
     assert_same_training(run, oracle)
     assert (q > 1 and any(slower.values())) == any(factor > 1 for factor in oracle.factors)
 
@@ -206,7 +207,7 @@ def messages(monkeypatch):
     return told
 
 
-@pytest.mark.parametrize(("variant", "party"), [("async", 0), ("async", 1), ("sync", 2)])
+@pytest.mark.parametrize(("variant", "party"), [("async", 0), further("async", 1), ("sync", 2)])
 def test_the_first_message_of_a_party_depends_on_no_label_but_its_own(tmp_path, messages, variant, party):
     firsts = []
     for spared in (None, party):
@@ -220,13 +221,13 @@ def test_the_first_message_of_a_party_depends_on_no_label_but_its_own(tmp_path, 
     assert not same(another, another_then)
 
 
-@pytest.mark.parametrize("party", [0, 2])
+@pytest.mark.parametrize("party", [further(0), 2])
 def test_a_party_alone_learns_from_no_label_but_its_own(tmp_path, messages, party):
     runs = []
     for spared in (None, party, (party + 1) % 3):
         messages.clear()
         settings = {"variant": "single", "alone": party, "slower": {party: 0.5}, "q": 3.0, "optimizer": ADAM}
-        run = fit(tmp_path, cascade(**settings), poisoned(spared), epochs=3)
+        run = fit(tmp_path, cascade(**settings), poisoned(spared))
         # the books too: bytes, seconds, losses
         runs.append((run.parameters(), list(messages), run.logged, run.module.books.meter.state_dict()))
     assert same(runs[0], runs[1])
@@ -348,7 +349,9 @@ def test_the_loss_that_is_logged_is_the_mean_loss_of_the_batches(tmp_path):
 # ---- who is heard of
 
 
-@pytest.mark.parametrize(("variant", "execution"), [("async", "masked"), ("async", "equivalent"), ("sync", "masked")])
+@pytest.mark.parametrize(
+    ("variant", "execution"), [further("async", "masked"), ("async", "equivalent"), ("sync", "masked")]
+)
 def test_a_masked_sum_is_a_sum(tmp_path, variant, execution):
     """Keys are exchanged once, before the first event, and take a second."""
     aggregator = MaskedSum(rekey_every=1000, execution=execution, clip=8.0)
