@@ -28,6 +28,7 @@ from lightning_vfl.testing.rounds import Upload
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import LinearForms, Message, PartyView, ServerView
 from tests.examples import examples
+from tests.further import further
 from tests.unit.aggregators.sides import decoded, first_leg, second_leg
 
 FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
@@ -231,10 +232,10 @@ def configuration(number):
     return aggregator_of, parties, ids, roll
 
 
-@pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (40, 80, 120))])
+@pytest.mark.parametrize("start", [0, *(further(n) for n in range(20, 160, 20))])
 def test_coded_is_equivalent_is_the_integer_sum_bit_for_bit(start):
     """Whatever the subset S of the parties, the subset that answers, the field and the records."""
-    for number in range(start, start + 40):
+    for number in range(start, start + 20):
         options, parties, ids, roll = configuration(number)
         coded = LagrangeCoded(**options)
         exchange = parties.exchange(coded, ids, **roll)
@@ -335,7 +336,7 @@ def test_records_that_share_a_coded_row_cost_one():
 @pytest.mark.parametrize("field", FIELDS, ids=str)
 def test_against_the_plain_mean_within_the_stated_error(field):
     """|x̃ - x||w| + |x̃||w̃ - w| over all terms, |x̃ - x| at most half a unit and |w̃ - w| less than one."""
-    for number in range(20):
+    for number in range(8):
         parties = Parties([3, 1, 2, 4, 2], [1, 3, 2, 1, 1], 9, number)
         l_x, l_w = 6, 12
         aggregator = LagrangeCoded(blocks=1, privacy=1, l_x=l_x, scale=l_w, field=field)

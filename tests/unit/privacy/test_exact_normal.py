@@ -14,6 +14,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import exact_normal
 from lightning_vfl.privacy.exact_normal import candidates, decide, rounded_normal, settled
 from lightning_vfl.streams import stream
+from tests.further import further
 
 RARE = 1e-6
 SCALE = 1.7837 * 2**20  # σ of Wait-DP in steps of its grid
@@ -79,9 +80,7 @@ def test_the_error_bound_has_a_reserve_where_functions_are_accurate():
     assert max(off) < 0.05
 
 
-@pytest.mark.parametrize(
-    "scale", [0.3, pytest.param(1.0, marks=pytest.mark.slow), SCALE, pytest.param(2.0**40, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("scale", [further(0.3), further(1.0), SCALE, further(2.0**40)])
 def test_numbers_are_those_of_150_digits(scale):
     """Whatever path they take; the further bits of U and V, which both numbers of a pair share, come in turn."""
     words = prefixes()

@@ -30,7 +30,7 @@ MODULES = {
 
 
 def fitted(folder, module, epochs=2):
-    trainer(folder, max_epochs=epochs).fit(module, Blobs(batch_size=16))
+    trainer(folder, max_epochs=epochs).fit(module, Blobs(batch_size=18))
     return module
 
 

@@ -35,6 +35,7 @@ from lightning_vfl.datamodules import (
 )
 from lightning_vfl.datamodules.records.cache import RecordCache
 from lightning_vfl.protocols.split import SplitVFL
+from tests.further import further
 
 from ..miniature import write_emnist, write_idx
 
@@ -248,7 +249,11 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        *product(["features.npy", "about.json"], DAMAGE),
+        *product(["features.npy"], DAMAGE),
+        *(
+            pair if pair[1] in ("cut short", "other numbers") else further(*pair)
+            for pair in product(["about.json"], DAMAGE)
+        ),
         *zip(["labels.npy", "ids.npy", "positions.npy"], ["cut short", "other numbers", "a pickle"], strict=True),
     ],
 )

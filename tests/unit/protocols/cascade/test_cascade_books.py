@@ -19,6 +19,7 @@ from lightning_vfl.privacy.events import PoissonBinomialEvent
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.waiting import WaitForAll
+from tests.further import further
 from tests.unit.protocols.cascade.cascade_by_hand import (
     PARTIES,
     WIDTH,
@@ -52,8 +53,13 @@ def of_others(ended, each):
 # ---- bytes
 
 
-@pytest.mark.parametrize("variant", ["async", "sync", "single"])
-@pytest.mark.parametrize("q", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("variant", "q"),
+    [
+        *(("async", 2.0), ("sync", 1.0), ("single", 2.0)),
+        *(further(*more) for more in (("async", 1.0), ("sync", 2.0), ("single", 1.0))),
+    ],
+)
 def test_bytes_of_an_event(tmp_path, variant, q):
     """What a party tells itself travels nowhere; the factor is computed where a slow party's has an exponent alone."""
     module = cascade(Concat(WIDE), variant=variant, slower={1: 0.5}, q=q, alone=1)
