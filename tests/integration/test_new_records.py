@@ -296,7 +296,9 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", few(REFUSED, "a missing column", "text among numbers", "another normaliser", "no class of the model")
+)
 def test_tables_of_another_form_are_refused_in_one_line(trained, tmp_path, name):
     folder, _ = trained
     party, change, settings, message = REFUSED[name]

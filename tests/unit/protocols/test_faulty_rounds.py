@@ -96,7 +96,7 @@ def learners(seen):
     ]
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["SGD", "Adam"])
+@pytest.mark.parametrize("optimizer", [further(SGD), ADAM], ids=["SGD", "Adam"])
 @pytest.mark.parametrize("aggregator", [Concat(), Mean(), Max()], ids=repr)
 def test_who_does_not_take_part_keeps_parameters_and_optimiser_state(tmp_path, optimizer, aggregator):
     """Round 1: party 1 is silent; 2: does not hear the answer; 3: its link back is down; 4: the server is down."""
@@ -319,7 +319,7 @@ def test_the_active_party_never_drops_out(tmp_path):
         trainer(tmp_path).fit(split(active=3), datamodule=Blobs(batch_size=10))
 
 
-@pytest.mark.parametrize("policy", [Exclude, Stale])
+@pytest.mark.parametrize("policy", [further(Exclude), Stale])
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
 def test_precisions(tmp_path, policy, precision):
     module = split(waiting=Fastest(2), missing=policy())

@@ -252,7 +252,7 @@ def test_predictions_through_the_protocol_are_those_in_the_clear(tmp_path):
     assert module.books.meter.total("up", "predict products").sum() > 0
 
 
-@pytest.mark.parametrize("evaluate", ["plain", "protocol"])
+@pytest.mark.parametrize("evaluate", [further("plain"), "protocol"])
 def test_shares_are_given_back_and_never_saved(tmp_path, evaluate):
     """Plain values alone go into a checkpoint: not a share, not a key."""
     module = fedvs(evaluate=evaluate)
@@ -377,7 +377,7 @@ def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_pa
         ({"source": {"batch_size": 55}}, "batch_size must be at most 54, the number of training records; got 55"),
     ],
 )
-@pytest.mark.parametrize("execution", ["coded", "equivalent"])
+@pytest.mark.parametrize("execution", ["coded", further("equivalent")])
 def test_what_cannot_train_is_refused_with_the_fix(tmp_path, settings, words, execution):
     settings = dict(settings)
     faults, source = settings.pop("faults", []), data(**settings.pop("source", {}))
@@ -389,7 +389,7 @@ def test_what_cannot_train_is_refused_with_the_fix(tmp_path, settings, words, ex
     assert following.learners() == []
 
 
-@pytest.mark.parametrize("rule", [WaitForAll(), Fastest(5), Fastest(6), Deadline(9.0), Threshold()], ids=repr)
+@pytest.mark.parametrize("rule", [WaitForAll(), Fastest(5), further(Fastest(6)), Deadline(9.0), Threshold()], ids=repr)
 def test_every_rule_that_ends_with_enough_answers_trains(tmp_path, rule):
     module = fedvs(waiting=rule)
     fit(tmp_path, module, max_epochs=1, callbacks=[Stragglers()])
@@ -540,7 +540,7 @@ class Breaks(Callback):
         raise RuntimeError("broken off")
 
 
-@pytest.mark.parametrize("execution", ["coded", "equivalent"])
+@pytest.mark.parametrize("execution", ["coded", further("equivalent")])
 def test_a_test_that_was_broken_off_leaves_nothing_to_the_next_one(tmp_path, execution):
     losses = []
     for broken in (True, False):

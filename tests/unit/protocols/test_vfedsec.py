@@ -102,8 +102,7 @@ class Wire:
 # ---- books
 
 
-@pytest.mark.parametrize("layout", ["sum", "segments"])
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize(("layout", "every"), [("sum", 5), ("segments", 1), further("sum", 1), further("segments", 5)])
 def test_bytes_have_a_closed_form(tmp_path, layout, every):
     """Two epochs of six rounds, of 54 records; 4 bytes a number; keys of 32 bytes, ids of 8 and 28 a message."""
     module = vfedsec(layout, rekey_every=every, evaluate="plain")
@@ -120,7 +119,7 @@ def test_bytes_have_a_closed_form(tmp_path, layout, every):
     assert meter.kinds("down") == ("gradients",)
 
 
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", [further(1), 5])
 def test_bytes_with_recovery_have_a_closed_form(tmp_path, every):
     """Two secrets of nine limbs a round, in 4 bytes each; revealed elements of 31 bits; signatures of 64 bytes."""
     module = vfedsec(recovery={"threshold": 3}, rekey_every=every, evaluate="plain", active=None)
@@ -279,7 +278,7 @@ def test_what_the_server_is_sent_fits_the_books(tmp_path, monkeypatch):
 # ---- keys
 
 
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", [further(1), 5])
 def test_public_keys_differ_between_periods_in_fit_validation_and_test(tmp_path, monkeypatch, every):
     wire, module = Wire(monkeypatch), vfedsec(rekey_every=every)
     t = fit(tmp_path, module, max_epochs=3, num_sanity_val_steps=0)
@@ -292,7 +291,7 @@ def test_public_keys_differ_between_periods_in_fit_validation_and_test(tmp_path,
     assert begun["validation"] == list(range(0, 6, every))
 
 
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+@pytest.mark.parametrize("settings", [further({}), {"recovery": {}}], ids=["sum", "recovery"])
 def test_no_key_serves_more_rounds_than_were_asked_for(tmp_path, monkeypatch, settings):
     """K = 5 of a sanity check, a validation or a training, whatever shares the keys."""
     module, rounds, open_ = vfedsec(**settings), {}, LayerOpening.open
@@ -409,7 +408,7 @@ def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, 
     assert len(nonces) == len(set(nonces))
 
 
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+@pytest.mark.parametrize("settings", [further({}), {"recovery": {}}], ids=["sum", "recovery"])
 def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, uses, settings):
     module = vfedsec(**settings)
     for _ in range(2):
@@ -419,8 +418,11 @@ def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, uses, 
     assert len(nonces) == len(set(nonces))
 
 
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-@pytest.mark.parametrize("active", [None, 0])
+@pytest.mark.parametrize(
+    ("settings", "active"),
+    [({}, 0), ({"recovery": {}}, None), further({}, None), further({"recovery": {}}, 0)],
+    ids=["sum-0", "recovery-None", "sum-None", "recovery-0"],
+)
 def test_forward_may_be_called_again(tmp_path, uses, settings, active):
     """Two calls are two rounds: they give the same predictions, under masks that are used once."""
     module, source = vfedsec(**settings, active=active), data()

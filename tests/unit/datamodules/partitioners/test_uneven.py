@@ -53,7 +53,7 @@ def test_extreme_concentrations_are_drawn_too(alpha):
 
 
 @given(st.data(), st.integers(1, 8), st.integers(0, 30))
-@examples(300)
+@examples(120)
 def test_weights_follow_the_shares_and_nobody_is_left_out(data, parties, spare):
     things = parties + spare
     weights = np.array(data.draw(st.lists(st.integers(0, 50), min_size=things, max_size=things)), dtype=float)

@@ -283,7 +283,7 @@ class Unsorted(ContiguousColumns):
 @pytest.mark.parametrize(
     "cut", [Grid(2, 2), ContiguousColumns(4), RandomColumns(4), Unsorted(2)], ids=lambda cut: type(cut).__name__
 )
-@pytest.mark.parametrize("fit_records", [None, 1000])
+@pytest.mark.parametrize("fit_records", [None, further(1000)])
 def test_parties_scale_channel_by_channel_with_their_training_pixels(drawn, cut, fit_records):
     """However their pixels are cut: what the channels of a party are follows from their positions."""
     folder, arrays = drawn
