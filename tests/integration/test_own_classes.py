@@ -32,10 +32,10 @@ def test_the_aggregator(tmp_path, trim):
     h = tuple(torch.full((2, 3), float(x)) for x in (1, 2, 90))
     assert made.plain(h, Roll.everyone(3))[0, 0] == (2.0 if trim else 31.0)
     module = SplitVFL(made, width=5, seed=0)
-    t = trainer(tmp_path, max_epochs=8)
+    t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
-    assert module.books.meter.total("up").tolist() == [8 * 54 * 5 * 4] * 3
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_the_masked_sum(tmp_path):
     assert torch.equal(value, exchange.wire.clear(Embeddings(h), view, Roll.everyone(3)).value)
     assert all(torch.equal(g, torch.ones(4, 5)) for g in torch.autograd.grad(value.sum(), h))
     module = SplitVFL(made, width=5, seed=0)
-    t = trainer(tmp_path, max_epochs=8)
+    t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
-    assert module.books.meter.total("up").tolist() == [8 * 54 * 5] * 3
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5] * 3
 
 
 def test_masks_of_pair_keys_hide_the_votes_and_cancel_in_the_sum():
@@ -103,10 +103,10 @@ def test_masks_of_pair_keys_hide_the_votes_and_cancel_in_the_sum():
 def test_the_wire(tmp_path):
     made = own("wire", "RoundedMean")()
     module = SplitVFL(made, width=5, seed=0)
-    t = trainer(tmp_path, max_epochs=8)
+    t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
-    assert module.books.meter.total("up").tolist() == [8 * 54 * 5 * 4] * 3
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
     h = tuple(torch.full((2, 5), x) for x in (0.03, 0.04, 1.0))
     roster, rows, roll = Roster.singles(3), Rows(torch.arange(2), 0, 2), Roll.everyone(3)
     views = RoundNames(0, "fit", 0), roster
@@ -117,15 +117,15 @@ def test_the_wire(tmp_path):
 
 def test_the_protocol(tmp_path):
     module = own("protocol", "Committee")(Mean(), width=5, seed=0)
-    t = trainer(tmp_path, max_epochs=8)
+    t = trainer(tmp_path, max_epochs=15)
     data = Blobs(batch_size=10)
     t.fit(module, datamodule=data)
     assert t.test(module, datamodule=data, verbose=False)[0]["test/accuracy"] > 0.8
-    assert module.books.rounds["fit"] == 8 * 6
-    assert module.books.meter.total("up").tolist() == [8 * 54 * 5 * 4] * 3
+    assert module.books.rounds["fit"] == 15 * 6
+    assert module.books.meter.total("up").tolist() == [15 * 54 * 5 * 4] * 3
     assert module.books.meter.total("down").tolist() == module.books.meter.total("up").tolist()
     assert (
-        module.standing()["progress/passes"] == 8.0
+        module.standing()["progress/passes"] == 15.0
     )  # every record once an epoch, also those of the smaller last batch
     assert module.clock.seconds > 0
 

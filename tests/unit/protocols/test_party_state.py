@@ -49,10 +49,10 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
 def test_the_compressed_uploads_train_and_are_counted(tmp_path):
     module = SplitVFL(TopK(2), width=5, seed=0)
-    t = trainer(tmp_path, max_epochs=10)
+    t = trainer(tmp_path, max_epochs=15)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert float(t.callback_metrics["val/accuracy"]) > 0.8
-    assert module.books.meter.total("up").tolist() == [10 * 54 * (2 * 2 + 4)] * 3
+    assert module.books.meter.total("up").tolist() == [15 * 54 * (2 * 2 + 4)] * 3
 
 
 def test_evaluation_changes_no_state(tmp_path):
