@@ -63,7 +63,6 @@ SLOW = (
     "hosts crash",
     "connections crash",  # as hosts and guests in "everything crashes"
     "one host, connections crash",
-    "guests alike",  # as in "guests alike crash"
     "everything crashes, hosts rest",
     "few in common",
 )
