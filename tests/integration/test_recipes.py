@@ -154,7 +154,7 @@ ABSENT = tuple(f"protocol/{name}" for name in ("task_sampling", "drop_parties", 
 @pytest.mark.parametrize("name", [ABSENT[0], *map(slow, ABSENT[1:])])
 def test_recipes_for_absent_parties(name, tmp_path, capsys):
     """Also ``--absent``, which writes its files into the folder of the run."""
-    arguments = ["--config", "data/digits", "--config", name, "--data.batch_size", "128"]
+    arguments = ["--config", "data/digits", "--config", name, "--data.batch_size", "512"]
     run(["fit", *arguments, *SHORT])
     (path,) = tmp_path.rglob("*.ckpt")
     run(["test", *arguments, *SHORT, "--ckpt_path", str(path), "--absent", "[[1],[1,2]]"])

@@ -15,7 +15,7 @@ from tests.further import few
 from tests.unit.align.plays import Play, seeded
 
 SESSION = Session("views", ("bank", "shop"))
-RUNS, RARE = 240, 1e-6  # ten for each of the 24 views of the comparer
+RUNS, RARE = 120, 1e-6  # five for each of the 24 views of the comparer
 WORLDS = {  # the same ids in common, and others beside them
     "one": {"bank": ["c", "x"], "shop": ["c", "y"]},
     "other": {"bank": ["c", "u"], "shop": ["v", "c"]},
