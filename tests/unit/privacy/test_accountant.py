@@ -374,7 +374,7 @@ def test_prices_are_asked_for_in_several_units_between_rounds():
     """What was looked up in one unit, at one δ, is not taken for another, and the log of ids is not cut too early."""
     accountant, rounds = PrivacyAccountant(6), []
     draw = np.random.default_rng(1)
-    for step in range(25):
+    for step in range(40):
         rounds.append((KINDS[draw.integers(len(KINDS))], draw.integers(0, 6, 2).tolist()))
         accountant.spend(rounds[-1][0], ids(*rounds[-1][1]))
         for k, unit in enumerate(UNITS):
