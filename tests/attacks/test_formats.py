@@ -6,15 +6,15 @@ from tests.attacks.formats import checkpoint, grown_idx, grown_npz, grown_png, m
 
 
 def test_no_code_of_a_checkpoint_runs():
-    ways = ("aggregator", "in init_args")
-    assert checkpoint(False, ways) == (2, 2)
-    assert checkpoint(True, ways) == (0, 2)
+    ways = ("in init_args",)  # test_trusted_classes.py has the others
+    assert checkpoint(False, ways) == (1, 1)
+    assert checkpoint(True, ways) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("grown", "size", "least"),
     [
-        (grown_idx, 2**26, 60),
+        (grown_idx, 2**25, 30),
         pytest.param(grown_npz, 2**26, 30, marks=pytest.mark.slow),
         pytest.param(grown_png, 8000, 200, marks=pytest.mark.slow),
     ],
@@ -27,7 +27,7 @@ def test_files_do_not_grow(grown, size, least):
 
 
 def test_spoilt_messages_are_refused_or_change_nothing():
-    names = ("LagrangeCoded", "MaskedSum")
+    names = ("LagrangeCoded",)
     before, now = messages(False, names), messages(True, names)
     assert before["wrong"] > 20
     assert now["wrong"] == now["not named"] == 0

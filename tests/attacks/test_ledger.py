@@ -6,11 +6,12 @@ from lightning_vfl.aggregators import LocalGaussian
 from lightning_vfl.privacy import PrivacyLedger
 from tests.attacks import ledger
 from tests.attacks.ledger import POINTS, charged, fit_killed, true_epsilon
+from tests.further import further
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 
 
-@pytest.mark.parametrize("step", [1, 3, 4])
+@pytest.mark.parametrize("step", [further(1), 3, 4])
 def test_releases_seen_are_at_most_releases_charged_over_every_kill_point(tmp_path, step):
     """One run, killed at every point in turn; a checkpoint is saved every third round."""
     module, server = fit_killed(tmp_path, [(point, step) for point in POINTS])

@@ -10,6 +10,7 @@ from lightning_vfl.cli import run
 from lightning_vfl.commands.program import CommandFailed
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
+from tests.further import further
 
 SHORT = [
     "--trainer.max_epochs=1",
@@ -79,7 +80,7 @@ def test_success_above_a_limit_ends_with_status_1(capsys):
     [
         (["--attacker", "guest"], ConfigurationError, "attacker 'guest' is unknown; use server, party:NUMBER"),
         (["--attacker", "party:9", *DIRECTION], ConfigurationError, "there is no party 9"),
-        (["--attacker", "server+party:bank"], ConfigurationError, "there is no party 'bank'; use one of 0, 1"),
+        further(["--attacker", "server+party:bank"], ConfigurationError, "there is no party 'bank'; use one of 0, 1"),
         (["--attacker", "server", "--fail-above", "x"], UsageError, "--fail-above takes NAME=x"),
         (
             ["--attacker", "party:1", "--fail-above", "LabelsByNrm=1"],

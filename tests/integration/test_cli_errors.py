@@ -10,6 +10,7 @@ import pytest
 from lightning_vfl.cli import main, run
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
+from tests.further import further
 
 GOOD = ["--config", "data/digits", "--config", "protocol/mean", "--trainer.accelerator", "cpu"]
 
@@ -31,29 +32,41 @@ def empty_folder(tmp_path, monkeypatch):
     ("more", "status", "message"),
     [
         (["--model.aggregator", "Meen"], 2, "model.aggregator: 'Meen' is not a known class; did you mean Mean"),
-        (["--model.bottom", "MPL"], 2, "model.bottom: 'MPL' is not a known class; did you mean MLP"),
-        (["--model.downlink", "Marvel"], 2, "model.downlink: 'Marvel' is not a known class; did you mean Marvell"),
+        further(["--model.bottom", "MPL"], 2, "model.bottom: 'MPL' is not a known class; did you mean MLP"),
+        further(
+            ["--model.downlink", "Marvel"], 2, "model.downlink: 'Marvel' is not a known class; did you mean Marvell"
+        ),
         (["--model.widht", "3"], 2, "model: 'widht' is not a setting of SplitVFL; did you mean width"),
-        (["--model.width", "wide"], 2, "model.width: Expected a int. Got value: wide"),
-        (["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),
-        (["--trainer.loger", "false"], 2, "unknown option --trainer.loger false; did you mean --trainer.logger"),
+        further(["--model.width", "wide"], 2, "model.width: Expected a int. Got value: wide"),
+        further(["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),
+        further(["--trainer.loger", "false"], 2, "unknown option --trainer.loger false; did you mean --trainer.logger"),
         (["--data.partitioner", "NamedColumns"], 2, "NamedColumns needs a value for columns"),
-        (["--model.width", "0"], 1, "width must be at least 1; got 0"),
-        (["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"),
-        (["--data.batch_size", "5000"], 1, "batch_size must be at most 1257, the number of training records; got 5000"),
+        further(["--model.width", "0"], 1, "width must be at least 1; got 0"),
+        further(
+            ["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"
+        ),
+        further(
+            ["--data.batch_size", "5000"],
+            1,
+            "batch_size must be at most 1257, the number of training records; got 5000",
+        ),
         (["--model.top.outputs", "3"], 1, "the top MLP outputs (3,) numbers for each record, but 10 are needed"),
-        (["--model.bottom", "ConvNet", "--data.partitioner", "ContiguousColumns"], 1, "choose an image partitioner"),
+        further(
+            ["--model.bottom", "ConvNet", "--data.partitioner", "ContiguousColumns"], 1, "choose an image partitioner"
+        ),
         (["--model.objective", "Binary"], 1, "use MultiClass"),
         (["--trainer.accumulate_grad_batches", "2"], 1, "raise batch_size instead"),
         (["--config", "protocol/meen"], 1, "no packaged recipe of that name; did you mean protocol/mean"),
         (["--ckpt_path", "gone.ckpt"], 1, "gone.ckpt: no such file"),
-        (["--trainer.accelerator", "tpu"], 1, "torch_xla is needed and not installed; pip install 'torch_xla>=1.13'"),
+        further(
+            ["--trainer.accelerator", "tpu"], 1, "torch_xla is needed and not installed; pip install 'torch_xla>=1.13'"
+        ),
         (
             ["--trainer.logger", "neptune.Run"],
             2,
             "--trainer.logger: the module neptune is neither installed nor in the",
         ),
-        (
+        further(
             ["--model.aggregator", "my_project.Own"],
             2,
             "model.aggregator: the module my_project is neither installed nor",
@@ -135,8 +148,8 @@ def test_in_python_the_line_is_an_exception(capsys):
             "nobody waits; leave the policy or the aggregator out",
             marks=pytest.mark.slow,
         ),
-        (["--model.register", "letter"], "model.register"),
-        (["--trainer.max_epochs", "30"], "max_epochs must be at least 31"),
+        further(["--model.register", "letter"], "model.register"),
+        further(["--trainer.max_epochs", "30"], "max_epochs must be at least 31"),
         (["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "val/loss"], "DuringPhase"),
         pytest.param(
             ["--trainer.callbacks+", "PrivacyBudget", "--trainer.callbacks.target_epsilon", "8"],
@@ -179,7 +192,7 @@ def test_a_recipe_may_have_a_section_for_each_subcommand(tmp_path, capsys):
         assert complaint(arguments, capsys) == (2, "trainer.max_epochs: three is none of int, null")
 
 
-@pytest.mark.parametrize("command", ["test", "predict", "validate"])
+@pytest.mark.parametrize("command", ["test", further("predict"), further("validate")])
 def test_an_untrained_model_is_not_evaluated_silently(command, capsys):
     code, line = complaint([command, *GOOD], capsys)
     assert code == 1

@@ -3,7 +3,8 @@
 import copy
 import re
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +65,13 @@ def fit(folder, module=None, data=None, **settings):
 
 def weights(module):
     return {name: value.clone() for name, value in module.state_dict().items() if name.startswith(("bottoms", "top"))}
+
+
+@cache
+def usual():
+    """The weights after a fit without any feature."""
+    with TemporaryDirectory() as folder:
+        return weights(fit(folder)[1])
 
 
 def refused(feature, run):
@@ -169,12 +177,12 @@ def rate_of_shares(folder):
 @row("`BatchSizeFinder`, `Tuner.scale_batch_size`")
 def rows_of_a_batch(folder):
     data = Blobs(batch_size=9)
-    _, module = fit(folder, data=data, callbacks=[BatchSizeFinder(max_trials=3)])
+    _, module = fit(folder, data=data, callbacks=[BatchSizeFinder(max_trials=3, steps_per_trial=1)], max_epochs=1)
     assert data.batch_size == 8
-    _, other = fit(folder, data=Blobs(batch_size=8))
+    _, other = fit(folder, data=Blobs(batch_size=8), max_epochs=1)
     assert same(weights(module), weights(other))
     assert same(module.books.state(), other.books.state())
-    fit(folder, data=data, callbacks=[BatchSizeFinder()], max_epochs=1)
+    fit(folder, data=data, callbacks=[BatchSizeFinder(init_val=30, steps_per_trial=1)], max_epochs=1)
     assert data.batch_size == 54  # all training records
 
 
@@ -204,7 +212,7 @@ def averaged_norms(folder):
 @row("`EMAWeightAveraging`")
 def moving(folder):
     _, module = fit(folder, callbacks=[EMAWeightAveraging(decay=0.0)])
-    assert same(weights(module), weights(fit(folder)[1]))
+    assert same(weights(module), usual())
     assert not same(weights(module), weights(fit(folder, callbacks=[EMAWeightAveraging(decay=0.9)])[1]))
 
 
@@ -252,12 +260,11 @@ def precise(folder):
 
 @row("`sync_batchnorm`, `benchmark`, `detect_anomaly`, `deterministic`")
 def switches(folder):
-    _, usual = fit(folder)
     try:
         _, module = fit(folder, sync_batchnorm=True, detect_anomaly=True, deterministic=True)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert same(weights(usual), weights(module))
+    assert same(usual(), weights(module))
 
 
 # ---- what is printed, logged and saved
@@ -300,7 +307,7 @@ def resumed(folder):
     fit(folder, callbacks=[saver], enable_checkpointing=True, max_steps=7, max_epochs=-1)
     module = split()
     trainer(folder).fit(module, Blobs(batch_size=9), ckpt_path=folder / "x.ckpt")
-    assert same(weights(module), weights(fit(folder)[1]))
+    assert same(weights(module), usual())
 
 
 @row("`profiler`: `simple`, `advanced`, `pytorch`", slow=True)
@@ -333,13 +340,13 @@ def bare(folder):
     module = split()
     with pytest.warns(UserWarning, match="barebones"):
         Trainer(barebones=True, accelerator="cpu", max_epochs=2).fit(module, Blobs(batch_size=9))
-    assert same(weights(module), weights(fit(folder)[1]))
+    assert same(weights(module), usual())
 
 
 @row("`reload_dataloaders_every_n_epochs`")
 def reloaded(folder):
-    _, module = fit(folder, reload_dataloaders_every_n_epochs=1, max_epochs=3)
-    assert same(weights(module), weights(fit(folder, max_epochs=3)[1]))
+    _, module = fit(folder, reload_dataloaders_every_n_epochs=1)
+    assert same(weights(module), usual())
 
 
 @row("`reload_dataloaders_every_n_epochs` in `AsyncVFL`, `CascadeVFL`")

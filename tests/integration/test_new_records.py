@@ -18,6 +18,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.protocols.loading import fitted_in
 from lightning_vfl.trained.fitted import Fitted, TrainedIds
+from tests.further import few
 from tests.subjects import Blobs, split, trainer
 from tests.unit.aggregators.test_contract import FACTORIES
 from tests.unit.datamodules import miniature
@@ -117,7 +118,7 @@ def predicted(module, rows, folder):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in ("LagrangeCoded", "PoissonBinomial") else n for n in FACTORIES],
+    few(FACTORIES, "Concat", "Mean", "Max", "MaskedSum, with recovery", "LagrangeShared", "LocalGaussian"),
 )
 def test_a_prediction_is_that_of_the_record_alone(name, tmp_path):
     """Bit for bit in a batch of the same size, and to 1e-6 in another; MaskedSum rounds at random to steps of 2^-24."""
@@ -295,7 +296,9 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", few(REFUSED, "a missing column", "text among numbers", "another normaliser", "no class of the model")
+)
 def test_tables_of_another_form_are_refused_in_one_line(trained, tmp_path, name):
     folder, _ = trained
     party, change, settings, message = REFUSED[name]

@@ -15,6 +15,7 @@ from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.testing import check_aggregator, check_datamodule, check_protocol
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
+from tests.further import further
 from tests.subjects import Blobs, trainer
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -25,7 +26,7 @@ def own(example, name):
     return runpy.run_path(str(FOLDER / f"own_{example}.py"))[name]
 
 
-@pytest.mark.parametrize("trim", [0, 1])
+@pytest.mark.parametrize("trim", [further(0), 1])
 def test_the_aggregator(tmp_path, trim):
     made = own("aggregator", "TrimmedMean")(trim)
     h = tuple(torch.full((2, 3), float(x)) for x in (1, 2, 90))

@@ -94,11 +94,18 @@ FILES = {
 }
 
 
-# a second each, of a protocol and a kind of data that another of these recipes has
-LONG = {"data/mnist", "data/fashion_mnist_quadrants", "data/cifar10", "data/model_net", "data/image_folder"}
+# half a second each, of a protocol and a kind of data that another of these recipes has
+LONG = {
+    "data/mnist",
+    "data/fashion_mnist_quadrants",
+    "data/handwritten",
+    "data/cifar10",
+    "data/model_net",
+    "data/image_folder",
+}
 
 # every data set is tested for itself; here its recipe is: one with its own protocol, and one of a kind of files
-OTHER_DATA = set(PLAIN) - {"data/phishing", "data/multi_view", "data/parquet_tables"}
+OTHER_DATA = set(PLAIN) - {"data/multi_view", "data/parquet_tables"}
 
 
 def slow(name):
@@ -147,7 +154,7 @@ ABSENT = tuple(f"protocol/{name}" for name in ("task_sampling", "drop_parties", 
 @pytest.mark.parametrize("name", [ABSENT[0], *map(slow, ABSENT[1:])])
 def test_recipes_for_absent_parties(name, tmp_path, capsys):
     """Also ``--absent``, which writes its files into the folder of the run."""
-    arguments = ["--config", "data/digits", "--config", name]
+    arguments = ["--config", "data/digits", "--config", name, "--data.batch_size", "512"]
     run(["fit", *arguments, *SHORT])
     (path,) = tmp_path.rglob("*.ckpt")
     run(["test", *arguments, *SHORT, "--ckpt_path", str(path), "--absent", "[[1],[1,2]]"])
@@ -189,7 +196,7 @@ def test_kinds_of_protocols_in_two_commands(name, tmp_path):
 @pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in BOUNDED])
 def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, tmp_path):
     bounded = ["--model.bottom", *BOUNDED[name], "--model.bottom.output_activation", "torch.nn.Tanh"]
-    arguments = [*of(name, tmp_path), "--config", "protocol/pbm", *bounded, "--trainer.limit_train_batches", "2"]
+    arguments = [*of(name, tmp_path), "--config", "protocol/pbm", *bounded, "--trainer.limit_train_batches", "1"]
     assert fit_then_test(arguments, tmp_path).model.privacy.epsilon() > 0
 
 
@@ -241,7 +248,7 @@ def test_fault_recipes(name, protocol, tmp_path):
 
 @pytest.mark.parametrize("name", [slow(name) if i else name for i, name in enumerate(PACES)])
 def test_paces_of_active_parties(name, tmp_path):
-    arguments = ["--config", "data/digits", "--config", "protocol/cvfl", "--config", name]
+    arguments = ["--config", "data/digits", "--config", "protocol/cvfl", "--config", name, "--data.batch_size", "64"]
     fitted = run(["fit", *arguments, *SHORT])
     ended = fitted.model.books.meter.total("up", "top gradients")
     assert (ended[0] > 1.5 * ended[1:]).all()  # the fast party's periods ended more often
@@ -287,6 +294,7 @@ def test_recipes_overlay_and_append_callbacks(tmp_path):
         """
     )
     more = ["--config", "mine.yaml", "--trainer.callbacks+=LearningCurve", "--data.partitioner", "Grid"]
+    more += ["--data.batch_size", "512"]
     done = run(["fit", "--config", "data/digits", "--config", "protocol/concat", *more, *SHORT])
     kinds = {type(callback).__name__ for callback in done.trainer.callbacks}
     assert kinds >= {"LearningCurve", "EarlyStopping", "RunSummary", "ModelCheckpoint"}

@@ -39,6 +39,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, PolynomialNetwork
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.wire import Tap
+from tests.further import further
 from tests.subjects import YesNo, trainer
 
 SPLIT = partial(SplitVFL, width=4, seed=0)
@@ -181,7 +182,7 @@ def test_what_is_kept_is_what_was_sent_and_does_not_change_later(name, tmp_path)
         assert torch.equal(entry.value, value)
 
 
-@pytest.mark.parametrize("name", ["Concat", "Mean"])
+@pytest.mark.parametrize("name", ["Concat", further("Mean")])
 def test_the_graph_of_a_step_is_freed_with_the_step(name, tmp_path):
     """A hook that refers to its own graph would keep it until Python looks for cycles."""
     gc.collect()

@@ -21,6 +21,7 @@ from lightning_vfl.commands.recipes import with_full_paths
 from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation import Constant, Exponential
+from tests.further import further
 from tests.subjects import Blobs, split, trainer
 
 FACTORIES = {
@@ -188,7 +189,9 @@ def test_every_setting_of_stragglers_can_be_said_in_yaml():
     }
 
 
-@pytest.mark.parametrize("losses", [[], [PartyDropout(0.4, 0.4, announced=False)], [Crashes("hosts", 0.2, 0.5)]])
+@pytest.mark.parametrize(
+    "losses", [further([]), [PartyDropout(0.4, 0.4, announced=False)], further([Crashes("hosts", 0.2, 0.5)])]
+)
 def test_an_asynchronous_training_is_recorded_and_replayed_to_the_bit(folder, losses):
     path, weights = str(folder / "recorded.csv"), []
     for callbacks in ([Stragglers(), *losses, TraceRecorder(path)], [TraceReplay(path)]):

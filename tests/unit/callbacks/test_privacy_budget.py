@@ -19,6 +19,7 @@ from lightning_vfl.privacy.events import UNITS, GaussianEvent, PoissonBinomialEv
 from lightning_vfl.schedules.batches import Shuffled
 from lightning_vfl.simulation import FaultModel, PartyDropout, RoundOutcome
 from lightning_vfl.waiting import Deadline, WaitForAll
+from tests.further import further
 from tests.subjects import Blobs, trainer
 
 M, WIDTH, TRAIN = 3, 4, 54
@@ -107,7 +108,7 @@ def test_a_resumed_run_has_spent_what_was_released_before_and_after_the_checkpoi
     assert whole.privacy.accountant._counts[PoissonBinomialEvent(4, 0.1, M, WIDTH)].sum() == 2 * TRAIN
 
 
-@pytest.mark.parametrize("unit", ["party-record", "record", "party"])
+@pytest.mark.parametrize("unit", ["party-record", further("record"), "party"])
 def test_it_stops_before_the_round_that_could_be_too_much(tmp_path, unit):
     free = private()
     trainer(tmp_path, max_epochs=4).fit(free, datamodule=Blobs(batch_size=10))

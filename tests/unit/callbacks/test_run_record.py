@@ -109,8 +109,8 @@ def test_a_fit_that_goes_on_records_the_epsilon_that_takes_no_time(tmp_path, mon
     monkeypatch.setattr(RunRecord, "_write", recorded)
     monkeypatch.setattr("lightning_vfl.callbacks.run_record._PAUSE", 0.0)
     module = split(PoissonBinomial(levels=2, beta=0.05, draws="seeded"), bottom=partial(MLP, output_activation=nn.Tanh))
-    t = trainer(tmp_path, callbacks=[RunRecord()], max_epochs=3)
-    t.fit(module, datamodule=Blobs(batch_size=10))
+    t = trainer(tmp_path, callbacks=[RunRecord()], max_epochs=2)
+    t.fit(module, datamodule=Blobs(batch_size=27))
     assert set(made) == {len(told) - 1} != {0}
     name = next(name for name in told[0] if name.startswith("privacy ε of a party-record"))
     early, last = (float(one[name].split()[0].replace(",", "")) for one in (told[-2], told[-1]))

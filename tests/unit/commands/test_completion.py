@@ -19,6 +19,7 @@ from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
+from tests.further import further
 
 
 @pytest.mark.parametrize("command", ["fit", "privacy", "study", "plot", "keys", "list"])
@@ -55,7 +56,7 @@ COMPLETED = [
 
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize(("words", "expected"), COMPLETED)
+@pytest.mark.parametrize(("words", "expected"), [case if i < 4 else further(*case) for i, case in enumerate(COMPLETED)])
 def test_bash_completes(words, expected, tmp_path):
     (tmp_path / "script").write_text(script("bash"))
     given = f"COMP_WORDS=(lightning-vfl {words}); COMP_CWORD={len(words.split())}"

@@ -4,13 +4,14 @@ import pytest
 
 from lightning_vfl.cli import run
 from lightning_vfl.errors import ConfigurationError
+from tests.further import few
 
 BLOCKS = ["--config", "data/parquet_tables", "--config", "protocol/mean", "--data.tables={bank: bank.parquet}"]
 BLOCKS += ["--data.label_party", "bank", "--data.label_column", "y"]
 COMMANDS = ("federate --local", "serve federation.yaml", "party federation.yaml --name bank")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", few(COMMANDS, COMMANDS[1]))
 def test_tables_that_are_read_in_blocks(monkeypatch, command):
     """No file that the command names is there, so nothing has been read either."""
     monkeypatch.setattr("lightning_vfl.commands.federation.start", lambda *_: pytest.fail("a process was started"))
@@ -18,7 +19,7 @@ def test_tables_that_are_read_in_blocks(monkeypatch, command):
         run([*command.split(), *BLOCKS])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", few(COMMANDS, COMMANDS[0]))
 def test_a_missing_package(monkeypatch, command):
     monkeypatch.setattr("lightning_vfl.commands.federation.find_spec", lambda name: None)
     recipe = ["--config", "data/digits", "--config", "protocol/mean"]
@@ -26,7 +27,7 @@ def test_a_missing_package(monkeypatch, command):
         run([*command.split(), *recipe])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", few(COMMANDS, COMMANDS[2]))
 def test_a_protocol_that_is_simulated(monkeypatch, command):
     monkeypatch.setattr("lightning_vfl.commands.federation.start", lambda *_: pytest.fail("a process was started"))
     recipe = ["--config", "data/digits", "--config", "protocol/cvfl"]

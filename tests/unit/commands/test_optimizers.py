@@ -12,6 +12,7 @@ from lightning_vfl.cli import run
 from lightning_vfl.commands.optimizers import rename_option, rename_settings, takes
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
+from tests.further import further
 
 RECIPES = ["--config", "data/digits", "--config", "protocol/mean"]
 SGD = {"class_path": "SGD", "init_args": {"lr": 0.5, "momentum": 0.9}}
@@ -47,7 +48,7 @@ def test_the_default_is_visible_and_is_that_of_the_module(tmp_path, monkeypatch)
         (["--model.optimizer.lr", "0.01"], "Adam", 0.01),
         pytest.param(["--model.lr=0.01"], "Adam", 0.01, marks=pytest.mark.slow),
         (["--optimizer", "Adagrad"], "Adagrad", 0.01),  # its own default, not that of Adam
-        (["--optimizer=SGD", "--optimizer.lr", "0.25", "--optimizer.momentum=0.9"], "SGD", 0.25),
+        further(["--optimizer=SGD", "--optimizer.lr", "0.25", "--optimizer.momentum=0.9"], "SGD", 0.25),
         pytest.param(["--config", json.dumps({"optimizer": SGD})], "SGD", 0.5, marks=pytest.mark.slow),
         (["--config", json.dumps({"optimizer": SGD}), "--optimizer.lr=0.125"], "SGD", 0.125),
     ],
@@ -78,7 +79,7 @@ OF_TABLES = ["--config", "data/csv_tables", "--data.tables={a: a.csv}", "--data.
         (["--config", "protocol/mean", "--model.lr=0.25", "--lr_scheduler.gamma=1"], "Adam", 0.005, 1.0),
         (["--config", "protocol/mean", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=3"], "Adam", 0.005, 0.1),
         (["--config", "protocol/cvfl"], "SGD", 0.0, None),  # the protocol names its own
-        (["--config", "protocol/mean", "--optimizer=SGD"], "SGD", 0.0, None),
+        further(["--config", "protocol/mean", "--optimizer=SGD"], "SGD", 0.0, None),
     ],
 )
 def test_the_optimiser_of_a_recipe_of_data_takes_the_place_of_the_default(options, name, decay, schedule):

@@ -395,7 +395,7 @@ def test_absent_parties_leave_no_trace_in_later_rounds():
 
 
 @given(st.data())
-@examples(30)
+@examples(16)
 def test_no_keystream_byte_is_used_twice_in_any_run(data):
     """Rounds of several stages, segments, ranks and periods with changing members, as the record has it."""
     steps, rekey_every = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))

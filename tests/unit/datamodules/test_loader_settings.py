@@ -21,7 +21,7 @@ NEEDED = {
 }
 MODEL = ["--config", "protocol/mean", "--trainer.accelerator", "cpu"]
 CONCRETE = [kind for kind in SETS if kind is not VerticalDataModule]
-FEW = (d.Digits, d.CSVTables, d.ImageFolderVFL)  # of every way in which a class takes settings of its own
+FEW = (d.CSVTables, d.ImageFolderVFL)  # tables and images, with settings of their own
 concrete = pytest.mark.parametrize("kind", CONCRETE)
 few = pytest.mark.parametrize(
     "kind", [kind if kind in FEW else pytest.param(kind, marks=pytest.mark.slow) for kind in CONCRETE]

@@ -23,6 +23,7 @@ from lightning_vfl.datamodules import (
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat, SeatedData
 from lightning_vfl.wire.record_ids import IdDigest, ids_from_tensor, ids_to_tensor, refuse_other_ids
+from tests.further import further
 
 SPLITS = ("train", "val", "test", "predict")
 PARTIES = ("bank", "telco", "shop")
@@ -217,6 +218,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+SLOW = ("plain", "steps", "party", "column", "time", "folds", "values")  # each a part of another case
+
+
 def arranged(folder: Path, case: str, texts: bool, label_party: str) -> tuple[dict[str, Path], dict[str, Any]]:
     paths = write_tables(folder, texts, label_party)
     settings: dict[str, Any] = {"label_party": label_party, "label_column": "y", "batch_size": 8} | CASES[case]
@@ -237,7 +241,8 @@ def arranged(folder: Path, case: str, texts: bool, label_party: str) -> tuple[di
 @pytest.mark.parametrize(
     ("case", "texts", "label_party", "labels_at"),
     [
-        *((case, False, "labels", None) for case in CASES),
+        *((case, False, "labels", None) for case in CASES if case not in SLOW),
+        *(further(case, False, "labels", None) for case in SLOW),
         ("plain", True, "labels", None),
         ("column", False, "bank", None),
         ("plain", True, "bank", 0),

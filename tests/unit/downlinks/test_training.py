@@ -14,6 +14,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiClass
 from lightning_vfl.privacy import gaussian_epsilon
 from lightning_vfl.types import Roll
+from tests.further import further
 from tests.subjects import Blobs, same, split, trainer
 
 
@@ -91,7 +92,7 @@ def test_every_release_of_a_label_is_charged_and_told(tmp_path):
     [
         lambda: GaussianGradients(1.0, 2.0, draws="seeded"),
         lambda: RandomizedResponse(1.0),
-        lambda: LaplaceLabels(1.0),
+        further(lambda: LaplaceLabels(1.0)),
     ],
     ids=["gaussian", "response", "laplace"],
 )

@@ -57,11 +57,11 @@ def met(waiting, threads, uploading, present=(0, 1, 2), restarted=()):
         hub.end({"outcome": "over"})
 
 
-@pytest.mark.parametrize("waiting", [Deadline(0.3), WaitForAll(timeout=0.3), Fastest(3, timeout=0.3)])
+@pytest.mark.parametrize("waiting", [Deadline(0.15), WaitForAll(timeout=0.15), Fastest(3, timeout=0.15)])
 def test_a_party_that_is_silent_delays_a_round_until_the_rule_closes_it(waiting, threads):
     arrived, seconds = met(waiting, threads, uploading=(0, 2))
     assert arrived == [True, False, True]
-    assert 0.3 <= seconds < 2.0
+    assert 0.15 <= seconds < 2.0
 
 
 def test_a_round_of_all_parties_ends_with_the_last_upload(threads):

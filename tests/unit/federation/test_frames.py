@@ -120,11 +120,11 @@ def test_numbers_are_packed_to_so_many_bits(data, dtype):
     assert same(unpack(content).tensors[0], sent)
 
 
-@pytest.mark.parametrize("bits", [*range(1, 64)])
-def test_every_size_of_a_number_comes_back(bits):
-    sent = torch.tensor([[2**bits - 1, 0, 2 ** (bits - 1)], [1, 2**bits - 1, 2**bits - 1]] * 3)
-    content = pack({"a": 1}, [sent, sent], bits=[bits, None])
-    assert all(torch.equal(one, sent) for one in unpack(content).tensors)
+def test_every_size_of_a_number_comes_back():
+    for bits in range(1, 64):
+        sent = torch.tensor([[2**bits - 1, 0, 2 ** (bits - 1)], [1, 2**bits - 1, 2**bits - 1]] * 3)
+        content = pack({"a": 1}, [sent, sent], bits=[bits, None])
+        assert all(torch.equal(one, sent) for one in unpack(content).tensors), bits
 
 
 def test_a_packed_tensor_keeps_shape_and_dtype():

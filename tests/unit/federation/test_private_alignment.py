@@ -84,13 +84,14 @@ class Run:
         changed=None,
         away=(),
         steps=((), ()),
+        patience=1.5,
     ):
         self.parties = len(tables)
         self.hub = Hub(self.parties)
         self.data = {m: Ids(ids) for m, ids in tables.items()} | {"server": Ids(labels)}
         self.roll = RollCall(self.data["server"], NAMES[: self.parties], kind, active, steps[0])
         self.hub.greet = self.roll.answer
-        self.active, self.kind, self.folder, self.steps = active, kind, folder, steps[1]
+        self.active, self.kind, self.folder, self.steps, self.patience = active, kind, folder, steps[1], patience
         self.lines = {m: Tapped(self.hub, m, *([changed[m]] if m in (changed or {}) else [])) for m in tables}
         self.seals = {m: Seals(m, b"session") for m in tables}
         self.learn()
@@ -104,7 +105,7 @@ class Run:
 
     def finish(self):
         try:
-            return self.roll.finish(1.5)
+            return self.roll.finish(self.patience)
         except ConfigurationError as error:
             return str(error)
 
@@ -218,7 +219,7 @@ def test_an_empty_intersection_is_one_line_for_all(tmp_path, ids, line):
 
 
 def test_a_party_that_is_lost_ends_it_for_all(tmp_path):
-    run = Run(tmp_path, away=(1,))
+    run = Run(tmp_path, away=(1,), patience=0.5)
     assert len(set(run.ended)) == 1
     assert "the parties have not raised the lists of bank, telco, shop, the server in time" in run.ended[0]
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from lightning_vfl.networks import MLP, PartyBank
 from lightning_vfl.networks.tied import Tied
+from tests.further import further
 from tests.subjects import same
 
 S, D, B, COUNT = (2, 3), 4, 5, 3
@@ -149,7 +150,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("used", [further(False), True])
 @pytest.mark.parametrize("move", MOVES)
 def test_it_survives_what_moves_parameters(move, used):
     one = bank()

@@ -14,6 +14,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import exact_normal
 from lightning_vfl.privacy.exact_normal import candidates, decide, rounded_normal, settled
 from lightning_vfl.streams import stream
+from tests.further import further
 
 RARE = 1e-6
 SCALE = 1.7837 * 2**20  # σ of Wait-DP in steps of its grid
@@ -51,7 +52,7 @@ def prefixes():
     return np.concatenate((drawn, corners))
 
 
-@pytest.mark.parametrize("scale", [0.3, SCALE, 2.0**40])
+@pytest.mark.parametrize("scale", [further(0.3), SCALE, further(2.0**40)])
 def test_the_error_bound_holds_for_every_continuation(scale):
     """At both ends of the intervals that the prefixes leave, and with a reserve of 5."""
     words = prefixes()
@@ -79,9 +80,7 @@ def test_the_error_bound_has_a_reserve_where_functions_are_accurate():
     assert max(off) < 0.05
 
 
-@pytest.mark.parametrize(
-    "scale", [0.3, pytest.param(1.0, marks=pytest.mark.slow), SCALE, pytest.param(2.0**40, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("scale", [further(0.3), further(1.0), SCALE, further(2.0**40)])
 def test_numbers_are_those_of_150_digits(scale):
     """Whatever path they take; the further bits of U and V, which both numbers of a pair share, come in turn."""
     words = prefixes()
@@ -136,7 +135,7 @@ def test_bits_beyond_the_64th_decide_close_to_a_boundary(whole, word, free, abov
     assert len(asked) <= 2 * (distance // 64 + 2)
 
 
-@pytest.mark.parametrize("scale", [0.7, 3.0, 20.0])
+@pytest.mark.parametrize("scale", [0.7, further(3.0), further(20.0)])
 def test_settled_pairs_are_those_of_every_continuation(scale):
     """All prefixes of 5 bits of U and V, and all continuations by 4 more, and by infinitely many ones."""
     bits, more = 5, 4

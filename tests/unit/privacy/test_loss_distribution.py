@@ -19,6 +19,7 @@ from lightning_vfl.privacy import (
     poisson_binomial_profiles,
     worst_figure,
 )
+from tests.further import further
 
 QUARTER = Fraction(1, 4)
 
@@ -87,7 +88,9 @@ def test_no_values_exceed_the_profile_of_one_number(levels, parties, steps, beta
         assert game(every, 1, gamma) <= delta <= float(game(corners, 1, gamma)) * (1 + 1e-9) + 1e-12
 
 
-@pytest.mark.parametrize(("levels", "parties", "numbers"), [(1, 2, 1), (1, 2, 2), (1, 3, 2), (2, 2, 2), (1, 2, 3)])
+@pytest.mark.parametrize(
+    ("levels", "parties", "numbers"), [(1, 2, 1), (1, 2, 2), (1, 3, 2), (2, 2, 2), further(1, 2, 3)]
+)
 @pytest.mark.parametrize("delta", [0.05, 0.005])
 def test_a_game_of_every_choice_is_never_above_and_close(levels, parties, numbers, delta):
     """Other parties choose their values after each number; δ of the whole game, in fractions, at the reported ε."""
@@ -99,7 +102,8 @@ def test_a_game_of_every_choice_is_never_above_and_close(levels, parties, number
 
 
 @pytest.mark.parametrize(
-    ("levels", "beta", "parties", "numbers"), [(1, 0.25, 2, 24), (1, 0.1, 3, 16), (2, 0.05, 1, 24), (1, 0.05, 2, 32)]
+    ("levels", "beta", "parties", "numbers"),
+    [(1, 0.25, 2, 24), further(1, 0.1, 3, 16), (2, 0.05, 1, 24), further(1, 0.05, 2, 32)],
 )
 def test_long_products_are_never_above_and_close(levels, beta, parties, numbers):
     """All other parties at -1, the party from -1 to +1: a product that an adversary can choose, so a lower bound."""
@@ -152,7 +156,7 @@ def test_more_releases_fewer_parties_more_levels_and_smaller_deltas_cost_more(un
     def cost(delta=1e-5, times=3, **changed):
         return loss_epsilon([([PoissonBinomialEvent(**{**vars(event), **changed})], times)], delta, unit)
 
-    rising = [cost(times=n) for n in (1, 2, 3, 10, 11, 40)]
+    rising = [cost(times=n) for n in (1, 2, 3, 10, 11)]
     assert rising == sorted(rising)
     assert cost(1e-7) > cost(1e-5) > cost(1e-2)
     assert cost(beta=0.11) > cost(beta=0.1) > cost(beta=0.09)

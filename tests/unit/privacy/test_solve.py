@@ -128,6 +128,7 @@ def test_levels_that_cost_exactly_the_target_meet_it(levels):
     assert solve_levels(target, DELTA, beta=0.05, epochs=2, most=40, **SETTING) == levels
 
 
+@examples(20)
 @given(st.floats(0.2, 500), st.floats(0.005, 0.1), st.integers(1, 16))
 def test_largest_number_of_epochs(target, beta, levels):
     event = PoissonBinomialEvent(levels, beta, **SETTING)

@@ -59,7 +59,7 @@ def test_no_code_is_in_a_checkpoint(tmp_path):
 def test_a_run_from_a_recipe_loads_without_its_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ["--config", "data/digits", "--config", "protocol/mean", "--trainer.max_epochs", "1"]
-    quiet = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
+    quiet = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--data.batch_size=512"]
     module = run(["fit", *arguments, *quiet, "--model.bottom_of", "{1: {class_path: Linear}}"]).model
     (path,) = tmp_path.rglob("*.ckpt")
     loaded = SplitVFL.load_from_checkpoint(path)

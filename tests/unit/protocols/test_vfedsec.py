@@ -23,6 +23,7 @@ from lightning_vfl.missing import Exclude, PadAfterNorm, Skip, Stale, Zeros
 from lightning_vfl.networks import MLP
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll
+from tests.further import further
 from tests.keystream_uses import reused
 from tests.subjects import Blobs, same, split, trainer
 from tests.unit.protocols.test_faulty_rounds import Scripted
@@ -101,8 +102,7 @@ class Wire:
 # ---- books
 
 
-@pytest.mark.parametrize("layout", ["sum", "segments"])
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize(("layout", "every"), [("sum", 5), ("segments", 1), further("sum", 1), further("segments", 5)])
 def test_bytes_have_a_closed_form(tmp_path, layout, every):
     """Two epochs of six rounds, of 54 records; 4 bytes a number; keys of 32 bytes, ids of 8 and 28 a message."""
     module = vfedsec(layout, rekey_every=every, evaluate="plain")
@@ -119,7 +119,7 @@ def test_bytes_have_a_closed_form(tmp_path, layout, every):
     assert meter.kinds("down") == ("gradients",)
 
 
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", [further(1), 5])
 def test_bytes_with_recovery_have_a_closed_form(tmp_path, every):
     """Two secrets of nine limbs a round, in 4 bytes each; revealed elements of 31 bits; signatures of 64 bytes."""
     module = vfedsec(recovery={"threshold": 3}, rekey_every=every, evaluate="plain", active=None)
@@ -151,7 +151,7 @@ def test_signatures_take_two_trips_more_than_the_shares(tmp_path):
 
 
 @LATE
-@pytest.mark.parametrize("recovery", [None, {"threshold": 3}])
+@pytest.mark.parametrize("recovery", [further(None), {"threshold": 3}])
 def test_identities_change_the_books_and_nothing_else(tmp_path, recovery):
     """64 bytes more a key and a nonce of 32; the same weights; a checkpoint goes on with other identities or none."""
     folders = [str(Identities.make(tmp_path / name, M).folder) for name in ("first", "second")]
@@ -278,7 +278,7 @@ def test_what_the_server_is_sent_fits_the_books(tmp_path, monkeypatch):
 # ---- keys
 
 
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", [further(1), 5])
 def test_public_keys_differ_between_periods_in_fit_validation_and_test(tmp_path, monkeypatch, every):
     wire, module = Wire(monkeypatch), vfedsec(rekey_every=every)
     t = fit(tmp_path, module, max_epochs=3, num_sanity_val_steps=0)
@@ -291,7 +291,7 @@ def test_public_keys_differ_between_periods_in_fit_validation_and_test(tmp_path,
     assert begun["validation"] == list(range(0, 6, every))
 
 
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+@pytest.mark.parametrize("settings", [further({}), {"recovery": {}}], ids=["sum", "recovery"])
 def test_no_key_serves_more_rounds_than_were_asked_for(tmp_path, monkeypatch, settings):
     """K = 5 of a sanity check, a validation or a training, whatever shares the keys."""
     module, rounds, open_ = vfedsec(**settings), {}, LayerOpening.open
@@ -358,7 +358,15 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(("run", "seeded"), [*((name, False) for name in RUNS), ("groups", True), ("recovery", True)])
+@pytest.mark.parametrize(
+    ("run", "seeded"),
+    [
+        *((name, False) for name in ("sum", "segments", "recovery and groups")),
+        *(further(name, False) for name in ("groups", "recovery")),
+        further("groups", True),
+        ("recovery", True),
+    ],
+)
 def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_path, nonces, uses, run, seeded):
     """Sanity check, fit with absences, validation after each epoch, test, validate, predict: all of it together."""
     settings = dict(RUNS[run])
@@ -378,13 +386,15 @@ def test_no_block_of_keystream_and_no_nonce_is_used_twice_in_a_whole_run(tmp_pat
 
 
 @LATE
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, settings):
+@pytest.mark.parametrize(
+    ("settings", "kills"), [({}, range(1, STEPS)), ({"recovery": {}}, (4,))], ids=["sum", "recovery"]
+)
+def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, settings, kills):
     """Killed after any step: the rounds after the checkpoint are masked again, and never with the same words."""
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
     whole = vfedsec(**settings, evaluate="plain")
     t = fit(tmp_path, whole, {4: {"announced": [1, 0, 1, 1]}}, callbacks=[saver], enable_checkpointing=True)
-    for step in range(1, STEPS):
+    for step in kills:
         again = vfedsec(**settings, evaluate="plain")
         before = len(uses)
         u = trainer(tmp_path, max_epochs=1)
@@ -398,7 +408,7 @@ def test_a_resumed_run_has_fresh_keys_and_the_same_bits(tmp_path, nonces, uses, 
     assert len(nonces) == len(set(nonces))
 
 
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
+@pytest.mark.parametrize("settings", [further({}), {"recovery": {}}], ids=["sum", "recovery"])
 def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, uses, settings):
     module = vfedsec(**settings)
     for _ in range(2):
@@ -408,8 +418,11 @@ def test_a_second_fit_and_a_second_test_have_fresh_keys(tmp_path, nonces, uses, 
     assert len(nonces) == len(set(nonces))
 
 
-@pytest.mark.parametrize("settings", [{}, {"recovery": {}}], ids=["sum", "recovery"])
-@pytest.mark.parametrize("active", [None, 0])
+@pytest.mark.parametrize(
+    ("settings", "active"),
+    [({}, 0), ({"recovery": {}}, None), further({}, None), further({"recovery": {}}, 0)],
+    ids=["sum-0", "recovery-None", "sum-None", "recovery-0"],
+)
 def test_forward_may_be_called_again(tmp_path, uses, settings, active):
     """Two calls are two rounds: they give the same predictions, under masks that are used once."""
     module, source = vfedsec(**settings, active=active), data()
@@ -676,7 +689,7 @@ def refused(folder, message, module, source=None, **settings):
     assert module.books.rounds.get("fit", 0) == 0
 
 
-@pytest.mark.parametrize("rule", [Fastest(3), Fastest(4), Deadline(1.0), Threshold()], ids=repr)
+@pytest.mark.parametrize("rule", [Fastest(3), further(Fastest(4)), Deadline(1.0), Threshold()], ids=repr)
 def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_path, rule):
     refused(tmp_path, "their masks are in the other uploads.*recovery, or layout: segments", vfedsec(waiting=rule))
     if not isinstance(rule, Threshold):

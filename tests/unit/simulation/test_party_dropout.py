@@ -45,8 +45,8 @@ def test_announced_and_silent_absences_are_the_same_ones():
 
 
 def test_rounds_have_dropouts_with_the_probability_and_nobody_is_preferred():
-    """Within five standard errors over 20,000 rounds; vFedSec's setting for 11 parties, one of them active."""
-    roster, n = Roster.singles(11, active=0), 20_000
+    """Within five standard errors over 5,000 rounds; vFedSec's setting for 11 parties, one of them active."""
+    roster, n = Roster.singles(11, active=0), 5_000
     model = PartyDropout(0.3, 0.1)
     away = torch.stack([~model.sample(2 * t, roster, seed=0).announced for t in range(n)]).double()
     assert abs(away.any(1).double().mean() - 0.3) < 5 * (0.3 * 0.7 / n) ** 0.5

@@ -10,6 +10,7 @@ from lightning_vfl.study.grid import line_name
 from lightning_vfl.study.report import report
 from lightning_vfl.study.spec import Look, Target
 from lightning_vfl.study.table import chosen, unmeasured
+from tests.further import further
 
 from .test_summary import study, table
 
@@ -79,7 +80,9 @@ def test_a_metric_that_nobody_measured(tmp_path):
         draw(table({"A": [1.0]}), study("A", figure=Look("val/acc")), tmp_path)
 
 
-@pytest.mark.parametrize(("recipes", "overrides", "panels"), [(9, 1, 1), (1, 1, 1), (1, 9, 1), (2, 6, 6)])
+@pytest.mark.parametrize(
+    ("recipes", "overrides", "panels"), [(9, 1, 1), (1, 1, 1), (1, 9, 1), (2, 3, 3), further(2, 6, 6)]
+)
 def test_every_line_of_a_panel_has_a_style_of_its_own(recipes, overrides, panels, tmp_path):
     names = [f"r{i}" for i in range(recipes)]
     crossed = {f"o{i}": {} for i in range(overrides)}

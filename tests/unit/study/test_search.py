@@ -42,17 +42,17 @@ def carried_out(counts, fails=lambda run: False):
 
 
 def test_a_search_finds_good_settings_and_is_the_same_again_without_new_runs(tmp_path):
-    ran, search = [], wanted(trials=12)
+    ran, search = [], wanted(trials=8)
     one = study(search)
     runs, found = searches.search(one, search, tmp_path, carried_out(ran))
-    assert len(ran) == len(runs) == 24
+    assert len(ran) == len(runs) == 16
     best = searches.best(found, one, search)["A"]
     assert best["val/loss"] < found["val/loss"].median()
     settings = best["settings"]
     expected = (settings["x"] - 1) ** 2 + abs(settings["n"] - 3) + (settings["kind"] == "a") + 0.5
     assert best["val/loss"] == pytest.approx(expected)
     again, same = searches.search(one, search, tmp_path, carried_out(ran))
-    assert len(ran) == 24  # nothing runs twice
+    assert len(ran) == 16  # nothing runs twice
     pd.testing.assert_frame_equal(found, same)
     assert [run.label for run in again] == [run.label for run in runs]
     other = searches.search(one, replace(search, seed=1), tmp_path / "other", carried_out([]))[1]

@@ -97,13 +97,13 @@ def test_a_truthful_server_needs_t_colluders(n, t):
         assert (c > Recovery(t).tolerated(n, lies=False)) == fallen
 
 
-@pytest.mark.parametrize("n", range(2, 40))
-def test_auto_tolerates_a_third(n):
-    t = Recovery().needed(n)
-    assert n // 2 < t <= n
-    assert Recovery().tolerated(n) >= min(n // 3, n - 2)
-    assert 2 * t - n - 1 >= n // 3
-    assert 2 * (t - 1) - n - 1 < -(-n // 3)  # a smaller t would not do for all
+def test_auto_tolerates_a_third():
+    for n in range(2, 40):
+        t = Recovery().needed(n)
+        assert n // 2 < t <= n
+        assert Recovery().tolerated(n) >= min(n // 3, n - 2), n
+        assert 2 * t - n - 1 >= n // 3, n
+        assert 2 * (t - 1) - n - 1 < -(-n // 3), n  # a smaller t would not do for all
 
 
 # ---- the model's coalitions on the real code

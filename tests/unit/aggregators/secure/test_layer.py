@@ -23,6 +23,7 @@ from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import PartyView
 from tests.examples import examples
+from tests.further import further
 from tests.keystream_uses import reused
 
 IDS_OF_BATCH = [40, 7, 1000, 3, 12]
@@ -187,8 +188,8 @@ def test_the_same_round_is_not_masked_twice_with_recovery_either():
 # ---- keys and their periods
 
 
-@pytest.mark.parametrize("stage", ["fit", "validation", "test", "predict"])
-@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("stage", ["fit", "validation", further("test"), further("predict")])
+@pytest.mark.parametrize("every", [1, further(2), 5])
 @pytest.mark.parametrize("recovery", [None, Recovery()])
 def test_keys_are_renewed_every_so_many_rounds_in_every_stage(stage, every, recovery):
     layer, roster, memory = SecureLayer(rekey_every=every, recovery=recovery), Roster.singles(3), Keys()

@@ -8,9 +8,11 @@ import torch
 from scipy.stats import spearmanr
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from lightning_vfl.datamodules import BreastCancer, ColumnsByCorrelation, Layout, Split
+from lightning_vfl.datamodules import ColumnsByCorrelation, Layout, Split
 from lightning_vfl.datamodules.partitioners.correlation import inter_party_correlation, spearman
 from lightning_vfl.errors import ConfigurationError
+from tests.further import further
+from tests.subjects import Blobs
 
 
 def cut(features, parties, beta, seed=0):
@@ -103,7 +105,7 @@ def test_the_score_is_the_one_of_vertibench(features, parties, score):
     [
         (4, 2, 0),
         (6, 3, 1),
-        (7, 2, 0),
+        further(7, 2, 0),
         *(pytest.param(8, *more, marks=pytest.mark.slow) for more in ((2, 1), (3, 0), (3, 1))),
     ],
 )
@@ -152,10 +154,11 @@ def test_seed_and_records_decide_alone():
     def told(seed, features=features):
         return [own.tolist() for own in cut(features, 3, 0.5, seed)]
 
-    assert told(1) == told(1)
-    assert told(1) != told(2)
-    assert told(1) == told(1, features * 3 + 1)  # ranks alone matter
-    assert told(1) != told(1, mixed(8, 7))
+    once = told(1)
+    assert once == told(1)
+    assert once != told(2)
+    assert once == told(1, features * 3 + 1)  # ranks alone matter
+    assert once != told(1, mixed(8, 7))
 
 
 def test_columns_that_are_copies_are_told_apart():
@@ -202,6 +205,6 @@ def test_an_impossible_cut_is_refused(make, message):
 
 
 def test_repr_names_the_settings():
-    data = BreastCancer(ColumnsByCorrelation(3, 0.25, 7))
+    data = Blobs(ColumnsByCorrelation(3, 0.25, 7))
     assert len(data.party_shapes) == 3
     assert repr(data.partitioner) == "ColumnsByCorrelation(parties=3, beta=0.25, seed=7)"

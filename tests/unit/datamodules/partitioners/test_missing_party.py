@@ -12,6 +12,7 @@ from lightning_vfl.aggregators import Concat, LagrangeCoded, MaskedSum, Max, Mea
 from lightning_vfl.datamodules import ContiguousColumns, Groups, Layout, LimitedOverlap, MissingAtTest
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import PolynomialNetwork
+from tests.further import further
 from tests.subjects import Blobs, same, trainer
 
 from ..miniature import InMemory, table
@@ -84,7 +85,7 @@ def test_the_usual_cut_fills_in_for_none():
 # ---- training and evaluation
 
 
-@pytest.mark.parametrize("aggregator", [Mean, Concat])
+@pytest.mark.parametrize("aggregator", [further(Mean), Concat])
 def test_training_is_the_same_to_the_bit(tmp_path, aggregator):
     module, fitting = fitted(tmp_path, aggregator(), ContiguousColumns(3))
     without, other = fitted(tmp_path, aggregator(), MissingAtTest(ContiguousColumns(3), [1]))
@@ -96,17 +97,24 @@ def test_training_is_the_same_to_the_bit(tmp_path, aggregator):
     assert float(fitting.callback_metrics["val/loss"]) != float(other.callback_metrics["val/loss"])
 
 
-@pytest.mark.parametrize("missing", [[1], [0, 2]])
+JOINS = {
+    Mean: lambda h, there: torch.stack([h[m] for m in there]).mean(0),
+    Sum: lambda h, there: torch.stack([h[m] for m in there]).sum(0),
+    Max: lambda h, there: torch.stack([h[m] for m in there]).max(0).values,
+    Concat: lambda h, there: torch.cat([x if m in there else torch.zeros_like(x) for m, x in enumerate(h)], 1),
+}
+
+
 @pytest.mark.parametrize(
-    ("aggregator", "join"),
+    ("aggregator", "missing"),
     [
-        (Mean, lambda h, there: torch.stack([h[m] for m in there]).mean(0)),
-        (Sum, lambda h, there: torch.stack([h[m] for m in there]).sum(0)),
-        (Max, lambda h, there: torch.stack([h[m] for m in there]).max(0).values),
-        (Concat, lambda h, there: torch.cat([x if m in there else torch.zeros_like(x) for m, x in enumerate(h)], 1)),
+        case if (i + j) % 2 else further(*case)
+        for i, case_of in enumerate(JOINS)
+        for j, case in enumerate([(case_of, [1]), (case_of, [0, 2])])
     ],
 )
-def test_results_are_those_of_leaving_their_embeddings_out(tmp_path, aggregator, join, missing):
+def test_results_are_those_of_leaving_their_embeddings_out(tmp_path, aggregator, missing):
+    join = JOINS[aggregator]
     module, _ = fitted(tmp_path, aggregator(), ContiguousColumns(3))
     (told,) = trainer(tmp_path).test(
         module, datamodule=Blobs(MissingAtTest(ContiguousColumns(3), missing), batch_size=10), verbose=False

@@ -134,8 +134,8 @@ def importance(draw: st.DrawFn) -> Case:
 
 @st.composite
 def correlation(draw: st.DrawFn) -> Case:
-    parties = draw(st.integers(2, 4))
-    layout = tables(parties, draw(st.integers(parties, 9)))  # two columns each, or there is but one score
+    parties = draw(st.integers(2, 3))
+    layout = tables(parties, draw(st.integers(parties, 4)))  # two columns each, or there is but one score
     cut = ColumnsByCorrelation(parties, draw(st.floats(0, 1)))
     return cut.informed_by(lambda: random_records(layout.size)), layout, parties
 

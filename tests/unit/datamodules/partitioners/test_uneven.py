@@ -10,6 +10,7 @@ from lightning_vfl.datamodules import DirichletColumns, Layout
 from lightning_vfl.datamodules.partitioners.uneven import draw_shares, share_out
 from lightning_vfl.errors import ConfigurationError
 from tests.examples import examples
+from tests.further import further
 
 
 def widths(parties, alpha, seed, columns):
@@ -21,7 +22,7 @@ def widths(parties, alpha, seed, columns):
 
 @pytest.mark.parametrize(
     "alpha",
-    [0.05, pytest.param(1.0, marks=pytest.mark.slow), pytest.param(20.0, marks=pytest.mark.slow), (0.5, 1.0, 3.0)],
+    [further(0.05), further(1.0), further(20.0), (0.5, 1.0, 3.0)],
 )
 def test_each_share_is_distributed_as_a_dirichlet_has_it(alpha):
     """The share of one party is Beta(a, A - a), A the sum of all: scipy's, which draws nothing here."""
@@ -52,7 +53,7 @@ def test_extreme_concentrations_are_drawn_too(alpha):
 
 
 @given(st.data(), st.integers(1, 8), st.integers(0, 30))
-@examples(300)
+@examples(120)
 def test_weights_follow_the_shares_and_nobody_is_left_out(data, parties, spare):
     things = parties + spare
     weights = np.array(data.draw(st.lists(st.integers(0, 50), min_size=things, max_size=things)), dtype=float)

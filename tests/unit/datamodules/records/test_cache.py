@@ -35,6 +35,7 @@ from lightning_vfl.datamodules import (
 )
 from lightning_vfl.datamodules.records.cache import RecordCache
 from lightning_vfl.protocols.split import SplitVFL
+from tests.further import further
 
 from ..miniature import write_emnist, write_idx
 
@@ -248,7 +249,11 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        *product(["features.npy", "about.json"], DAMAGE),
+        *product(["features.npy"], DAMAGE),
+        *(
+            pair if pair[1] in ("cut short", "other numbers") else further(*pair)
+            for pair in product(["about.json"], DAMAGE)
+        ),
         *zip(["labels.npy", "ids.npy", "positions.npy"], ["cut short", "other numbers", "a pickle"], strict=True),
     ],
 )
@@ -284,7 +289,7 @@ class Killed(BaseException):
     """What no code catches."""
 
 
-@pytest.mark.parametrize("steps", range(5))
+@pytest.mark.parametrize("steps", [0, *(further(n) for n in (1, 2, 3)), 4])
 def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, files, monkeypatch, steps):
     """After so many of the files of the training records; the one it was writing is half there, under another name."""
     settings = {**files, "cache_dir": tmp_path / "kept"}

@@ -24,7 +24,7 @@ from lightning_vfl.simulation.trace import _read as read_trace
 from ..bombs import IMAGES, idx_bomb, mat_bomb, npz_bomb, peak, png_bomb, tar_bomb, zip_of
 from ..miniature import write_pictures, write_views
 
-MANY = 2**24  # bytes of a bomb
+MANY = 2**22  # bytes of a bomb
 SLACK = 2**21  # of reading in pieces
 
 
@@ -183,7 +183,7 @@ def test_packed_tables_are_read_as_far_as_their_size_allows(tmp_path, ending):
             work()
         return
     assert len(work().records("train")) == 18
-    large = b"id,y,age\n" + b"0,0,0\n" * 2**19
+    large = b"id,y,age\n" + b"0,0,0\n" * 2**18
     path.write_bytes({"gz": gzip, "bz2": bz2, "xz": lzma}[ending].compress(large))
     with pytest.raises(ConfigurationError, match=rf"bank.csv.{ending} has more than [\d,]+ bytes.*{BYTES}"):
         work()

@@ -6,6 +6,7 @@ import torch
 
 from lightning_vfl.datamodules import Given, Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
 from lightning_vfl.errors import ConfigurationError
+from tests.further import further
 
 from ..miniature import InMemory, table
 
@@ -37,7 +38,7 @@ def test_standardise_party_uses_one_pair_of_numbers():
     assert scale.unique().tolist() == [np.float32(x.double().numpy().std())]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [n if n in (0, 6, 19) else further(n) for n in range(20)])
 @pytest.mark.parametrize("normaliser", [Standardise(), StandardiseParty(), Unchanged()])
 def test_bytes_are_fitted_like_their_numbers(normaliser, seed):
     draw = torch.Generator().manual_seed(seed)

@@ -11,6 +11,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from lightning_vfl.datamodules import BankMarketing, NamedColumns, RandomColumns, Unchanged
 from lightning_vfl.errors import ConfigurationError
+from tests.further import further
 
 from ..miniature import BANK, bank, write_bank, write_csv
 
@@ -83,7 +84,7 @@ def test_the_groups_of_vfedsec(folder):
     np.testing.assert_array_equal(active[:, -5].numpy(), table["previous"])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, further(1), further(2)])
 def test_scaling_and_categories_equal_scikit_learn_on_the_training_records(folder, seed):
     data = open_data(folder, seed=seed)
     table = written(folder)

@@ -10,6 +10,7 @@ from lightning_vfl.datamodules import ContiguousColumns, CSVTables, Given, Stand
 from lightning_vfl.datamodules.records.mapped_records import MappedRecords
 from lightning_vfl.datamodules.records.records import Request
 from lightning_vfl.errors import ConfigurationError
+from tests.further import few
 from tests.own_tables import files, write, write_titanic
 
 SPLITS = ("train", "val", "test", "predict")
@@ -66,7 +67,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", few(CASES, "records that a party lacks", "a group", "given"))
 def test_records_are_those_in_memory(folder, tmp_path, case):
     names, settings = CASES[case]
     memory = ready(tables(folder, *names, **settings))

@@ -12,6 +12,7 @@ from sklearn.model_selection import train_test_split
 
 from lightning_vfl.datamodules import Handwritten, NamedColumns, Unchanged
 from lightning_vfl.errors import ConfigurationError
+from tests.further import few
 
 from ..miniature import WIDTHS, cell_array, views, write_mat, write_mfeat
 
@@ -342,7 +343,7 @@ TEXT = {
 }
 
 
-@pytest.mark.parametrize("damage", TEXT)
+@pytest.mark.parametrize("damage", few(TEXT, "cut within a line", "a column missing", "text", "empty"))
 def test_damaged_text_files_are_refused_by_name(texts, tmp_path, damage):
     content, message = TEXT[damage]
     for path in texts.iterdir():

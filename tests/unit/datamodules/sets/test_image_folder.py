@@ -29,6 +29,7 @@ from lightning_vfl.datamodules.records.pictures import Pictures
 from lightning_vfl.datamodules.records.records import Request
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
+from tests.further import further
 
 from ..miniature import CLASSES, write_pictures
 
@@ -282,7 +283,7 @@ class Unsorted(ContiguousColumns):
 @pytest.mark.parametrize(
     "cut", [Grid(2, 2), ContiguousColumns(4), RandomColumns(4), Unsorted(2)], ids=lambda cut: type(cut).__name__
 )
-@pytest.mark.parametrize("fit_records", [None, 1000])
+@pytest.mark.parametrize("fit_records", [None, further(1000)])
 def test_parties_scale_channel_by_channel_with_their_training_pixels(drawn, cut, fit_records):
     """However their pixels are cut: what the channels of a party are follows from their positions."""
     folder, arrays = drawn
@@ -454,7 +455,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
 
     monkeypatch.setattr(pictures, "_decoded", watched)
     sizes = []
-    for number in (4, 40):
+    for number in (4, 16):
         folder = tmp_path / str(number)
         write_pictures(folder, train=number, test=1)
         data = open_data(folder, "fit", val_share=0, threads=2)
@@ -465,7 +466,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
         sizes.append(held_bytes(data, set()))
         assert sizes[-1] == before
     assert sizes[0] == sizes[1] < 8 * 8 * 3 * 4 * 12  # shift and scale, and who has which pixel, here and for the model
-    assert len(alive) == 2 * 3 * (4 + 40)
+    assert len(alive) == 2 * 3 * (4 + 16)
     assert most <= 2 + 1  # as many as threads; one may be on its way out
 
 
@@ -518,7 +519,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", [FIRST, "train/dog/5.png", "test/cat/2.png"])
+@pytest.mark.parametrize("name", [FIRST, further("train/dog/5.png"), further("test/cat/2.png")])
 def test_damaged_pictures_are_refused_by_name_before_training(spoilt, damage, name):
     spoil, message = DAMAGE[damage]
     spoil(spoilt / name)

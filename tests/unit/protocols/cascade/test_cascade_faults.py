@@ -14,6 +14,7 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.protocols.cascade import protocol
 from lightning_vfl.simulation import Constant, Stragglers
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, WaitForAll
+from tests.further import further
 from tests.subjects import dropping, same
 from tests.unit.protocols.cascade.cascade_by_hand import (
     ACTIVE,
@@ -117,13 +118,13 @@ def late(party, seconds, since=0):
     return Scripted(lambda event, way: {"delay": {party: seconds}} if way == 0 and event >= since else {})
 
 
-@pytest.mark.parametrize("seconds", [4.0, 5.0, 12.0])
+@pytest.mark.parametrize("seconds", [further(4.0), 5.0, further(12.0)])
 def test_a_passive_party_that_is_always_late_teaches_with_its_last_answers(tmp_path, seconds):
     """Zeros in the first pass; then what it has said of the same records a pass, or a little more, before."""
     model = late(3, seconds)
     module = cascade(Concat(), variant="single", waiting=Deadline(2.0), missing=Stale())
-    run = fit(tmp_path, module, faults=(model,), epochs=5)
-    oracle = ByHand(run, parties=(0,), collection=heard(model, "Stale"), policy="Stale").play(15)
+    run = fit(tmp_path, module, faults=(model,), epochs=4)
+    oracle = ByHand(run, parties=(0,), collection=heard(model, "Stale"), policy="Stale").play(12)
     assert_same_training(run, oracle)
     ids = run.events[0][0]
     assert all(oracle.table[i, 3].any() for i in ids.tolist())

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_vfl.callbacks import Crashes, Stragglers
 from lightning_vfl.datamodules import LimitedOverlap
 from lightning_vfl.local_objectives import BarlowTwins
+from tests.further import further
 from tests.subjects import Blobs, dropping, same
 from tests.unit.protocols.decoupled.decoupled_by_hand import STEPS, B, Run, decoupled, fit
 
@@ -97,7 +98,7 @@ QUICK = [
     ("faults", STEPS),
     ("faults", 4 * STEPS + 1),
     ("messages", 3 * STEPS + 2),
-    ("half precision, hosts rest", 4 * STEPS),
+    further("half precision, hosts rest", 4 * STEPS),
 ]
 
 
