@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root = Path(__file__).parents[1]
     for bug in bugs:
         if (times := (root / bug.file).read_text(encoding="utf-8").count(bug.text)) != 1:
-            print(f"{bug.file} has {times} times, not once: {bug.text!r}; correct tests/bugs.py")
+            print(f"{bug.file} has {times} times, not once: {bug.text!r}; correct tests/bugs")
             return 1
     begun, missed = monotonic(), 0
     with TemporaryDirectory() as folder, ThreadPoolExecutor(said.jobs) as pool:
