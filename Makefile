@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo docs check fix test test-slow fuzz coverage bench bench-check results clean
+.PHONY: help install demo docs check fix test test-slow test-oldest fuzz coverage bench bench-check results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ test-slow: $(INSTALLED) .flower  ## the tests of minutes: further cases, wheel i
 	$(MAKE) fuzz
 	$(BIN)/python -m tests.planted_bugs
 
+test-oldest: $(INSTALLED)  ## train with the oldest releases of packages that pyproject.toml allows, about five minutes
+	$(BIN)/python -m tests.oldest
+
 fuzz: $(INSTALLED)  ## the property tests with twenty times the examples, at random; SEED=n repeats a run
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "hypothesis and not slow" \
 		--hypothesis-profile=fuzz $(if $(SEED),--hypothesis-seed=$(SEED))
@@ -101,4 +104,4 @@ results: $(INSTALLED)  ## docs/results/README.md and claims.md from page.yaml, c
 	$(BIN)/python docs/results/make_claims.py
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .oldest .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
