@@ -1,6 +1,6 @@
 """``python -m tests.oldest``: train with the oldest releases of packages that pyproject.toml allows.
 
-They are installed into ``.oldest``; torch alone is the release of constraints.txt, of which a build for CPUs is at hand.
+They are installed into ``.oldest``. Torch alone is the release of constraints.txt: other builds take gigabytes.
 Then every recipe of a protocol is fitted for an epoch, and commands of each kind run once.
 """
 
