@@ -116,6 +116,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     """What the parties have fitted to the training records; the datamodule sets it in a fit, checkpoints keep it."""
     position: Mapping[str, Any] = {}
     """Where the training loader of a checkpoint stood; the datamodule takes it when the fit is resumed."""
+    _built = False
 
     def __init__(
         self,
@@ -242,10 +243,11 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         afterwards. They are built on the CPU, so that their initial weights do not depend on the device, and masks of
         parties, counts and seconds stay on the CPU.
         """
-        if hasattr(self, "bottoms"):
+        if self._built:
             return
         with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
             self.build()
+        self._built = True  # what has refused to be built is refused again
 
     def build(self) -> None:
         """Build the networks, and what depends on their shapes; a protocol with more networks extends this function."""
