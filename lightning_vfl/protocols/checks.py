@@ -19,6 +19,7 @@ from lightning_vfl.schedules.batches import InOrder
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Event, VerticalBatch
 
+SOME = 10_000  # records whose labels are looked at; those of long tables are on a disk
 FAR = 10.0  # labels with a larger mean, or this many times larger or smaller than 1, are told of
 
 
@@ -284,7 +285,8 @@ def note_large_labels(objective: Objective, data: Any) -> None:
     """Warn of real labels that are far from 0 or of another size than 1, which networks learn slowly."""
     if not isinstance(objective, Regression) or objective.standardise or data is None:
         return
-    labels = data.records("train").labels
+    records = data.records("train")
+    labels = records.labels_at(torch.arange(min(len(records), SOME)))
     if labels is None or not len(labels):
         return
     mean, deviation = (float(value[0]) for value in moments_of(labels))
