@@ -12,7 +12,7 @@ from lightning_vfl.commands.suggestions import beside_class_path, unknown_class,
 from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import nearest
 
-_RECIPES = {"fit.data": "--config data/digits", "fit.model": "--config protocol/mean"}
+_RECIPES = {"data": "--config data/digits", "model": "--config protocol/mean"}
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,16 @@ def _no_number(found: re.Match[str], error: ParserError) -> str:
 def _required(found: re.Match[str], error: ParserError) -> str:
     needed = found[1].strip().split(", ")
     command = needed[0].partition(".")[0]
-    if command.partition(" ")[0] in COMMANDS and "--config" not in error.options:  # a command that reads no recipe
-        own = [name.removeprefix(f"{command}.") for name in needed]
-        dashed = [f"--{name.replace('_', '-')}" for name in own]
+    own = [name.removeprefix(f"{command}.") for name in needed]
+    dashed = [f"--{name.replace('_', '-')}" for name in own]
+    of_recipes = [name for name in own if name in _RECIPES]
+    reads_none = command.partition(" ")[0] in COMMANDS and "--config" not in error.options
+    if reads_none or (not of_recipes and {*dashed} <= {*error.options}):  # options of the command, and in no recipe
         words = [d if d in error.options else name.upper() for d, name in zip(dashed, own, strict=True)]
         return f"{command} needs {' and '.join(words)}; see {command} --help"
     owner = f"{error.classes[-1].rsplit('.', 1)[-1]} " if error.classes else ""
-    hints = [_RECIPES[name] for name in needed if name in _RECIPES]
-    hint = f" ({' '.join(hints)}; lightning-vfl list names all recipes)" if hints else ""
+    hints = " ".join(_RECIPES[name] for name in of_recipes)
+    hint = f" ({hints}; lightning-vfl list names all recipes)" if hints else ""
     return f"{error.where}{owner}needs a value for {' and '.join(needed)}; set it in a recipe or as an option{hint}"
 
 
@@ -253,11 +255,11 @@ def _none_of_several(error: ParserError) -> str | None:
         return None
     if value[1].startswith("{'init_args'"):
         if error.keys == "data":
-            return f"data: no recipe names the data set; add one ({_RECIPES['fit.data']})"
+            return f"data: no recipe names the data set; add one ({_RECIPES['data']})"
         if error.keys == "model":
             return (
                 f"{error.where}settings without a protocol; put a recipe that names one before policies "
-                f"({_RECIPES['fit.model']})"
+                f"({_RECIPES['model']})"
             )
         return f"{error.where}settings without a class; put the recipe that names it first (policy after protocol)"
     if (key := _beside_class(value[1])) is not None:

@@ -172,6 +172,10 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
         (["fit", "data/digits"], "unexpected argument data/digits"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),
         (["fit"], "needs a value for fit.data and fit.model; set it in a recipe or as an option"),
+        (
+            ["audit", "--config", "data/digits", "--config", "protocol/mean"],
+            "audit needs --attacker; see audit --help",
+        ),
         (["keys"], "keys needs FOLDER and --parties; see keys --help"),
         (
             ["keys", "--config", "protocol/mean"],
