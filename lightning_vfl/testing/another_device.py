@@ -11,7 +11,9 @@ Not covered: kernels and their rounding, streams, memory, and several devices.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -19,7 +21,6 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -145,16 +146,11 @@ class _Makers(TorchFunctionMode):
 @contextmanager
 def another_device() -> Iterator[None]:
     """Let torch compute on ``DEVICE``, also with fused optimisers and generators of its own."""
-    supported = _foreach_utils._get_fused_kernels_supported_devices
-    code = supported.__code__
-    supported.__code__ = (lambda: ["cpu", "meta"]).__code__  # it was imported by name
-    torch.Generator = _generator  # type: ignore[assignment, misc]
-    try:
-        with _Operations(), _Makers():  # type: ignore[no-untyped-call]  # torch's
-            yield
-    finally:
-        torch.Generator = _GENERATOR  # type: ignore[misc]
-        supported.__code__ = code
+    optimizers = import_module("torch.optim.optimizer")  # torch.optim has no attribute of this name
+    fused = patch.object(optimizers, "_get_fused_kernels_supported_devices", lambda: ["cpu", DEVICE.type])
+    generators = patch.object(torch, "Generator", _generator)
+    with fused, generators, _Operations(), _Makers():  # type: ignore[no-untyped-call]  # torch's
+        yield
 
 
 def on_the_cpu(value: Any) -> Any:
