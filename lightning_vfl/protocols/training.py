@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_vfl.errors import refuse_other_kind
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
@@ -157,7 +157,12 @@ class TrainedModule(EvaluatedModule, ABC):
         for parameter in (p for network in step.withheld for p in network.parameters()):
             parameter.grad = None
         if step.learners is not None:
-            self.bottoms.withhold(set(range(self.roster.parties)).difference(step.learners))
+            everyone = set(range(self.roster.parties))
+            if strangers := set(step.learners) - everyone:
+                raise ConfigurationError(
+                    f"the learners of a Step must be parties from 0 to {self.roster.parties - 1}; got {min(strangers)}"
+                )
+            self.bottoms.withhold(everyone.difference(step.learners))
         if step.before_optimizer is not None:
             step.before_optimizer(optimizer)
 

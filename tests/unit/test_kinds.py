@@ -76,6 +76,20 @@ def test_a_step_that_returns_a_loss_is_told_to_wrap_it(tmp_path):
         )
 
 
+class FromOne(Bare):
+    """It counts parties from 1."""
+
+    def step(self, batch, names):
+        return Step(super().step(batch, names), (1, 2, 3))
+
+
+def test_learners_that_are_no_parties_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="the learners of a Step must be parties from 0 to 2; got 3"):
+        trainer(tmp_path, max_epochs=1).fit(
+            FromOne(Mean(), width=4, seed=0), datamodule=Blobs(ContiguousColumns(3), batch_size=9)
+        )
+
+
 class Wrong(Bare):
     """Its ``step`` returns a loss that is none."""
 
