@@ -6,7 +6,7 @@ TRAININGS = (
     # protocols
     Bug(
         "lightning_vfl/protocols/training.py",
-        "            self.bottoms.withhold(set(range(self.roster.parties)).difference(step.learners))\n",
+        "            self.bottoms.withhold(everyone.difference(step.learners))\n",
         "            pass\n",
         "an absent party's optimiser takes a step with the gradients of zeros",
         "unit/protocols/test_faulty_rounds.py",
