@@ -1,6 +1,6 @@
 """The place of a downlink: behind the aggregate, in the server's graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -65,17 +65,18 @@ def title(downlink: Downlink) -> str:
     return f"{name} ({downlink.claim()})" if isinstance(downlink, LabelDownlink) else name
 
 
-def refuse_other_downlink(downlink: Downlink, before: str | None) -> None:
+def refuse_other_downlink(downlink: Downlink, kept: Mapping[str, Any] | None) -> None:
     """Refuse to resume rounds that another downlink has protected, or none: what is claimed would not hold for them.
 
     Args:
         downlink: of the resumed fit.
-        before: the ``title`` of the downlink in the checkpoint; None: there was none.
+        kept: what the checkpoint has of its downlink; None: there was none. Checkpoints of before have no ``title``.
 
     Raises:
         ConfigurationError: naming both.
     """
     claims = downlink.event is not None or isinstance(downlink, LabelDownlink)
+    before = None if kept is None else kept.get("title", title(downlink))
     if claims and before != title(downlink):
         raise ConfigurationError(
             f"the checkpoint was trained with {before or 'no downlink'}, and this fit has {title(downlink)}, which "

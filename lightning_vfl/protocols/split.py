@@ -11,14 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.downlinks import Downlink
-from lightning_vfl.downlinks.guard import (
-    guarded,
-    refuse_mixed_gradients,
-    refuse_other_downlink,
-    refuse_unprotected_loss,
-    title,
-)
+from lightning_vfl.downlinks import Downlink, guard
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
@@ -145,9 +138,10 @@ class SplitVFL(RoundVFL):
         self._top_may_draw = not has_rule(self.top)
         if self.downlink is not None:
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
-            refuse_mixed_gradients(self.downlink, self.norm, self.top)
-            criterion = getattr(self.objective, "criterion", None)
-            refuse_unprotected_loss(self.downlink, self.objective.needs_labels, criterion)
+            guard.refuse_mixed_gradients(self.downlink, self.norm, self.top)
+            guard.refuse_unprotected_loss(
+                self.downlink, self.objective.needs_labels, getattr(self.objective, "criterion", None)
+            )
             if self.downlink.sum_sizes is not None:
                 self.summing = Summing(self.downlink, self.bottoms, self.aggregator, self.embedding_widths)
         if self.place is not None:
@@ -262,7 +256,7 @@ class SplitVFL(RoundVFL):
             self.label_privacy.spend(names.round, downlink.event, joint_ids(batch))
         labels, rows = labels_of(batch), joint_rows(batch)
         records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
-        return guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)
+        return guard.guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)
 
     def enter_plan(
         self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
@@ -383,14 +377,14 @@ class SplitVFL(RoundVFL):
             checkpoint[BOOKS]["update sums"] = self.sums.state()
         if self.downlink is not None:
             kept = {"labels": self.label_privacy.state(), "secrets": dict(self.downlink.state())}
-            checkpoint[BOOKS]["downlink"] = kept | {"title": title(self.downlink)}
+            checkpoint[BOOKS]["downlink"] = kept | {"title": guard.title(self.downlink)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))
         kept = checkpoint.get(BOOKS, {}).get("downlink")
-        if self.downlink is not None and self.stage == Stage.FIT and "title" in (kept or {"title": None}):
-            refuse_other_downlink(self.downlink, (kept or {}).get("title"))
+        if self.downlink is not None and self.stage == Stage.FIT:
+            guard.refuse_other_downlink(self.downlink, kept)
         if self.downlink is not None and kept is not None:
             path = None if self._trainer is None else self.trainer.ckpt_path
             self.label_privacy.load(kept["labels"], None if path is None else Path(path))
