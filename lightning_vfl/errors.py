@@ -1,4 +1,4 @@
-"""The exceptions of the toolkit, and a helper for their messages."""
+"""The exceptions of the toolkit, and helpers for their messages."""
 
 import difflib
 import os
@@ -55,6 +55,16 @@ def refuse_other_kind(setting: str, given: object, kind: type, example: str) -> 
     if not isinstance(given, kind):
         article = "an" if kind.__name__[0] in "AEIO" else "a"
         raise ConfigurationError(f"{setting} must be {article} {kind.__name__}, such as {example}; got {given!r}")
+
+
+def reason(error: BaseException) -> str:
+    r"""The first line of an error's text; the name of its class, if it has no text.
+
+    Examples:
+        >>> reason(ValueError("too large\nsee the manual")), reason(ValueError())
+        ('too large', 'ValueError')
+    """
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 2) -> str:

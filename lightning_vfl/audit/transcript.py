@@ -47,9 +47,10 @@ class Entry:
 class Transcript(Tap):
     """The messages of a training as one attacker sees them, and the count of all messages.
 
-    Guarantee: an entry is a copy of a tensor that the attacker's members receive, send or (aggregates) compute; entries
-        share the copy of a tensor that one message brings to several receivers, so do not write to it. The
-        bytes of ALL messages are counted, by kind, direction and party; ``bytes`` can be compared with the meter's.
+    Guarantee: an entry has the values of a tensor that the attacker's members receive, send or (aggregates) compute.
+        Entries of one message may share their memory with one another, and those of a ``lasting`` message with the
+        training, so do not write to it. The bytes of ALL messages are counted, by kind, direction and party; ``bytes``
+        can be compared with the meter's.
     Not guaranteed: messages of evaluation are counted and not kept. Late messages that the simulation does not compute
         are neither counted nor kept.
 
@@ -90,6 +91,7 @@ class Transcript(Tap):
         kind = message.kind if fit or message.round is None else f"{message.round.stage} {message.kind}"
         way = DIRECTION[message.to]
         mine, copies = self.attacker.parties, dict[int, Tensor]()
+        whole = message.lasting and self.attacker.reads(at)  # a part would keep the memory of all pieces
         if message.to == "parties":
             receivers = message.receivers or tuple(range(len(message.pieces)))
             for receiver, piece in zip(receivers, message.pieces, strict=True):
@@ -97,7 +99,7 @@ class Transcript(Tap):
                     continue
                 self._count(kind, way, receiver, piece.numel(), number)
                 if fit and (receiver in mine or self.attacker.reads(at)):
-                    self._keep(kind, "down", at, receiver, number, ids, piece, copies)
+                    self._keep(kind, "down", at, receiver, number, ids, piece, copies, whole)
             return
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             if message.to == "server":
@@ -105,7 +107,7 @@ class Transcript(Tap):
                     continue
                 self._count(kind, way, sender, piece.numel(), number)
                 if fit and (self.attacker.reads(at) or sender in mine):
-                    self._keep(kind, "up", sender, at, number, ids, piece, copies)
+                    self._keep(kind, "up", sender, at, number, ids, piece, copies, whole)
                 continue
             receivers = message.receivers or tuple(range(len(piece)))
             others = [(place, receiver) for place, receiver in enumerate(receivers) if receiver != sender]
@@ -124,18 +126,19 @@ class Transcript(Tap):
         ids: Tensor,
         value: Tensor,
         copies: dict[int, Tensor],
+        lasting: bool = False,
     ) -> None:
         """Keep a tensor; ``copies`` has those of the same message, in which several receivers may get one tensor."""
-        copy = copies.get(id(value))
-        if copy is None:
-            copy = copies[id(value)] = value.detach().to("cpu", copy=True)
-            self.kept_bytes += copy.nbytes
+        kept = copies.get(id(value))
+        if kept is None:
+            kept = copies[id(value)] = value.detach().to("cpu", copy=not lasting)
+            self.kept_bytes += kept.nbytes
             if self.kept_bytes > self.limit_bytes:
                 raise ConfigurationError(
                     f"what {self.attacker} receives takes more than limit_bytes = {self.limit_bytes:.0f} by round "
                     f"{number}; raise limit_bytes, or train fewer epochs"
                 )
-        self.entries.append(Entry(kind, way, sender, receiver, self.epoch, number, ids, copy))
+        self.entries.append(Entry(kind, way, sender, receiver, self.epoch, number, ids, kept))
 
     # ---- the count
 

@@ -35,7 +35,7 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
     like = torch.zeros(()) if parameter is None else parameter
     x = torch.zeros(_ROWS, *shape, device=like.device, dtype=like.dtype, requires_grad=input_gradient)
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        out = copied(x)
+        out = copied(x.clone())  # a first layer that works in place must not write into a leaf
         forward = counter.get_total_flops()
         if out.requires_grad:
             out.sum().backward()

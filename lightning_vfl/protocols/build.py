@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
 from lightning_vfl.types import Roll, Roster
@@ -212,7 +212,7 @@ def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
     except ConfigurationError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"{who} cannot join {told}: {str(error).splitlines()[0]}") from error
+        raise ConfigurationError(f"{who} cannot join {told}: {reason(error)}") from error
     if given != (2, wanted):
         raise ConfigurationError(
             f"{who} returns {given} for two records with {told}, but out_width announces {(2, wanted)}; correct one of "
@@ -263,19 +263,26 @@ def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: 
     except ConfigurationError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(f"{who} cannot be built: {error}") from error
+        given = ", ".join(map(repr, arguments))
+        raise ConfigurationError(
+            f"{who} cannot be built: its factory is called with ({given}) and fails with: {reason(error)}"
+        ) from error
 
 
 def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
     training = network.training
     network.eval()  # the two rows must not change running statistics
+    rows = torch.zeros(shape)
     try:
         with torch.no_grad():
-            given = tuple(network(torch.zeros(shape)).shape)
+            given = tuple(network(rows).shape)
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigurationError(f"{who} cannot take input of per-record shape {shape[1:]}: {reason}") from error
+        raise ConfigurationError(f"{who} cannot take input of per-record shape {shape[1:]}: {reason(error)}") from error
     network.train(training)
+    if rows._version:
+        raise ConfigurationError(
+            f"{who} writes into its input, which belongs to others too; give its first layers inplace=False"
+        )
     if given != (shape[0], outputs):
         raise ConfigurationError(
             f"{who} outputs {given[1:]} numbers for each record, but {outputs} are needed; set its output width to "

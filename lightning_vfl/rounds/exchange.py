@@ -8,7 +8,6 @@ exactly the values that it has received.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from lightning_vfl.aggregators.parts import PartySide, ServerSide, Setup, Wire
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.ends import Hear, from_senders, party_end, server_end, together
-from lightning_vfl.types import PartyRecords, RecordSource, RoundNames
+from lightning_vfl.types import PartyRecords, RecordSource
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView, Tap
 
 
@@ -154,7 +153,9 @@ class Exchange:
         self.parties = parties
         # whoever is included answers also where fewer answers are enough: these are messages that an audit hears
         self.server = (
-            server if tap is None else replace(server, roll=replace(server.roll, responders=server.roll.included))
+            server
+            if tap is None or aggregator.wire is None
+            else replace(server, roll=replace(server.roll, responders=server.roll.included))
         )
         self.policy = policy or Exclude()
         self.wire = wire or wire_of(aggregator)
@@ -167,10 +168,15 @@ class Exchange:
             self.aggregator.wire is None
         ):  # autograd differentiates ``plain`` itself; a node would take 0.7 ms more at M = 28
             roll, server = self.server.roll, self.server
-            clear = self.aggregator.plain(self._completed(), roll, server.present)
+            leaves = self.contribution.leaves
+            if self.tap is not None and self.sends_gradients:
+                leaves = _Heard.apply(self.tap, server, *leaves)  # type: ignore[no-untyped-call]  # torch's
+            clear = self.aggregator.plain(self._completed(leaves), roll, server.present)
             self.aggregate = Aggregate(clear.detach(), self.aggregator.columns(server.widths, roll))
             if self.tap is not None:
-                self._tell_of_the_clear(self.tap)
+                if any(_memory(clear) == _memory(h) for h in leaves):
+                    clear = clear.clone()  # the top may write into what it is given, but not into what was sent
+                self._tell_of_the_clear()
                 self._tell_of_the_aggregate(self.tap)
             return clear
         value: Tensor = _Round.apply(self, *self.contribution.leaves)  # type: ignore[no-untyped-call]  # torch's
@@ -226,21 +232,16 @@ class Exchange:
     def _tell_of_the_aggregate(self, tap: Tap) -> None:
         tap.joined(self.aggregate.value, self.server.names, self.server.rows.ids, self.server.joiner)
 
-    def _tell_of_the_clear(self, tap: Tap) -> None:
-        """The messages of a round that is computed without messages; the gradients come with the backward pass."""
-        leaves, names = self.contribution.leaves, self.server.names
+    def _tell_of_the_clear(self) -> None:
+        """The uploads of a round that is computed without messages; the gradients come with the backward pass."""
         members = self.server.roll.included_parties
-        pieces = tuple(leaves[m].detach() for m in members)
-        self._tell(Message(EMBEDDINGS, "server", members, pieces, round=names))
-        ids, joiner = self.server.rows.ids, self.server.joiner
-        for m in members:  # hooks that knew the exchange would keep the graph until Python collects cycles
-            if leaves[m].requires_grad and self.sends_gradients:
-                hook = partial(_tell_of_a_gradient, tap, names, ids, joiner, m)
-                leaves[m].register_hook(hook)  # type: ignore[no-untyped-call]  # torch's
+        pieces = tuple(self.contribution.leaves[m].detach() for m in members)
+        lasting = len(pieces) == len(self.contribution.leaves)
+        self._tell(Message(EMBEDDINGS, "server", members, pieces, round=self.server.names, lasting=lasting))
 
-    def _completed(self) -> tuple[Tensor, ...]:
+    def _completed(self, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The leaves, with the policy's replacements for missing embeddings; parties that do not count have zeros."""
-        leaves, roll = self.contribution.leaves, self.server.roll
+        roll = self.server.roll
         stand_in = self.policy.stand_in
         if stand_in is None or (roll.complete and self.policy.memory is None):
             return leaves
@@ -250,10 +251,33 @@ class Exchange:
         return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
 
 
-def _tell_of_a_gradient(
-    tap: Tap, names: RoundNames, ids: Tensor, joiner: int | None, party: int, gradient: Tensor
-) -> None:
-    tap.sent(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=names), ids, joiner)
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class _Heard(torch.autograd.Function):
+    """Passes the leaves on; on the way back, tells a tap of their gradients in one message.
+
+    It knows the view and not the exchange, which would keep the graph until Python collects cycles.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tap: Tap, server: ServerView, *leaves: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.tap, ctx.server = tap, server
+        return leaves
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        server: ServerView = ctx.server
+        members, ids = server.roll.included_parties, server.rows.ids
+        like = next(g for g in grads if g is not None)
+        sent = ((m, grads[m]) for m in members)  # to a party that changes nothing in the aggregate, zeros
+        pieces = tuple(like.new_zeros(len(ids), server.widths[m]) if g is None else g for m, g in sent)
+        lasting = len(pieces) == len(grads)  # autograd adds to a gradient in place only if nobody else has it
+        answer = Message(GRADIENTS, "parties", (), pieces, receivers=members, round=server.names, lasting=lasting)
+        ctx.tap.sent(answer, ids, server.joiner)
+        return None, None, *grads
 
 
 class _Round(torch.autograd.Function):

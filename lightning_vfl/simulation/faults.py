@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Roster
 
@@ -253,7 +253,7 @@ def _sampled(model: FaultModel, request: int, roster: Roster, seed: int) -> Roun
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise ConfigurationError(
             f"{model!r} has no outcome of request {request} for {roster.parties} parties and {roster.hosts} hosts: "
-            f"{str(error).splitlines()[0]}; correct its settings or its method sample"
+            f"{reason(error)}; correct its settings or its method sample"
         ) from error
 
 

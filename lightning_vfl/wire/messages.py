@@ -75,6 +75,8 @@ class Message:
         receivers: the parties for which pieces were made; None: all M.
         round: the number of the message's round, so that a receiver can refuse an old message; None: not stated.
         relayed: whether the server forwards the message unchanged to the parties that answer, without decoding it.
+        lasting: whether nobody will write into the pieces again, and all of the memory behind them is theirs: who
+            keeps all of them needs no copy.
     """
 
     kind: str
@@ -85,6 +87,7 @@ class Message:
     receivers: tuple[int, ...] | None = None
     round: RoundNames | None = None
     relayed: bool = False
+    lasting: bool = False
 
 
 @dataclass(frozen=True)

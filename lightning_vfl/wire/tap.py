@@ -20,7 +20,8 @@ class Tap(ABC):
         """A message.
 
         Args:
-            message: the message. Its pieces must not be changed, and have to be copied if they are kept.
+            message: the message. Its pieces must not be changed, and have to be copied if they are kept, unless it is
+                ``lasting``.
             ids: (B,) int64, the positions of the records that the message is about; empty: it is about no records.
             at: the party that plays the server in this round; None: the server itself.
         """

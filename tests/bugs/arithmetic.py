@@ -136,9 +136,16 @@ ARITHMETIC = (
     ),
     Bug(
         "lightning_vfl/rounds/exchange.py",
-        "if leaves[m].requires_grad and self.sends_gradients:",
-        "if leaves[m].requires_grad:",
+        "if self.tap is not None and self.sends_gradients:\n                leaves = _Heard",
+        "if self.tap is not None:\n                leaves = _Heard",
         "an audit hears gradients that are not sent",
         "unit/downlinks/test_summed_gradients.py",
+    ),
+    Bug(
+        "lightning_vfl/rounds/exchange.py",
+        "clear = clear.clone()  # the top",
+        "pass  # the top",
+        "a top writes into what an audit keeps",
+        "unit/audit/test_transcript.py",
     ),
 )

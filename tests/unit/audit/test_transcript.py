@@ -166,9 +166,28 @@ class Copies(Tap):
         self.values.append((kind, value.detach().clone()))
 
 
-@pytest.mark.parametrize("name", ["Concat", "Mean", "LocalGaussian"])
+class FirstParty(Sum):
+    """The embedding of party 0 itself: no new tensor."""
+
+    def plain(self, h, roll, present=None):
+        return h[0]
+
+
+def writing_top(width: int) -> torch.nn.Module:
+    """A top that writes into what it is given."""
+    return torch.nn.Sequential(torch.nn.Dropout(inplace=True), torch.nn.Linear(width, 1))
+
+
+WRITTEN: dict[str, Callable[[], VFLModule]] = {
+    "Concat, writing top": lambda: SPLIT(Concat(), top=writing_top),
+    "Max, writing top": lambda: SPLIT(Max(), top=writing_top),
+    "one party's, writing top": lambda: SPLIT(FirstParty(), top=writing_top),
+}
+
+
+@pytest.mark.parametrize("name", ["Concat", "Mean", "LocalGaussian", *WRITTEN])
 def test_what_is_kept_is_what_was_sent_and_does_not_change_later(name, tmp_path):
-    audit, copies, make = Audit("server", []), Copies(), {**QUICK, **SLOW}[name]
+    audit, copies, make = Audit("server", []), Copies(), {**QUICK, **SLOW, **WRITTEN}[name]
 
     def listened():
         module = make()

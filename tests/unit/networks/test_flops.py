@@ -40,3 +40,8 @@ def test_the_network_is_left_as_it_was():
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_network_without_parameters_costs_nothing(rows):
     assert work_of(nn.Flatten(), (2, rows), input_gradient=False) == (0, 0)
+
+
+def test_a_first_layer_may_work_in_place():
+    network = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(10, 3))
+    assert work_of(network, (10,), input_gradient=True) == (60, 120)

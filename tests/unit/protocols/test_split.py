@@ -219,12 +219,29 @@ def test_a_second_fit_goes_on(tmp_path):
         ({"bottom": lambda shape, width: nn.Linear(shape[0], width + 1)}, "bottom Linear of party 0 outputs .6"),
         ({"bottom": lambda shape, width: nn.Linear(99, width)}, "cannot take input of per-record shape .3"),
         ({"bottom": partial(MLP, hidden=(-1,))}, "the bottom of party 0 cannot be built"),
+        (
+            {"bottom": lambda columns, width: nn.Linear(columns, width)},
+            r"factory is called with \(\(3,\), 5\) and fails",
+        ),
+        (
+            {"bottom": lambda *_: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 5))},
+            "of party 0 writes into its input",
+        ),
+        ({"top": lambda width: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(width, 3))}, "give its first layers"),
         ({"bottom_of": {5: MLP}}, "must name parties from 0 to 2; got 5"),
     ],
 )
 def test_networks_that_do_not_fit_name_the_fix(tmp_path, settings, message):
     with pytest.raises(ConfigurationError, match=message):
         fitted(tmp_path, Blobs(batch_size=10), split(**settings))
+
+
+def test_a_factory_that_fails_without_a_word_is_told_too(tmp_path):
+    def bottom(shape, width):
+        raise ValueError
+
+    with pytest.raises(ConfigurationError, match="and fails with: ValueError"):
+        fitted(tmp_path, Blobs(batch_size=10), split(bottom=bottom))
 
 
 def test_bottoms_may_differ_between_parties(tmp_path):
