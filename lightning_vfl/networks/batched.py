@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 Layers = Sequence[Any]
 STACKED = "_stacked"  # the attribute in which ``Tied`` stores the stacked parameters of a call
+LARGE = 4096  # numbers of one weight, from which on a copy of its gradient takes longer than a node written in Python
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid)
 
 
@@ -48,11 +49,30 @@ def _sequential(first: nn.Sequential, layers: Layers, x: Tensor) -> Tensor:
 
 @batched.register
 def _linear(first: nn.Linear, layers: Layers, x: Tensor) -> Tensor:
-    weight = stack(layers, "weight").transpose(1, 2)
+    weight = stack(layers, "weight")
     bias: Tensor | None = first.bias  # torch's annotation ignores bias=False
     rows = x.flatten(1, -2)  # a record may have more axes before the features
-    out = torch.bmm(rows, weight) if bias is None else torch.baddbmm(stack(layers, "bias").unsqueeze(1), rows, weight)
+    if bias is None:
+        out = torch.bmm(rows, weight.mT)
+    elif first.weight.numel() < LARGE or torch.is_autocast_enabled(x.device.type):
+        out = torch.baddbmm(stack(layers, "bias").unsqueeze(1), rows, weight.mT)
+    else:
+        out = _Products.apply(rows, weight, stack(layers, "bias"))  # type: ignore[no-untyped-call]  # torch's
     return out.view(*x.shape[:-1], out.shape[-1])
+
+
+class _Products(torch.autograd.Function):
+    """``baddbmm`` with gradients of the weights in the layout of the weights, for which autograd would copy them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), (g,) = ctx.saved_tensors, gradients
+        return torch.bmm(g, weight) if ctx.needs_input_grad[0] else None, torch.bmm(g.mT, x), g.sum(1)
 
 
 @batched.register

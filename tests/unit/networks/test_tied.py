@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lightning_vfl.networks import MLP, PartyBank
+from lightning_vfl.networks.batched import LARGE, batched
 from lightning_vfl.networks.tied import Tied
 from tests.further import further
 from tests.subjects import same
@@ -27,6 +28,7 @@ FACTORIES = {
     "deep": partial(MLP, hidden=(8, 6), activation=nn.LeakyReLU, output_activation=nn.Sigmoid),
     "linear": partial(MLP, hidden=()),
     "layer norm": normed,
+    "large": partial(MLP, hidden=(700, 80)),
 }
 
 
@@ -203,8 +205,9 @@ def test_a_loss_of_one_moves_no_other():
         assert all(bool(p.grad.any()) == (number == 1) for p in network.parameters())
 
 
-def test_autocast_computes_in_half_precision_and_learns_in_single():
-    one = bank(FACTORIES["MLP"])
+@pytest.mark.parametrize("name", ["MLP", "large"])
+def test_autocast_computes_in_half_precision_and_learns_in_single(name):
+    one = bank(FACTORIES[name])
     x = features()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = one.together(TEAM, x)
@@ -223,6 +226,57 @@ def test_twice_in_one_graph():
     wanted = torch.autograd.grad((losses(looped(one, x)) + losses(looped(one, x * 2))).sum(), list(one.parameters()))
     for p, gradient in zip(one.parameters(), wanted, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_several_passes_are_added_up():
+    one = bank()
+    x = features()
+    wanted = torch.autograd.grad(losses(looped(one, x)).sum(), list(one.parameters()))
+    for times in (1, 2):
+        losses(one.together(TEAM, x)).sum().backward()
+        for p, gradient in zip(one.parameters(), wanted, strict=True):
+            torch.testing.assert_close(p.grad, times * gradient, rtol=1e-4, atol=1e-5)
+    one.zero_grad(set_to_none=False)
+    losses(one.together(TEAM, x)).sum().backward()
+    for p, gradient in zip(one.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_the_hooks_of_a_parameter_are_called(kind):
+    one, seen = bank(), []
+    hooked = one.parties[1].layers[1].weight
+    getattr(hooked, kind)(lambda value: seen.append(tuple(value.shape)))
+    losses(one.together(TEAM, features())).sum().backward()
+    assert seen == [tuple(hooked.shape)]
+    assert hooked.grad is not None
+
+
+def test_a_frozen_parameter_gets_no_gradient():
+    one, other = bank(), bank(tied=False)
+    x = features()
+    for own in (one, other):
+        own.parties[1].layers[1].weight.requires_grad_(False)
+        losses(own.together(TEAM, x)).sum().backward()
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None) == (not p.requires_grad)
+        assert p.grad is None or torch.equal(p.grad, q.grad)
+
+
+def test_large_layers_have_the_gradients_of_torch():
+    """Which it copies into the layout of the weights; here they are computed in it."""
+    generator = torch.Generator().manual_seed(0)
+    layers = [nn.Linear(70, 60, dtype=torch.float64) for _ in range(COUNT)]
+    assert layers[0].weight.numel() >= LARGE
+    x = torch.randn(COUNT, 2, 3, 70, dtype=torch.float64, generator=generator, requires_grad=True)
+    out = batched(layers[0], layers, x)
+    wanted = torch.stack([layer(own) for layer, own in zip(layers, x, strict=True)])
+    torch.testing.assert_close(out, wanted)
+    inputs = [x, *(p for layer in layers for p in layer.parameters())]
+    first, expected = (torch.autograd.grad(y.square().sum(), inputs, create_graph=True) for y in (out, wanted))
+    second, sought = (torch.autograd.grad(sum(g.cos().sum() for g in gs), inputs) for gs in (first, expected))
+    for a, b in zip((*first, *second), (*expected, *sought), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_nothing_stays_in_the_layers():
