@@ -96,7 +96,8 @@ class PartyBank(nn.Module):
         """
         if parties not in self.groups:
             return torch.stack([self.parties[m](own) for m, own in zip(parties, x, strict=True)])
-        bottoms = [self.parties[m] for m in parties]
+        everybody = list(self.parties)  # an index into a ModuleList takes 1 µs
+        bottoms = [everybody[m] for m in parties]
         if parties not in self._tied:
             return batched(bottoms[0], bottoms, x)
         with self._tied[parties].stacked():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 Layers = Sequence[Any]
 STACKED = "_stacked"  # the attribute in which ``Tied`` stores the stacked parameters of a call
-LARGE = 4096  # numbers of one weight, from which on a copy of its gradient takes longer than a node written in Python
+LARGE = 16_384  # numbers of one weight, from which on copying their gradient takes longer than a node in Python
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid)
 
 

@@ -28,7 +28,7 @@ FACTORIES = {
     "deep": partial(MLP, hidden=(8, 6), activation=nn.LeakyReLU, output_activation=nn.Sigmoid),
     "linear": partial(MLP, hidden=()),
     "layer norm": normed,
-    "large": partial(MLP, hidden=(700, 80)),
+    "large": partial(MLP, hidden=(700, 80)),  # a matrix of more than LARGE numbers
 }
 
 
@@ -266,9 +266,9 @@ def test_a_frozen_parameter_gets_no_gradient():
 def test_large_layers_have_the_gradients_of_torch():
     """Which it copies into the layout of the weights; here they are computed in it."""
     generator = torch.Generator().manual_seed(0)
-    layers = [nn.Linear(70, 60, dtype=torch.float64) for _ in range(COUNT)]
+    layers = [nn.Linear(150, 110, dtype=torch.float64) for _ in range(COUNT)]
     assert layers[0].weight.numel() >= LARGE
-    x = torch.randn(COUNT, 2, 3, 70, dtype=torch.float64, generator=generator, requires_grad=True)
+    x = torch.randn(COUNT, 2, 3, 150, dtype=torch.float64, generator=generator, requires_grad=True)
     out = batched(layers[0], layers, x)
     wanted = torch.stack([layer(own) for layer, own in zip(layers, x, strict=True)])
     torch.testing.assert_close(out, wanted)
