@@ -9,9 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Metric, R2Score
+from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Metric
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.real_labels import RSquared, moments_of
 from lightning_vfl.rebuildable import Rebuildable
 
 __all__ = ["Binary", "MultiClass", "MultiLabel", "Objective", "Regression", "objective_for"]
@@ -373,7 +374,7 @@ class Regression(Objective):
         return self._formed(output)
 
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
-        return {"mse": MeanSquaredError(), "r2": R2Score()}
+        return {"mse": MeanSquaredError(), "r2": RSquared()}
 
     def _formed(self, output: Tensor) -> Tensor:
         return output.squeeze(1) if self.values == 1 else output
@@ -383,12 +384,6 @@ class Regression(Objective):
             shift, scale = (self.shift, self.scale) if self.values > 1 else (self.shift[0], self.scale[0])
             labels = (labels - shift.to(labels)) / scale.to(labels)
         return labels.to(output.dtype)
-
-
-def moments_of(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the standard deviation, (targets,) float64 each, of labels (N,) or (N, targets)."""
-    values = labels.double().reshape(len(labels), -1)
-    return values.mean(0), values.std(0, correction=0)
 
 
 def objective_for(num_classes: int | None) -> Objective:

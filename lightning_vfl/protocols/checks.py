@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.objectives import Objective, Regression, moments_of
+from lightning_vfl.objectives import Objective, Regression
 from lightning_vfl.protocols.build import several
+from lightning_vfl.real_labels import moments_of
 from lightning_vfl.schedules.batches import InOrder
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Event, VerticalBatch
