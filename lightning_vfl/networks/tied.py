@@ -70,7 +70,7 @@ def _leaf(flat: Tensor, parameters: list[Any]) -> Tensor:
     leaf = flat.detach()
     if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
         leaf.requires_grad_()
-        leaf.register_post_accumulate_grad_hook(partial(_hand_out, parameters))
+        leaf.register_post_accumulate_grad_hook(partial(_hand_out, parameters))  # type: ignore[no-untyped-call]  # torch's
     return leaf
 
 
