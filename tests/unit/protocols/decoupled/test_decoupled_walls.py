@@ -32,7 +32,7 @@ class Noting(Reconstruction):
 
 
 class Walls(Callback):
-    """Before every backward pass, asks every loss for the gradient of every parameter."""
+    """Before every backward pass of a step, follows every loss alone to the parameters that it reaches."""
 
     def __init__(self, guests: Noting, hosts: Noting) -> None:
         self.objectives = {"guest": guests, "host": hosts}
@@ -53,20 +53,19 @@ class Walls(Callback):
         losses = [(kind, one) for kind, noting in self.objectives.items() for one in noting.seen]
         losses += [("owner", loss)] if module.phase == "owner" else []
         for kind, one in losses:
+            one.backward(retain_graph=True)
             for other, owners in parts.items():
-                everything = list(chain.from_iterable(owners))
-                gradients = torch.autograd.grad(one, everything, retain_graph=True, allow_unused=True)
                 if other != kind:
-                    assert gradients == (None,) * len(everything), (kind, other)
+                    assert all(p.grad is None for p in chain.from_iterable(owners)), (kind, other)
                     continue
-                of = dict(zip(map(id, everything), gradients, strict=True))
                 learning = [
                     number
                     for number, own in enumerate(owners)
-                    if any(of[id(p)] is not None and bool(of[id(p)].any()) for p in own)
+                    if any(p.grad is not None and bool(p.grad.any()) for p in own)
                 ]
                 assert len(learning) == 1, (kind, learning)  # of its own kind, too, it moves nobody else
                 self.reached.add((kind, tuple(f"{other} {number}" for number in learning)))
+            module.zero_grad()
         for noting in self.objectives.values():
             noting.seen.clear()
 
