@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from .column_encoder import Unseen, tell_unseen
 from .column_steps import Reader, TextFill, chosen
 from .number_steps import Strategy, describe_fill, refuse_cells
-from .one_hot import categories_of, one_hot
+from .one_hot import as_known, categories_of, one_hot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ class OneHotCategories(Reader):
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         _refuse_missing(column, party)
-        texts = texts_of(column)
+        texts = as_known(texts_of(column), self.categories)
         columns = one_hot(texts, self.categories)
         other = columns.sum(1) == 0
         if not self.rare:
@@ -186,7 +186,7 @@ class OrdinalCategories(Reader):
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         _refuse_missing(column, party)
         number = {category: float(place) for place, category in enumerate(self.categories)}
-        texts = texts_of(column)
+        texts = as_known(texts_of(column), self.categories)
         other = np.array([text not in number for text in texts.tolist()], dtype=bool)
         own = self.unseen is Unseen.OWN
         tell_unseen(texts[other], str(column.name), party, self.unseen, "-1" if own else "missing")

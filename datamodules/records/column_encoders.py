@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from .column_encoder import ColumnEncoder as ColumnEncoder
 from .column_encoder import Unseen as Unseen
 from .column_encoder import tell_unseen
-from .one_hot import categories_of, one_hot
+from .one_hot import as_known, categories_of, one_hot
 from .party_tables import listed, numbers_of, refuse_missing
 from .step_chain import Chain, LeftOut, chain_of
 
@@ -70,7 +70,7 @@ class OneHot(ColumnEncoder):
 
     def encode(self, values: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         refuse_missing(values, party, _OR_AUTO)
-        text = values.astype(str).to_numpy(dtype=np.str_)
+        text = as_known(values.astype(str).to_numpy(dtype=np.str_), self.categories)
         columns = one_hot(text, self.categories)
         other = columns.sum(1) == 0
         tell_unseen(text[other], self.column, party, self.unseen, "unseen" if self.unseen is Unseen.OWN else "zeros")
