@@ -75,9 +75,9 @@ class Replicas:
     def refresh(self, party: int, top: bool = True) -> None:
         """Copy the current bottoms for a party that begins a period, and the global top if the party received it."""
         replica, live = self.of[party], self.live
-        torch._foreach_copy_(replica.bottom_tensors, live.bottom_tensors)
+        _copy(replica.bottom_tensors, live.bottom_tensors)
         if top:
-            torch._foreach_copy_(replica.top_tensors, live.top_tensors)
+            _copy(replica.top_tensors, live.top_tensors)
 
     def state(self) -> dict[int, dict[str, dict[str, Tensor]]]:
         """The state for a checkpoint: L times all parameters."""
@@ -119,3 +119,8 @@ def refuse_above(limit_bytes: float, parties: int, bottoms: PartyBank, top: nn.M
 
 def _tensors(network: nn.Module) -> list[Tensor]:
     return [*network.parameters(), *network.buffers()]
+
+
+def _copy(into: list[Tensor], of: list[Tensor]) -> None:
+    if into:  # networks without parameters have none
+        torch._foreach_copy_(into, of)

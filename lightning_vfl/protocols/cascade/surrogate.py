@@ -43,7 +43,9 @@ def surrogate(
 
 
 def half_squares(parameters: Sequence[Tensor]) -> Tensor:
-    """Σ r(θ) with r(θ) = ½|θ|², a scalar; at least one parameter."""
+    """Σ r(θ) with r(θ) = ½|θ|², a scalar; 0 of no parameters."""
+    if not parameters:
+        return torch.zeros(())
     return 0.5 * torch.stack(torch._foreach_norm(list(parameters))).square().sum()
 
 

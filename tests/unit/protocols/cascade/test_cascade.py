@@ -498,3 +498,23 @@ def test_two_fits_of_the_same_give_the_same_bits(tmp_path):
     runs = [fit(tmp_path, cascade(slower={1: 0.5}, q=3.0, optimizer=ADAM, bottom=dropping)) for _ in range(2)]
     assert same(runs[0].parameters(), runs[1].parameters())
     assert runs[0].logged == runs[1].logged
+
+
+class AsTheyAre(nn.Module):
+    """A bottom that is the columns themselves; ``zero``: with a parameter that does nothing."""
+
+    def __init__(self, zero: bool) -> None:
+        super().__init__()
+        self.zero = nn.Parameter(torch.zeros(1), requires_grad=False) if zero else None
+
+    def forward(self, x):
+        return x[:, :1].repeat(1, WIDTH)
+
+
+def test_bottoms_may_have_no_parameters(tmp_path):
+    def top_of(zero):
+        module = cascade(Concat(), bottom=lambda *_: AsTheyAre(zero), slower={2: 0.5}, q=3.0, optimizer=ADAM)
+        fit(tmp_path / str(zero), module)
+        return module.top.state_dict()
+
+    assert same(top_of(False), top_of(True))
