@@ -68,8 +68,8 @@ class PrivacyBudget(Callback):
         if module.privacy.epsilon() == 0.0:
             raise ConfigurationError(
                 f"one round would already cost ε = {worst:.4g} of a {self.unit} at δ = {self.delta:g}, above the "
-                f"budget of {self.target_epsilon:g}; use a smaller beta, fewer levels, a smaller width, or a larger "
-                "target_epsilon"
+                f"budget of {self.target_epsilon:g}; use more noise (of PoissonBinomial: a smaller beta, fewer "
+                "levels or a smaller width), or a larger target_epsilon"
             )
         module.end_before_round = True
 

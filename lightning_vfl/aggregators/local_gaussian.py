@@ -35,7 +35,7 @@ INSIDE = 1 - 2.0**-40
 # The grid: steps of at most σ 2⁻²⁰, so that rounding to it is small beside the noise, and of at least C 2⁻⁶⁰, so that a
 # clipped value and its noise fit 64 bits.
 _FINE, _COARSE, _SMALLEST = 20, 60, -1022
-_LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm of a longer embedding could come out as 0
+LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm of a longer embedding could come out as 0
 
 
 @dataclass(frozen=True)
@@ -290,8 +290,8 @@ class LocalGaussian(Aggregator):
         bounds: Literal["record", "value"] = "record",
         draws: Draws = "system",
     ) -> None:
-        if not _LEAST_CLIP <= clip < inf:
-            raise ConfigurationError(f"clip must be a finite number of at least {_LEAST_CLIP:g}; got {clip}")
+        if not LEAST_CLIP <= clip < inf:
+            raise ConfigurationError(f"clip must be a finite number of at least {LEAST_CLIP:g}; got {clip}")
         if bounds not in ("record", "value"):
             raise ConfigurationError(f"bounds must be 'record' or 'value'; got {bounds!r}")
         self.noise = noise or Budget()

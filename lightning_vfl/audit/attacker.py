@@ -36,12 +36,13 @@ class Attacker:
         """
         words = text.split("+")
         found = [_MEMBER.fullmatch(word) for word in words if word != "server"]
-        if not all(found) or len(set(words)) < len(words):
+        numbers = [int(match[1]) for match in found if match]
+        if not all(found) or len(set(numbers)) < len(numbers) or words.count("server") > 1:
             raise ConfigurationError(
                 f"attacker '{text}' is unknown; use server, party:NUMBER, or party:NAME if the parties have "
                 "names, or several of them joined by +, such as server+party:1"
             )
-        return cls("server" in words, tuple(sorted(int(match[1]) for match in found if match)))
+        return cls("server" in words, tuple(sorted(numbers)))
 
     def __str__(self) -> str:
         return self.name or "+".join(

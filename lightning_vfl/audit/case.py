@@ -33,11 +33,10 @@ class Case:
     members: Tensor | None = None
     coins: Tensor | None = None
 
-    @property
-    def claimed_epsilon(self) -> float | None:
-        """The accountant's ε of a party's record in this training; None: the aggregator claims none."""
+    def claimed_epsilon(self, delta: float) -> float | None:
+        """The accountant's ε of a party's record in this training at this δ; None: the aggregator claims none."""
         accountant = self.module.privacy.accountant
-        return None if accountant is None else accountant.epsilon(1e-5, "party-record")
+        return None if accountant is None else accountant.epsilon(delta, "party-record")
 
     def seen(self) -> Seen:
         """What the attacker has."""

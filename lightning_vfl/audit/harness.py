@@ -18,6 +18,7 @@ from lightning_vfl.audit.mechanism import run_trials
 from lightning_vfl.audit.scores import Score, epsilon_of_trials
 from lightning_vfl.audit.side_knowledge import choose_known, known_to
 from lightning_vfl.audit.success import RULES, chance_of, measure_of, score_of, success_without
+from lightning_vfl.errors import ConfigurationError
 
 MARGIN = 0.02  # a success is called a leak if its interval is above the reference by more
 
@@ -31,8 +32,13 @@ def refuse_unsuitable(case: Case, attacks: Sequence[Attack]) -> None:
     """Refuse attacks that cannot be tried on a training, before it starts.
 
     Raises:
-        ConfigurationError: for the first such attack, and for too many known records.
+        ConfigurationError: for the first such attack, for too many known records, and for two attacks by canaries.
     """
+    if sum(isinstance(attack, CanariesInTraining) for attack in attacks) > 1:
+        raise ConfigurationError(
+            "the canaries of two CanariesInTraining would be in the same batches, so that neither tells of its party "
+            "alone; audit two trainings, with one each"
+        )
     for attack in attacks:
         if RULES[attack.target].of_party:
             Attacker(False, (attack.party,)).refuse_strangers(case.truth.parties)
@@ -57,7 +63,7 @@ def run_attack(case: Case, attack: Attack) -> Finding:
         verdict = f"nothing to attack: {nothing}"
         return _finding(attack, attacker, str(nothing), score, without, None, verdict, began)
     score = score_of(case, attack, guesses, known.ids)
-    claimed = case.claimed_epsilon if attack.target == Target.CANARIES else None
+    claimed = case.claimed_epsilon(attack.delta) if isinstance(attack, CanariesInTraining) else None
     verdict = _verdict(score, without, claimed)
     found = _finding(attack, attacker, guesses.saw, score, without, claimed, verdict, began)
     return replace(found, pictures=_pictures(case, attack, guesses, known.ids))

@@ -59,10 +59,8 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
     event = accounting.event(everybody, widths, roster)
     if event is None:
         raise ConfigurationError(f"{type(aggregator).__name__} accounts for nothing with these parties")
-    extreme = torch.full((widths[attack.party],), float(clip))
-    if getattr(aggregator, "bounds", "value") == "record":  # the norm is clipped, not each value
-        extreme = torch.zeros_like(extreme)
-        extreme[0] = float(clip)
+    of_record = getattr(aggregator, "bounds", "value") == "record"  # the norm is clipped, not each value
+    extremes = [_extreme(width, float(clip), of_record) for width in widths]
     coins = torch.rand(attack.trials, generator=torch.Generator().manual_seed(seed)) < 0.5
     transcript = Transcript(Attacker(server=True))
     wire, memory = aggregator.wire, None
@@ -72,7 +70,7 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
     for begin in range(0, attack.trials, ROWS):
         own = coins[begin : begin + ROWS]
         ids = torch.arange(begin, begin + len(own))
-        h = tuple(_embeddings(own if party == attack.party else None, extreme, len(own)) for party in everybody)
+        h = tuple(_embeddings(own if party == attack.party else None, extremes[party], len(own)) for party in everybody)
         for _ in range(attack.uploads):
             names, rows = RoundNames(seed, Stage.FIT, number), Rows(ids, 0, len(own))
             view = PartyView(names, roster, everybody, roll.called, rows)
@@ -84,10 +82,18 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
             with torch.no_grad():
                 Exchange(aggregator, Embeddings(h), view, server, sides=sides, wire=wire, tap=transcript).run()
             number += 1
-    ends = [_noiseless(aggregator, roll, extreme, m, attack.party, sign) for sign in (-1.0, 1.0)]
+    ends = [_noiseless(aggregator, roll, extremes, attack.party, sign) for sign in (-1.0, 1.0)]
     inputs = {"first": ends[0], "second": ends[1]}
     seen = Seen(Attacker(server=True), transcript, attack.trials, 2, {}, {}, None, roster, aggregator, inputs=inputs)
     return Trials(seen, coins, composed_epsilon({event: attack.uploads}, attack.delta))
+
+
+def _extreme(width: int, clip: float, of_record: bool) -> Tensor:
+    """(D,) an embedding as far from zero as clipping allows."""
+    extreme = torch.full((width,), clip)
+    if of_record:
+        extreme[1:] = 0.0
+    return extreme
 
 
 def _embeddings(coins: Tensor | None, extreme: Tensor, rows: int) -> Tensor:
@@ -96,7 +102,7 @@ def _embeddings(coins: Tensor | None, extreme: Tensor, rows: int) -> Tensor:
     return signs[:, None] * extreme
 
 
-def _noiseless(aggregator: "Aggregator", roll: Roll, extreme: Tensor, m: int, party: int, sign: float) -> Tensor:
-    h = tuple((sign if other == party else -1.0) * extreme[None] for other in range(m))
+def _noiseless(aggregator: "Aggregator", roll: Roll, extremes: list[Tensor], party: int, sign: float) -> Tensor:
+    h = tuple((sign if other == party else -1.0) * extreme[None] for other, extreme in enumerate(extremes))
     value: Tensor = aggregator.plain(h, roll)[0].double()
     return value

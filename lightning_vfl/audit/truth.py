@@ -9,6 +9,7 @@ from torch import Tensor
 from lightning_vfl.aggregators import LagrangeCoded
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
+from lightning_vfl.networks.modes import evaluating
 
 if TYPE_CHECKING:
     from lightning_vfl.audit.transcript import Transcript
@@ -111,7 +112,7 @@ class Truth:
         """(N, D) float64, a party's embeddings by its trained bottom."""
         bottom, ids = module.bottoms.parties[party], torch.arange(self.records)
         like = next(module.bottoms.parameters())
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(bottom):
             parts = [
                 bottom(self._records.features_of(party, own).to(like)).cpu().double()
                 for own in torch.split(ids, AT_ONCE)

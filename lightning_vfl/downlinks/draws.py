@@ -76,7 +76,8 @@ class RecordDraws:
             for record in record_ids.tolist()
         ]
         words = np.frombuffer(b"".join(drawn), "<u8").reshape(len(drawn), blocks * _WORDS)[:, :columns]
-        return torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+        found = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        return torch.from_numpy(np.minimum(found, 1 - 2.0**-53))  # the largest word is rounded up to 1
 
     def _secret(self) -> str:
         self._key = secrets.token_hex(32) if self._key is None else self._key

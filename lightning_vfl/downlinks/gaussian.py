@@ -5,7 +5,7 @@ from math import inf, sqrt
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.local_gaussian import INSIDE
+from lightning_vfl.aggregators.local_gaussian import INSIDE, LEAST_CLIP
 from lightning_vfl.downlinks.base import GradientDownlink
 from lightning_vfl.downlinks.draws import NormalDraws
 from lightning_vfl.errors import ConfigurationError
@@ -67,6 +67,10 @@ class GaussianGradients(GradientDownlink):
         for name, number in given.items():
             if number is not None and not 0 < number < inf:
                 raise ConfigurationError(f"{name} of GaussianGradients must be a number above 0; got {number}")
+        if clip < LEAST_CLIP:
+            raise ConfigurationError(f"clip of GaussianGradients must be at least {LEAST_CLIP:g}; got {clip}")
+        if rounds != int(rounds):
+            raise ConfigurationError(f"rounds of GaussianGradients must be a whole number; got {rounds}")
         self.clip = clip
         self.sigma = sigma or analytic_sigma(epsilon or 0.0, delta, 2 * clip * sqrt(rounds))
         self._draws = NormalDraws(draws)

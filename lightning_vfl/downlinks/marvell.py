@@ -78,7 +78,8 @@ class Marvell(GradientDownlink):
         share = float(positive.double().mean())
         first0, rest0, first1, rest1 = eigenvalues(width, gap, spreads[0], spreads[1], share, self.power * gap)
         along, sideways = noise[:, :1].to(g), noise[:, 1:].to(g)
-        one = torch.where(positive, (first1 - rest1) ** 0.5, (first0 - rest0) ** 0.5)[:, None]
+        more0, more1 = max(first0 - rest0, 0.0), max(first1 - rest1, 0.0)  # below 0 by a rounding error
+        one = torch.where(positive, more1**0.5, more0**0.5)[:, None]
         other = torch.where(positive, rest1**0.5, rest0**0.5)[:, None]
         sent: Tensor = g + one * along * (difference / gap**0.5) + other * sideways
         return sent.to(grad.dtype)
@@ -122,7 +123,7 @@ def eigenvalues(
     def noise(sideways: "NDArray[np.float64]", part: "NDArray[np.float64]") -> "tuple[NDArray[np.float64], ...]":
         """Eigenvalues for a share of ``most``, and for the part of what is left that goes to class 0."""
         rest = [most * sideways * (narrow == one) for one in (0, 1)]
-        left = budget - weight * width * most * sideways
+        left = np.maximum(budget - weight * width * most * sideways, 0.0)
         return rest[0] + left * part / (1 - share), rest[0], rest[1] + left * (1 - part) / share, rest[1]
 
     centre, reach = np.array([0.5, 0.5]), 0.5

@@ -322,6 +322,7 @@ class _Prices:
         """The largest, over the columns, of the smaller figure of both accounts; of some columns, the Rényi figure."""
         columns = _distinct(columns[:, columns.any(axis=0)])
         limits = self.bounds(columns.astype(np.float64))[1].min(axis=1)
+        limits = np.where(limits >= _LARGE, np.inf, limits)
         order, floor = np.argsort(-limits), 0.0
         for tried, i in enumerate(order):
             if limits[i] <= floor or tried == _COLUMNS:

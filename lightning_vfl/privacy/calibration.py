@@ -80,7 +80,7 @@ class PublishedPBM(Noise):
     r"""The noise of the local baseline in PBM-VFL's experiments: :math:`\sigma^2 = C^2 \, 2 M / (b \beta^2)`.
 
     Not guaranteed: the same privacy as the PBM, with which the paper compares it. In Rényi ε, one value of an upload is
-        8 times MORE private than one value of the sum, for small β and many parties, and up to 13 times at β = 1/4: see
+        8 times MORE private than one value of the sum, for small β and many parties, and up to 14 times at β = 1/4: see
         ``MatchedPBM``.
 
     Args:

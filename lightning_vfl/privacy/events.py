@@ -105,7 +105,8 @@ class PoissonBinomialEvent(PrivacyEvent):
 
     Shapes: plain numbers.
     Units: ε in nats; ``beta`` is that of values in [-1, 1], the parties' values divided by their clip.
-    Guarantee: curves as ``poisson_binomial_curve``, times D: never below the true ε.
+    Guarantee: curves as ``poisson_binomial_curve``, times D: never below the true ε, if b M is at most 1,024 or b is 1.
+        With more, they are those of the worst case among parties that are all at an extreme.
     Not guaranteed: any bound if more than the sum is disclosed (broken masks, parties that disclose their draws).
         Records that only some of the parties hold: charge these records with their own event.
 

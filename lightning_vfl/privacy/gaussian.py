@@ -16,7 +16,7 @@ noise. If floating point cannot give a figure, it is infinite.
 
 from collections.abc import Callable
 from functools import cache
-from math import erfc, exp, inf, isinf, isnan, nextafter, pi, sqrt
+from math import erfc, exp, inf, isfinite, isinf, isnan, nextafter, pi, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Rounding errors: a few units of 2⁻⁵³ in μ and x. In the value of δ the error is largest if t m(t) is close to 1, at
 # t = 39: 1 - t m(t) is then 1/1500 of t m(t), and the rounding error is 1e-12 of the difference.
 _INPUT = 2.0**-50
+_ROUNDED_UP = 2e-12  # of σ: more than what accountants round ε up by
 _VALUE = 1 + 1e-11
 _LEAST = 2e-323  # 4 of the smallest steps above zero: a δ that is too small for a float must not become zero
 _FARTHEST = 39.0  # φ(39) is less than the smallest float
@@ -69,8 +70,8 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
 
     Shapes: plain numbers; the noise is added to each coordinate of a vector of any length.
     Units: the result and ``sensitivity`` in the units of the released vector, the sensitivity in the L2 norm.
-    Guarantee: enough noise: ``gaussian_delta(epsilon, sensitivity, result) <= delta``. The result is above the smallest
-        σ by a relative error of at most 1e-10.
+    Guarantee: enough noise: ``gaussian_delta(epsilon, sensitivity, result) <= delta``, and an accountant, which rounds
+        up, finds no more than ``epsilon``. The result is above the smallest σ by a relative error of at most 1e-10.
     Not guaranteed: privacy of more than one release; ``gaussian_epsilon`` gives the cost of several releases.
 
     Args:
@@ -101,9 +102,11 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     while _delta(epsilon, high) <= delta:
         high *= 2
     low, _ = _bisect(lambda mu: _delta(epsilon, mu) > delta, 0.0, high)
-    sigma = sensitivity / low if low else inf
-    while gaussian_delta(epsilon, sensitivity, sigma) > delta:  # at most a few rounding errors away
-        sigma = nextafter(sigma * (1 + _INPUT), inf)
+    sigma = sensitivity / low * (1 + _ROUNDED_UP) if low else inf
+    while isfinite(sigma) and (
+        gaussian_delta(epsilon, sensitivity, sigma) > delta or gaussian_epsilon(sigma, sensitivity, delta) > epsilon
+    ):
+        sigma = nextafter(sigma * (1 + _ROUNDED_UP), inf)
     if isinf(sigma):
         raise ConfigurationError(f"no finite noise gives delta {delta} at epsilon {epsilon}; use a larger delta")
     return sigma

@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 _MOST_TRIALS = 2**32  # of a record
 _MOST_COMPOSED = 2**20  # blocks; beyond this the two accounts differ by little and the transform is long
 _MOST_LOSSES = 2**17  # points of the grid of one number
-_PER_DEVIATION = 64  # points of the grid in a standard deviation of the loss: the grid costs 4e-5 of ε at most
+# points of the grid in a standard deviation of the loss: the grid costs 4e-5 of ε, of a few numbers up to 2e-3
+_PER_DEVIATION = 64
 _BLOCK = 32.0  # ε(2) of a block; the values of other parties that cost most at losses around 0 matter little in it
 _LONGEST = 256  # numbers of a block
 _CUT = 1e-7  # of δ, the largest mass that is cut off and counted as infinite loss

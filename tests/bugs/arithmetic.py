@@ -148,4 +148,11 @@ ARITHMETIC = (
         "a top writes into what an audit keeps",
         "unit/audit/test_transcript.py",
     ),
+    Bug(
+        "lightning_vfl/audit/attacks/model_completion.py",
+        "with torch.no_grad(), evaluating(bottom):",
+        "with torch.no_grad():",
+        "an audit changes the running statistics of the trained model",
+        "unit/audit/test_attacks.py",
+    ),
 )

@@ -69,7 +69,7 @@ class Shift(Codec):
 
     Shapes: any; elementwise. Units: integers in steps of 2t/R.
     Guarantee: q(0) = R/2 exactly, so a zero row is a true zero. Unbiased to 2^-16 of a step for |x| < t - 2t/R;
-        |decoded - clipped| < 2t/R for each number that is summed. Computed in float64: float32 has steps of 8 at 2^27.
+        |decoded - clipped| ≤ 2t/R for each number that is summed. Computed in float64: float32 has steps of 8 at 2^27.
     Not guaranteed: anything about a value outside [-t, t]: it counts as ±t. Values within a step of +t are off by up to
         one step, always downwards.
 

@@ -31,12 +31,12 @@ class GroupInversion(Attack):
     def run(self, seen: Seen, known: Known) -> Guesses:
         found: dict[int, torch.Tensor] = {}
         group = next(group for group in seen.roster.groups if self.party in group)
+        of_round: dict[int, list[torch.Tensor]] = {}
+        for own in seen.transcript.find(GRADIENTS, "down"):
+            if own.receiver in group:
+                of_round.setdefault(own.round, []).append(own.value.double())
         for entry in seen.transcript.find(f"{SUMS} of party {self.party}"):
-            answers = [
-                own.value.double()
-                for own in seen.transcript.find(GRADIENTS, "down")
-                if own.round == entry.round and own.receiver in group
-            ]
+            answers = of_round.get(entry.round)
             if not answers or not len(entry.ids):
                 continue
             several = torch.stack(answers)  # zeros in the rows that a member does not hold

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.modes import evaluating
 
 GAMMA, LEAST, MOST = 1.0, 1.0, 5.0  # scale of the ratio of two gradients, and the range of the factor (Fu et al.)
 CONFIDENT = (0.1, 0.2, 0.4, 0.6, 0.8)  # shares of all records that get pseudo-labels, one refit after the other
@@ -49,10 +50,10 @@ class ModelCompletion(Attack):
         if not seen.features or known.labels is None:
             raise NothingSeen("the attacker has no bottom")
         parts = []
-        with torch.no_grad():
-            for party, features in seen.features.items():
-                bottom = seen.bottoms[party]
-                like = next(bottom.parameters())
+        for party, features in seen.features.items():
+            bottom = seen.bottoms[party]
+            like = next(bottom.parameters())
+            with torch.no_grad(), evaluating(bottom):
                 parts.append(torch.cat([bottom(x.to(like)).double().cpu() for x in torch.split(features, 8192)]))
         embeddings = torch.cat(parts, 1)
         h = ((embeddings - embeddings.mean(0)) / embeddings.std(0).clamp(min=1e-9)).numpy()

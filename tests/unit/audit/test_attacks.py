@@ -1,9 +1,11 @@
 """Attacks on small trainings whose success is known, against what they may and may not get."""
 
+import copy
 from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from lightning_vfl import CascadeVFL, DecoupledVFL, SplitVFL, audit
 from lightning_vfl.aggregators import Concat, LagrangeCoded, LocalGaussian, MaskedSum, PoissonBinomial, Sum
@@ -28,7 +30,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
 from lightning_vfl.privacy import Sigma
 from tests.further import further
-from tests.subjects import Blobs, Values, YesNo, trainer
+from tests.subjects import Blobs, Values, YesNo, same, trainer
 
 TANH = partial(MLP, output_activation=torch.nn.Tanh)
 ADAM = partial(torch.optim.Adam, lr=1e-2)
@@ -146,6 +148,43 @@ def test_canaries_are_told_apart_where_little_is_hidden(tmp_path):
     assert 1.0 < found.success <= found.claimed
 
 
+def normed(shape, width):
+    layers = torch.nn.Linear(shape[0], width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.5)
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers)
+
+
+class Before(Callback):
+    """The state of the bottoms before the attacks."""
+
+    def on_fit_end(self, trainer, pl_module):
+        self.state = copy.deepcopy(pl_module.bottoms.state_dict())
+
+
+@pytest.mark.parametrize(("attacker", "attack"), [("server", KnownPlaintext(2, 50)), ("party:1", ModelCompletion(10))])
+def test_an_audit_changes_nothing_of_the_model(attacker, attack, tmp_path):
+    before, module = Before(), split(Sum(), normed)
+    fit = trainer(tmp_path, max_epochs=1, limit_val_batches=0, callbacks=[before, Audit(attacker, [attack])])
+    fit.fit(module, datamodule=Many(batch_size=32))
+    assert same(before.state, module.bottoms.state_dict())
+
+
+def test_parties_of_several_widths_are_audited(tmp_path):
+    for party in (0, 2):
+        aggregator = PoissonBinomial(MaskedSum(layout="segments"), levels=2, beta=0.05)
+        module = split(aggregator, TANH, evaluate="plain", active=0)
+        attack = EpsilonLowerBound(trials=20_000, party=party)
+        (found,) = audited(module, YesNo(batch_size=9), "server", [attack], tmp_path / str(party), epochs=1)
+        assert 0 <= found.success <= found.claimed
+
+
+def test_canaries_are_compared_with_the_epsilon_of_their_delta(tmp_path):
+    module = split(LocalGaussian(Sigma(0.5), inner=Sum()), evaluate="plain")
+    attack = CanariesInTraining(canaries=40, delta=1e-2)
+    (found,) = audited(module, Many(batch_size=32), "server", [attack], tmp_path, epochs=1)
+    assert found.claimed == module.privacy.accountant.epsilon(1e-2, "party-record")
+    assert found.claimed < module.privacy.accountant.epsilon(1e-5, "party-record")
+
+
 def test_attacks_that_do_not_suit_are_refused_in_one_line(tmp_path):
     with pytest.raises(ConfigurationError, match="LabelsByNorm tells two classes apart, and the data have 3"):
         audited(split(Sum()), Blobs(batch_size=9), "party:1", [LabelsByNorm()], tmp_path / "a")
@@ -158,5 +197,10 @@ def test_attacks_that_do_not_suit_are_refused_in_one_line(tmp_path):
         audited(module, YesNo(batch_size=9), "server", [CanariesInTraining(canaries=20)], tmp_path / "d")
     with pytest.raises(ConfigurationError, match="needs an aggregator that accounts for privacy"):
         audited(split(Sum()), YesNo(batch_size=9), "server", [EpsilonLowerBound()], tmp_path / "e")
+    attacks = [CanariesInTraining(0, canaries=20), CanariesInTraining(1, canaries=20)]
+    with pytest.raises(ConfigurationError, match="audit two trainings, with one each"):
+        audited(split(LocalGaussian()), YesNo(batch_size=9), "server", attacks, tmp_path / "f")
+    with pytest.raises(ConfigurationError, match=r"'party:1\+party:01' is unknown"):
+        Audit("party:1+party:01")
     with pytest.raises(ConfigurationError, match="report must end in"):
         Audit("server", report="audit.txt")

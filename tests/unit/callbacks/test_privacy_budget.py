@@ -65,6 +65,13 @@ def test_local_noise_is_charged_upload_by_upload(tmp_path):
     assert module.privacy.epsilon() == pytest.approx(composed_epsilon({event: 2}, 1e-5), rel=1e-9)
 
 
+def test_a_budget_of_the_calibrated_epsilon_allows_one_upload(tmp_path):
+    module = private(LocalGaussian(Budget(epsilon=5.0)))
+    trainer(tmp_path, max_epochs=3, callbacks=[PrivacyBudget(5.0)]).fit(module, datamodule=Blobs(batch_size=10))
+    assert module.books.rounds["fit"] == -(-TRAIN // 10)
+    assert module.privacy.epsilon() <= 5.0
+
+
 def test_the_history_has_what_had_been_spent_by_then(tmp_path):
     history, module = RunHistory(), private(LocalGaussian())
     trainer(tmp_path, max_epochs=3, callbacks=[history]).fit(module, datamodule=Blobs(batch_size=10))

@@ -1,6 +1,8 @@
 """Downlinks against enumeration, frequencies and a random search; each alone, without a training."""
 
+import warnings
 from math import exp
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +10,13 @@ import torch
 from scipy import stats
 
 from lightning_vfl.downlinks import GaussianGradients, LaplaceLabels, Marvell, MaxNorm, RandomizedResponse
+from lightning_vfl.downlinks import draws as draws_of
 from lightning_vfl.downlinks.guard import guarded
 from lightning_vfl.downlinks.marvell import eigenvalues, sum_kl
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import gaussian_epsilon
+from lightning_vfl.privacy import Budget, gaussian_epsilon
+from lightning_vfl.privacy.accountant import composed_epsilon
+from lightning_vfl.privacy.events import GaussianEvent
 from lightning_vfl.types import RoundNames, Stage
 
 IDS = torch.arange(40_000)
@@ -65,6 +70,17 @@ def test_the_gradient_of_a_record_is_never_longer_than_the_clip():
 def test_sigma_follows_from_the_epsilon_of_all_rounds():
     downlink = GaussianGradients(clip=3.0, epsilon=2.0, delta=1e-6, rounds=20)
     assert gaussian_epsilon(downlink.sigma, 6.0, 1e-6, uploads=20) == pytest.approx(2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 5.0, 8.0, 50.0])
+def test_the_accountant_finds_no_more_than_the_asked_epsilon(epsilon):
+    for delta in (1e-3, 1e-5, 1e-9):
+        for rounds in (1, 2, 7, 100):
+            downlink = GaussianGradients(clip=3.0, epsilon=epsilon, delta=delta, rounds=rounds)
+            assert composed_epsilon({downlink.event: rounds}, delta) <= epsilon
+        for sensitivity in (0.1, 2.0, 1e6):
+            event = GaussianEvent(Budget(epsilon, delta).sigma(1.0, sensitivity, 1), sensitivity, 1)
+            assert composed_epsilon({event: 1}, delta) <= epsilon
 
 
 def test_max_norm_makes_expected_squared_norms_alike():
@@ -143,6 +159,34 @@ def test_no_random_covariance_of_this_power_has_a_smaller_sum_kl(width, gap, u, 
     assert ours <= sum_kl(width, gap, u, v, first0, rest0, first1, rest1).min() * (1 + 1e-6)
 
 
+def test_noise_of_marvell_is_real_where_its_power_is_just_spent():
+    generator = np.random.default_rng(0)
+    for _ in range(500):
+        width, share = int(generator.integers(1, 40)), float(generator.uniform(0.02, 0.98))
+        u, v, power = (float(x) for x in 10 ** generator.uniform(-6, 1, 3))
+        first0, rest0, first1, rest1 = eigenvalues(width, 1.0, u, v, share, power)
+        assert min(rest0, rest1) >= 0
+        assert first0 >= rest0
+        assert first1 >= rest1
+    labels = torch.arange(40) % 8 == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for power in (0.1, 0.3, 1.0, 4.0):
+            for ratio in (0.001, 0.01, 0.05):
+                grad = torch.randn(40, 6, generator=torch.Generator().manual_seed(int(100 * power)))
+                grad = torch.where(labels[:, None], ratio * grad + 1.0, grad)
+                downlink = Marvell(power=power, draws="seeded")
+                downlink.prepare(2, 1)
+                assert downlink.protect(grad, labels.long(), names(), 0).dtype == torch.float32
+
+
+def test_the_largest_and_the_smallest_word_are_inside_the_interval(monkeypatch):
+    for byte in (b"\0", b"\xff"):
+        monkeypatch.setattr(draws_of, "blake2b", lambda *_, byte=byte, **__: SimpleNamespace(digest=lambda: byte * 64))
+        found = draws_of.RecordDraws("seeded").uniform(IDS[:2], 3, 0)
+        assert ((found > 0) & (found < 1)).all()
+
+
 def test_sum_kl_is_that_of_the_two_normal_distributions():
     width, gap, u, v = 3, 0.7, 0.2, 0.5
     first0, rest0, first1, rest1 = 0.9, 0.3, 0.4, 0.1
@@ -179,6 +223,11 @@ def test_marvell_adds_noise_of_the_asked_power():
         (lambda: GaussianGradients(1.0), "give sigma or epsilon, and not both; got sigma None and epsilon None"),
         (lambda: GaussianGradients(1.0, 1.0, 1.0), "give sigma or epsilon, and not both"),
         (lambda: GaussianGradients(0.0, 1.0), "clip of GaussianGradients must be a number above 0; got 0.0"),
+        (lambda: GaussianGradients(1e-150, 1.0), "clip of GaussianGradients must be at least 1e-140; got 1e-150"),
+        (
+            lambda: GaussianGradients(1.0, 1.0, rounds=2.5),  # type: ignore[arg-type]  # a mistake
+            "rounds of GaussianGradients must be a whole number; got 2.5",
+        ),
         (lambda: GaussianGradients(1.0, -1.0), "sigma of GaussianGradients must be a number above 0; got -1.0"),
         (lambda: RandomizedResponse(0.0), "epsilon of RandomizedResponse must be a number above 0; got 0.0"),
         (lambda: LaplaceLabels(float("inf")), "epsilon of LaplaceLabels must be a number above 0; got inf"),

@@ -286,6 +286,8 @@ def test_unknown_is_infinite_for_the_records_it_names(unit):
     resumed = PrivacyAccountant(6)
     resumed.load_state_dict(accountant.state_dict())
     assert resumed.epsilon(DELTA, unit) == inf
+    assert resumed.tightest(DELTA, unit).epsilon == inf
+    assert "1e+" not in str(resumed.tightest(DELTA, unit))
 
 
 def test_noise_of_nothing_and_mechanisms_of_other_checkpoints_are_infinite():
