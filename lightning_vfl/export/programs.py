@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.export.manifest import RECORDS, Engine, Program, hash_of
 
 NEEDED = ("onnx", "onnxruntime", "onnxscript")  # the extra ``export``
@@ -57,9 +57,8 @@ def write_programs(
                 program, input_names=ports[0], output_names=[ports[1]], dynamo=True, verbose=False
             )
         except Exception as error:  # torch's errors for what cannot be exported have no common class
-            reason = (str(error).splitlines() or [""])[0]
             raise ConfigurationError(
-                f"the {stem.name} half cannot be exported ({type(error).__name__}: {reason}); use networks that "
+                f"the {stem.name} half cannot be exported ({type(error).__name__}: {reason(error)}); use networks that "
                 "torch.export takes"
             ) from error
         if in_onnx is None:

@@ -21,8 +21,8 @@ class Tied:
 
     Guarantee: the same numbers as ``torch.stack`` of the parameters, and the same gradients after ``backward``.
     Not guaranteed: ``torch.autograd.grad`` for a single parameter: the leaves of the graph are the stacked tensors, and
-        a parameter is given its rows of their gradients, which takes a tenth of the time of a graph with all
-        parameters. Where a parameter has hooks of its own, the graph has all parameters.
+        a parameter is given its rows of their gradients, without a node of the graph for each parameter. Where a
+        parameter has hooks of its own, the graph has all parameters.
 
     Args:
         networks: networks of one architecture, each with a batched rule.

@@ -102,11 +102,12 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     while _delta(epsilon, high) <= delta:
         high *= 2
     low, _ = _bisect(lambda mu: _delta(epsilon, mu) > delta, 0.0, high)
-    sigma = sensitivity / low * (1 + _ROUNDED_UP) if low else inf
+    more = _ROUNDED_UP
+    sigma = sensitivity / low * (1 + more) if low else inf
     while isfinite(sigma) and (
         gaussian_delta(epsilon, sensitivity, sigma) > delta or gaussian_epsilon(sigma, sensitivity, delta) > epsilon
     ):
-        sigma = nextafter(sigma * (1 + _ROUNDED_UP), inf)
+        sigma, more = nextafter(sigma * (1 + more), inf), 2 * more  # so that it ends for any numbers
     if isinf(sigma):
         raise ConfigurationError(f"no finite noise gives delta {delta} at epsilon {epsilon}; use a larger delta")
     return sigma

@@ -49,8 +49,8 @@ def losses(out):
     return (out.square() * torch.arange(1.0, COUNT + 1).view(-1, 1, 1).to(out.dtype)).sum((1, 2))
 
 
-def equal(one, x=None, atol=1e-6):
-    """Whether a tied bank gives the values and gradients of the loop over its own parameters, now and after a step."""
+def assert_is_the_loop(one, x=None, atol=1e-6):
+    """A tied bank gives the values and gradients of the loop over its own parameters, now and after a step."""
     x = features(next(one.parameters()).dtype) if x is None else x
     rate = 0.05
     for _ in range(2):
@@ -69,7 +69,7 @@ def equal(one, x=None, atol=1e-6):
 
 @pytest.mark.parametrize("name", FACTORIES)
 def test_tied_is_the_loop_in_value_and_gradient(name):
-    equal(bank(FACTORIES[name]))
+    assert_is_the_loop(bank(FACTORIES[name]))
 
 
 def test_tied_is_the_stack_to_the_bit():
@@ -158,7 +158,7 @@ def test_it_survives_what_moves_parameters(move, used):
     one = bank()
     if used:
         one.together(TEAM, features())
-    equal(MOVES[move](one))
+    assert_is_the_loop(MOVES[move](one))
 
 
 @pytest.mark.parametrize("move", ["deepcopy", "pickle", "torch.save"])
@@ -317,4 +317,4 @@ def test_a_first_use_in_inference_mode_does_not_end_the_training():
     one = bank()
     with torch.inference_mode():
         one.together(TEAM, features())
-    equal(one)
+    assert_is_the_loop(one)
