@@ -49,6 +49,7 @@ from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, position_in
+from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
 from lightning_vfl.rebuildable import Rebuildable, names_given
@@ -140,6 +141,10 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     ) -> None:
         super().__init__()
         refuse_other_kind("aggregator", aggregator, Aggregator, "Mean()")
+        if objective is not None:
+            refuse_other_kind("objective", objective, Objective, "Binary()")
+        if clock is not None:
+            refuse_other_kind("clock", clock, VirtualClock, "VirtualClock()")
         refuse_made(bottom=bottom, top=top, bottom_of=bottom_of, optimizer=optimizer, lr_scheduler=lr_scheduler)
         if width < 1:
             raise ConfigurationError(f"width must be at least 1; got {width}")
@@ -247,6 +252,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             return
         with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
             self.build()
+        refuse_shared(self)
         self._built = True  # what has refused to be built is refused again
 
     def build(self) -> None:
@@ -263,6 +269,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.objective.prepare(classes)
         refuse_other_targets(self.objective.targets, self.datamodule)
         self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
+        refuse_parameters_of(self.aggregator)
         try_aggregator(self.aggregator, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
         self.books.begin(self.roster.parties)

@@ -275,7 +275,8 @@ def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
     rows = torch.zeros(shape)
     try:
         with torch.no_grad():
-            given = tuple(network(rows).shape)
+            found = network(rows)
+            given = tuple(found.shape)
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"{who} cannot take input of per-record shape {shape[1:]}: {reason(error)}") from error
     network.train(training)
@@ -287,4 +288,8 @@ def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
         raise ConfigurationError(
             f"{who} outputs {given[1:]} numbers for each record, but {outputs} are needed; set its output width to "
             f"{outputs}"
+        )
+    if found.dtype != rows.dtype:
+        raise ConfigurationError(
+            f"{who} outputs {found.dtype} for features of {rows.dtype}; return the dtype of the features"
         )

@@ -1,13 +1,15 @@
 """Functions that make networks and optimisers: the networks exist when the data are known, and not before."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, reason
+
+T = TypeVar("T")
 
 _MAKES = {
     "bottom": "a network from a party's shape and the width, such as MLP, or "
@@ -34,6 +36,21 @@ def refuse_made(**given: Any) -> None:
                 _check(f"{setting}[{party}]", "bottom", own)
         elif value is not None:
             _check(setting, setting, value)
+
+
+def made(setting: str, factory: Callable[..., T], given: object, kind: type = object) -> T:
+    """What a factory makes of the parameters or the optimiser.
+
+    Raises:
+        ConfigurationError: if it fails, or makes something else.
+    """
+    try:
+        thing = factory(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"{setting} cannot be made: {reason(error)}") from error
+    if not isinstance(thing, kind):
+        raise ConfigurationError(f"{setting} must make {_MAKES[setting]}; it makes {thing!r}")
+    return thing
 
 
 def _check(setting: str, kind: str, value: object) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.parts import Setup
+from lightning_vfl.protocols.parameters import refuse_shared
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch
@@ -99,6 +100,7 @@ def keep_own(module: "VFLModule", seat: Seat) -> None:
     All networks are built here first, in order of their owners, because initial weights follow from the seed of the
     recipe: every process then has the initial weights of the simulation.
     """
+    refuse_shared(module)
     module.costs.know()
     for party in range(module.roster.parties):
         if party != seat.party:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory, SeveralMemories
@@ -57,6 +57,10 @@ class RoundVFL(VFLModule, ABC):
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
+        if waiting is not None:
+            refuse_other_kind("waiting", waiting, WaitingRule, "WaitForAll()")
+        if missing is not None:
+            refuse_other_kind("missing", missing, MissingPolicy, "Exclude()")
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
 

@@ -37,6 +37,7 @@ from lightning_vfl.protocols.checks import (
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
+from lightning_vfl.protocols.factories import made
 from lightning_vfl.protocols.lean_adam import Adam
 from lightning_vfl.protocols.lean_steps import use_lean_steps, use_own_steps
 from lightning_vfl.protocols.logs import log_standing, log_step
@@ -220,14 +221,16 @@ class TrainedModule(EvaluatedModule, ABC):
             refuse_callbacks(self)
         make = self._optimizer or Adam
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
-        optimizer = Adam.of(make(self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]))
+        parameters = self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]
+        once = list(dict.fromkeys(parameters))  # parties may share a frozen layer
+        optimizer = Adam.of(made("optimizer", make, once, Optimizer))
         refuse_several_steps(optimizer)
         for group in optimizer.param_groups if self.lr is not None else ():
             group["lr"] = self.lr
         if self._lr_scheduler is None:
             return optimizer
-        scheduler = {"scheduler": self._lr_scheduler(optimizer), "monitor": "val/loss"}
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+        schedule = made("lr_scheduler", self._lr_scheduler, optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val/loss"}}
 
     def configure_gradient_clipping(
         self,

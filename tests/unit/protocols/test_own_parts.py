@@ -50,6 +50,11 @@ class Pair(nn.Module):
         return x, x
 
 
+class Halved(nn.Module):
+    def forward(self, x):
+        return x.half()
+
+
 def tried(tmp_path, module, *models):
     callbacks = [FaultInjector(model) for model in models]
     trainer(tmp_path, max_epochs=1, callbacks=callbacks).fit(module, datamodule=Blobs(batch_size=10))
@@ -117,6 +122,10 @@ def test_fault_models(tmp_path, name):
     [
         (lambda shape, width: nn.Linear(shape[0], width + 1), "outputs (6,) numbers for each record, but 5 are needed"),
         (lambda shape, width: nn.Linear(width, width), "cannot take input of per-record shape (3,): mat1 and mat2"),
+        (
+            lambda shape, width: nn.Sequential(nn.Linear(shape[0], width), Halved()),
+            "the bottom Sequential of party 0 outputs torch.float16 for features of torch.float32; return the dtype",
+        ),
         (lambda shape, width: Pair(), "the bottom Pair of party 0 cannot take input of per-record shape (3,): 'tuple'"),
     ],
 )

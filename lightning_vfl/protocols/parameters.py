@@ -1,0 +1,48 @@
+"""Every parameter that is trained belongs to one owner, which alone trains it."""
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.training import TrainedModule
+
+
+def refuse_shared(module: "TrainedModule") -> None:
+    """Refuse a trained parameter in the networks of two owners: parties are apart, and each has its own numbers.
+
+    A parameter that is not trained may be shared, and so may layers within the networks of one owner.
+
+    Raises:
+        ConfigurationError: naming both owners and the parameter.
+    """
+    networks, parties = list(module.owners()), module.roster.parties
+    hosts = len(networks) - parties - 1
+    everyone = [*(f"party {m}" for m in range(parties)), *(f"host {n}" for n in range(hosts)), "the server"]
+    owner: dict[int, str] = {}
+    for who, network in zip(everyone, networks, strict=False):  # a party of a federation has only its own networks
+        for name, parameter in network.named_parameters():
+            first = owner.setdefault(id(parameter), who)
+            if first != who and parameter.requires_grad:
+                raise ConfigurationError(
+                    f"{first} and {who} have one parameter together, {name} {tuple(parameter.shape)}, and would train "
+                    "it as one party; make new layers in every call of the factory, or freeze the layer that is shared"
+                )
+
+
+def refuse_parameters_of(aggregator: Aggregator) -> None:
+    """Refuse an aggregator that holds parameters: no optimiser has them, and no checkpoint.
+
+    Raises:
+        ConfigurationError: naming the attribute.
+    """
+    for name, value in vars(aggregator).items():
+        parameters = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(isinstance(parameter, nn.Parameter) and parameter.requires_grad for parameter in parameters):
+            raise ConfigurationError(
+                f"{type(aggregator).__name__} holds parameters ({name}), which nobody would train, because an "
+                "aggregator only joins embeddings; put them into the top"
+            )
