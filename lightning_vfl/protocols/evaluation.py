@@ -12,10 +12,12 @@ from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.parts import Wire
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records, refuse_unaccounted
 from lightning_vfl.protocols.faulty_evaluation import Attendance
+from lightning_vfl.protocols.finite import refuse_nan_output
 from lightning_vfl.protocols.logs import log_standing
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import Preparation
@@ -45,10 +47,17 @@ class Scores(nn.Module):
     Args:
         split: ``val`` or ``test``, the prefix of the log names.
         metrics: metrics by name; they are copied.
+
+    Raises:
+        ConfigurationError: for what is no metric, and for the name ``loss``.
     """
 
     def __init__(self, split: str, metrics: Mapping[str, Metric]) -> None:
         super().__init__()
+        for name, metric in metrics.items():
+            refuse_other_kind(f"metrics['{name}']", metric, Metric, "torchmetrics.MeanSquaredError()")
+        if "loss" in metrics:
+            raise ConfigurationError("metrics has the name loss, under which the loss is logged; use another name")
         self.split = split
         self.loss = MeanMetric()
         self.metrics = MetricCollection(dict(metrics)).clone(prefix=f"{split}/")
@@ -69,6 +78,7 @@ class Scores(nn.Module):
         if rows == 0:  # this process has no rows of the last batch
             return predicted
         labels = labels_of(batch)
+        refuse_nan_output(output, batch.record_ids, module.trainer)  # MeanMetric would leave such losses out
         self.loss.update(module.objective.loss(output, labels), rows)
         self.metrics.update(predicted, labels)
         module.log(f"{self.split}/loss", self.loss, batch_size=rows, on_epoch=True, on_step=False)
@@ -162,6 +172,8 @@ class EvaluatedModule(LightningModule, ABC):
         output = self.output(batch, self.next_round())
         if not self.scores_here:
             return Predictions(batch.record_ids[: len(output)], output)
+        here = slice(None) if self.attendance is None else self.attendance.answered
+        refuse_nan_output(output[here], batch.record_ids[here], self.trainer)
         parties = None if self.attendance is None else self.attendance.parties
         return Predictions(batch.record_ids, self.objective.predict(output).float(), parties)
 

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_vfl.protocols.books import EpochLoss
+from lightning_vfl.protocols.finite import refuse_nan_loss
 from lightning_vfl.types import VerticalBatch
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def log_step(
     seen = batch_idx == 0 or is_due(module.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
     if not (seen or trainer.is_last_batch):
         return
+    refuse_nan_loss(books.epoch_loss, trainer)
     joint = trainer.world_size > 1
     module.log_dict(_exact(module))
     if seen and loss is not None:

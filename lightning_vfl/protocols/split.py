@@ -175,6 +175,9 @@ class SplitVFL(RoundVFL):
         if self.summing is not None:
             refuse_unsummed(self)
         super().on_fit_start()
+        if self.downlink is not None and self.datamodule is not None and self.scores_here:
+            classes = self.hparams["num_classes"]
+            guard.refuse_other_labels(self.downlink, self.datamodule.records("train"), self.seed, classes)
         if self.summing is not None:
             self.summing.begin(self.bottoms, None if self.datamodule is None else self.datamodule.records("train"))
         if self.downlink is not None and self.downlink.event is not None and self.scores_here:
