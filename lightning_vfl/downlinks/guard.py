@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from lightning_vfl.downlinks.base import Downlink, LabelDownlink
 from lightning_vfl.errors import ConfigurationError
 
+FEW = 10
+
 
 def guarded(value: Tensor, protect: Callable[[Tensor], Tensor], records: float = 1) -> Tensor:
     """The value (B, D), with ``protect`` applied to the gradient that goes back through it.
@@ -31,6 +33,34 @@ def refuse_mixed_gradients(downlink: Downlink, norm: nn.Module | None, top: nn.M
         raise ConfigurationError(
             f"{type(downlink).__name__} protects the gradient of each record alone, and {type(mixing[0]).__name__} in "
             "the server's network mixes the records of a batch; use LayerNorm, or RandomizedResponse"
+        )
+
+
+def refuse_other_labels(downlink: Downlink, records: Any, seed: int, classes: int | None) -> None:
+    """Refuse a downlink whose labels are none: ``targets`` is asked for those of the first records.
+
+    Args:
+        downlink: of the training.
+        records: the training records.
+        seed: of the training.
+        classes: the number of classes; None: labels are real values.
+
+    Raises:
+        ConfigurationError: for what is no tensor, for another number of rows, and for a class that does not exist.
+    """
+    first = torch.arange(min(len(records), FEW))
+    if (labels := records.labels_at(first)) is None:
+        return
+    name, found = type(downlink).__name__, downlink.targets(labels, first, seed)
+    if not isinstance(found, Tensor) or found.shape[:1] != labels.shape[:1]:
+        what = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise ConfigurationError(f"targets of {name} returned {what} for {len(labels)} labels; return one for each")
+    if classes is None or found.is_floating_point():
+        return
+    told = sorted(set(found.flatten().tolist()))
+    if told and not 0 <= told[0] <= told[-1] < classes:
+        raise ConfigurationError(
+            f"targets of {name} returned the classes {told}; return classes from 0 to {classes - 1}"
         )
 
 

@@ -1,5 +1,6 @@
 """Downlinks against enumeration, frequencies and a random search; each alone, without a training."""
 
+import re
 import warnings
 from math import exp
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ from scipy import stats
 
 from lightning_vfl.downlinks import GaussianGradients, LaplaceLabels, Marvell, MaxNorm, RandomizedResponse
 from lightning_vfl.downlinks import draws as draws_of
-from lightning_vfl.downlinks.guard import guarded
+from lightning_vfl.downlinks.base import LabelDownlink
+from lightning_vfl.downlinks.guard import guarded, refuse_other_labels
 from lightning_vfl.downlinks.marvell import eigenvalues, sum_kl
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import Budget, gaussian_epsilon
@@ -254,3 +256,34 @@ def test_a_downlink_that_sends_another_shape_is_told_so():
     value = guarded(torch.ones(3, 2, requires_grad=True), lambda grad: None, records=3)
     with pytest.raises(ConfigurationError, match=r"returned NoneType for gradients \(3, 2\); return a tensor with"):
         value.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (lambda y: None, "targets of Own returned None for 3 labels; return one for each"),
+        (lambda y: y[:2], "targets of Own returned a tensor (2,) for 3 labels; return one for each"),
+        (lambda y: y + 1, "targets of Own returned the classes [1, 2, 3]; return classes from 0 to 2"),
+        (lambda y: y - 1, "targets of Own returned the classes [-1, 0, 1]; return classes from 0 to 2"),
+    ],
+)
+def test_labels_that_are_none_are_refused_before_training(found, message):
+    class Own(LabelDownlink):
+        def targets(self, labels, record_ids, seed):
+            return found(labels)
+
+        def prepare(self, num_classes, outputs):
+            return
+
+        def claim(self):
+            return ""
+
+    class Records:
+        def __len__(self):
+            return 3
+
+        def labels_at(self, positions):
+            return torch.tensor([0, 1, 2])[positions]
+
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        refuse_other_labels(Own(), Records(), 0, 3)
