@@ -18,6 +18,7 @@ from lightning_vfl.callbacks import RunSummary
 from lightning_vfl.callbacks.run_summary import summary_lines
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import PrivacyLedger
+from lightning_vfl.rounds.exchange import Exchange
 from tests.attacks.ledger import RECORDS, charged, private
 from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, trainer
@@ -74,6 +75,38 @@ def test_a_run_folder_can_be_moved(tmp_path, run):
     module, _ = fit(again, 7, ckpt_path=again / "a" / "b" / "6.ckpt")
     assert charged(module).sum() == 40 + 20 + 10
     assert len(ledgers(tmp_path)) == 1
+
+
+def test_a_charge_is_on_the_disk_before_anything_of_its_round_is_uploaded(tmp_path, monkeypatch):
+    happened, flush, upload = [], os.fsync, Exchange.run
+
+    def slow(file):
+        flush(file)
+        time.sleep(0.02)  # the parties have long computed their embeddings
+        happened.append("on the disk")
+
+    def uploads(self):
+        happened.append("uploaded")
+        return upload(self)
+
+    module = private()
+    module.on_fit_start = lambda start=module.on_fit_start: (start(), happened.clear())
+    monkeypatch.setattr("os.fsync", slow)
+    monkeypatch.setattr(Exchange, "run", uploads)
+    trainer(tmp_path, max_steps=4, limit_val_batches=0).fit(module, datamodule=Blobs(batch_size=10))
+    assert happened == ["on the disk", "uploaded"] * 4
+
+
+def test_a_full_disk_is_told_before_anything_is_uploaded(tmp_path, monkeypatch):
+    module = private()
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    module.on_train_start = lambda start=module.on_train_start: (start(), monkeypatch.setattr("os.fsync", full))
+    monkeypatch.setattr(Exchange, "run", lambda self: pytest.fail("uploaded"))
+    with pytest.raises(ConfigurationError, match=r"cannot be written \(No space left on device\), so no more records"):
+        trainer(tmp_path, max_steps=4, limit_val_batches=0).fit(module, datamodule=Blobs(batch_size=10))
 
 
 def test_two_branches_of_one_checkpoint_are_both_charged(run):
