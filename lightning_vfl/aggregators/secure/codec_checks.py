@@ -82,7 +82,7 @@ def _try_to_real(codec: "Codec", n: int, bits: int) -> None:
     except Exception as error:
         raise ConfigurationError(f"to_real of {_name(codec)} cannot decode a sum: {reason(error)}") from error
     for found in (words, signed):
-        if not (isinstance(found, np.ndarray) and (found.shape, found.dtype) == (total.shape, np.float64)):
+        if not (isinstance(found, np.ndarray) and found.shape == total.shape and found.dtype == np.float64):
             raise ConfigurationError(
                 f"to_real of {_name(codec)} must return an array {total.shape} of float64; got {_form(found)}"
             )
