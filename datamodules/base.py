@@ -263,8 +263,8 @@ class VerticalDataModule(SeatedDataModule, ABC):
             for name, own in self._files.prepare(missing).items():
                 self._keep(name, own)
             return
-        names = tuple(dict.fromkeys(missing if self.fitted else ("train", *missing)))
-        splits = loaded(self.load, names, type(self).__name__)
+        asked = tuple(dict.fromkeys(missing if self.fitted else ("train", *missing)))
+        splits = loaded(self.load, asked, type(self).__name__)
         parts = self._cut(lambda: splits["train"].in_floats())
         for name, split in splits.items():
             check_split(name, split, self.layout, self.num_classes)

@@ -98,7 +98,7 @@ def of_equal_arrivals_the_lower_number_counts_first(subject: Subject) -> None:
     """If not all of several parties that arrive together are included, those with the lower numbers are."""
     for arrivals, needed in subject.crowds():
         who, _ = subject.close(arrivals, needed)
-        for moment in arrivals[arrivals.isfinite()].unique():
+        for moment in set(arrivals[arrivals.isfinite()].tolist()):
             equal = who[arrivals == moment]
             first = bool((equal[:-1] | ~equal[1:]).all())
             require(first, f"arrivals {arrivals.tolist()} include {who.tolist()}; of equal ones the first count")

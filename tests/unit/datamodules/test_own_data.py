@@ -25,13 +25,18 @@ class Holding(Partitioner):
         return self.own
 
 
+def part(positions, *shape):
+    """A part with whatever positions."""
+    return Part(positions, shape)
+
+
 WRONG_PARTS = {
     "nothing": (None, "parts of Holding must be a tuple with a Part for each party; got None"),
     "no parts": ((), "parts of Holding must be a tuple with a Part for each party; got ()"),
     "positions alone": ((EIGHT,), "parts of Holding must be a tuple with a Part for each party; got (array"),
-    "a list": ((Part([0, 1], (2,)),), "positions of party 0 that Holding gives are list; give an int64 array, such as"),
-    "numbers": ((Part(EIGHT * 1.0, (8,)),), "positions of party 0 that Holding gives are float64 (8,); give an int64"),
-    "a mask": ((Part(EIGHT < 3, (3,)),), "positions of party 0 that Holding gives are bool (8,); give an int64 array"),
+    "a list": ((part([0, 1], 2),), "positions of party 0 that Holding gives are list; give an int64 array, such as"),
+    "numbers": ((part(EIGHT * 1.0, 8),), "positions of party 0 that Holding gives are float64 (8,); give an int64"),
+    "a mask": ((part(EIGHT < 3, 3),), "positions of party 0 that Holding gives are bool (8,); give an int64 array"),
     "a table": ((Part(EIGHT[None], (8,)),), "positions of party 0 that Holding gives are int64 (1, 8); give an int64"),
     "negative": (
         (Part(EIGHT - 8, (8,)),),
