@@ -152,7 +152,7 @@ class Counting(FaultModel):
 
 
 def test_a_fault_model_that_keeps_a_counter_is_refused_because_a_resumed_run_would_differ(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"Counting samples another delay when it is asked for request 0 agai"):
+    with pytest.raises(ConfigurationError, match=r"Counting samples another delay when it is asked for request 0 "):
         tried(tmp_path, split(Mean()), Counting())
 
 

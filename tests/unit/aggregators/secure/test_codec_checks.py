@@ -80,7 +80,7 @@ WRONG = {
     "no sum": ({"back": lambda total, n: None}, "to_real of Own must return an array (2, 3) of float64; got None"),
     "a sum of float32": ({"back": lambda t, n: difference(t, n).astype(np.float32)}, "got (2, 3) float32"),
     "a wrapped difference": ({"back": words_alone}, "to_real of Own gives other numbers for uint32 than for the same"),
-    "an error in the sum": ({"back": lambda total, n: total.missing}, "to_real of Own cannot decode a sum: 'numpy.nd"),
+    "an error in the sum": ({"back": lambda total, n: total.missing}, "to_real of Own cannot decode a sum: 'numpy"),
 }
 
 
