@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lightning_vfl.privacy.events import AGAINST, ASSUMED, coalitions, in_words, label
+from lightning_vfl.privacy.events import AGAINST, ASSUMED, UNITS, coalitions, in_words, label
 from lightning_vfl.privacy.loss_distribution import Account, Figure
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.types import Stage
 
 
@@ -28,6 +29,12 @@ class RunSummary(Callback):
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a training whose ε could not be printed at its end."""
+        if self.enabled and isinstance(pl_module, RoundVFL):
+            for unit in UNITS:
+                pl_module.refuse_unit(unit)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._print(trainer, pl_module, "fit", ("train/", "val/"))

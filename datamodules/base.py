@@ -15,6 +15,7 @@ from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
+from .loading import loaded, refuse_unmade
 from .partitioners.groups import find_holders, find_label_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner, Views
@@ -217,6 +218,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
             ConfigurationError: for records that are not of the form that the model was trained on, and for a checkpoint
                 that does not keep what its parties have fitted.
         """
+        refuse_unmade(self)
         module = self._module
         if module is not None and (module.fitted is not None or stage == "fit"):
             self.use(module.fitted)
@@ -261,7 +263,8 @@ class VerticalDataModule(SeatedDataModule, ABC):
             for name, own in self._files.prepare(missing).items():
                 self._keep(name, own)
             return
-        splits = self.load(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
+        asked = tuple(dict.fromkeys(missing if self.fitted else ("train", *missing)))
+        splits = loaded(self.load, asked, type(self).__name__)
         parts = self._cut(lambda: splits["train"].in_floats())
         for name, split in splits.items():
             check_split(name, split, self.layout, self.num_classes)
@@ -350,6 +353,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
 
     def _cut(self, training: Callable[[], Split] | None = None) -> tuple[Part, ...]:
         """The parts of the parties; ``training`` returns the training records if they are loaded already."""
+        refuse_unmade(self)
         if self._parts is None and self.fitted is not None:
             self._parts = tuple(Part(party.positions.numpy(), party.shape) for party in self.fitted.parties)
             self._check_parts(self._parts)
@@ -369,7 +373,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
             )
 
     def _load_training(self) -> Split:
-        return self.load(("train",))["train"].in_floats()
+        return loaded(self.load, ("train",), type(self).__name__)["train"].in_floats()
 
     @property
     def _informed(self) -> bool:

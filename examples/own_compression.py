@@ -32,6 +32,8 @@ class TopK(Aggregator):
         return Mean().plain(h, roll, present)
 
     def out_width(self, width: int, roster: Roster) -> int:
+        if width < self.k:
+            raise ConfigurationError(f"k of TopK must be at most the embedding width, {width}; got {self.k}; lower k")
         return width
 
     @property

@@ -7,6 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.memory import EmbeddingMemory, LastMessages, LatestEmbeddings
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.rebuildable import Rebuildable
@@ -60,13 +61,72 @@ class MissingPolicy(Rebuildable, ABC):
             included: (M,) bool, the parties whose uploads are in the aggregate.
 
         Returns:
-            (M,) bool; None: the round is given up. No network learns, but its time and bytes are counted.
+            (M,) bool, no included party and no party that holds no record; None: the round is given up. No network
+            learns, but its time and bytes are counted.
         """
 
     def __repr__(self) -> str:
         hidden = ("stand_in", "memory", "padding")
         settings = (f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_") and k not in hidden)
         return f"{type(self).__name__}({', '.join(settings)})"
+
+
+def refuse_broken_policy(policy: MissingPolicy, parties: int) -> None:
+    """Accept a policy that plans made-up rounds as it has to; a policy of a user's own may not.
+
+    Raises:
+        ConfigurationError: naming the policy and what it returns.
+    """
+    everybody, who = torch.ones(parties, dtype=torch.bool), f"plan of {type(policy).__name__}"
+    for held in (everybody, torch.arange(parties) > 0):
+        for number in range(parties + 1):
+            included = held & (torch.arange(parties) < number)
+            try:
+                told = policy.plan(held.clone(), included.clone())
+            except Exception as error:
+                raise ConfigurationError(
+                    f"{who} cannot plan a round with parties {_numbers(included)} of {parties}: {reason(error)}"
+                ) from error
+            if told is None:
+                continue
+            if not (isinstance(told, Tensor) and told.dtype == torch.bool and told.shape == held.shape):
+                found = f"{(*told.shape,)} {told.dtype}" if isinstance(told, Tensor) else repr(told)
+                raise ConfigurationError(f"{who} must return ({parties},) bool, or None to skip a round; got {found}")
+            if bool((told & (included | ~held)).any()):
+                raise ConfigurationError(
+                    f"{who} returns parties {_numbers(told)} where {_numbers(held & ~included)} are missing; return "
+                    "no others, such as held & ~included"
+                )
+
+
+def _numbers(parties: Tensor) -> list[int]:
+    numbers: list[int] = parties.nonzero().flatten().tolist()
+    return numbers
+
+
+def filled_in(stand_in: StandIn, message: Message, view: ServerView) -> Message:
+    """The message to decode instead of the arrived message, after a check of what ``fill`` has added.
+
+    Raises:
+        ConfigurationError: for an embedding of another shape or dtype, naming the stand-in.
+    """
+    filled = stand_in.fill(message, view)
+    if filled is message:
+        return filled
+    who, rows = f"fill of {type(stand_in).__name__}", len(view.rows.ids)
+    if not isinstance(filled, Message) or len(filled.senders) != len(filled.pieces):
+        raise ConfigurationError(f"{who} must return a Message with a piece for each sender; got {filled!r}")
+    dtypes = {piece.dtype for piece in message.pieces}
+    for party, piece in zip(filled.senders, filled.pieces, strict=True):
+        if party in message.senders:
+            continue
+        if piece.shape != (rows, view.widths[party]) or (dtypes and piece.dtype not in dtypes):
+            kind = f" {next(iter(dtypes))}" if dtypes else ""
+            raise ConfigurationError(
+                f"{who} replaces the embedding of party {party} by {(*piece.shape,)} {piece.dtype}; it must be "
+                f"{(rows, view.widths[party])}{kind}"
+            )
+    return filled
 
 
 class Exclude(MissingPolicy):

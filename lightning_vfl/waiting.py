@@ -18,10 +18,11 @@ __all__ = ["Deadline", "Fastest", "Ignore", "Threshold", "WaitForAll", "WaitingR
 class WaitingRule(Rebuildable, ABC):
     """Decides which parties are included in a round, and when the round goes on.
 
-    ``tests/unit/test_waiting.py`` tests these laws for every subclass. An included party has arrived by the closing
-    time. The closing time is not earlier than the last arrival of an included party. A delay of one party never
-    excludes another party, except that of equal arrivals the lower party number counts first. If all parties arrive at
-    once, ``fewest`` parties are included.
+    The laws of a rule, which ``lightning_vfl.testing.check_waiting_rule`` checks for a class of your own: An included
+    party has been called and has arrived by the closing time. A delay of one party never excludes another party. Of
+    equal arrivals the lower party number counts first. If all parties arrive at once, ``fewest`` parties are included.
+    A rule that ``waits_on`` others closes at its ``patience`` if these do not come. ``close`` is a function of its
+    arguments.
 
     Class data:
         leaves_out: whether the rule leaves out called parties in normal operation, not only after a failure.

@@ -47,14 +47,17 @@ class Partitioner(ABC):
         """The parts, checked.
 
         Raises:
-            ConfigurationError: for an empty part, or if ``covering`` does not hold.
+            ConfigurationError: for an empty part, positions and shapes that do not fit the layout, or if ``covering``
+                does not hold.
         """
         parts = self.parts(layout)
+        _refuse_other_parts(type(self).__name__, parts)
         empty = [m for m, part in enumerate(parts) if len(part.positions) == 0]
         if empty:
             raise ConfigurationError(
                 f"{type(self).__name__} gives party {empty[0]} no column; use fewer parties than {len(parts)}"
             )
+        _refuse_other_columns(type(self).__name__, parts, layout)
         taken = np.bincount(np.concatenate([part.positions for part in parts]), minlength=layout.size)
         if self.covering and not (taken == 1).all():
             raise ConfigurationError(
@@ -125,6 +128,35 @@ class Partitioner(ABC):
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
         return f"{type(self).__name__}({settings})"
+
+
+def _refuse_other_parts(who: str, parts: object) -> None:
+    """Accept one or more parts with an array of whole numbers each."""
+    if not isinstance(parts, tuple | list) or not parts or not all(isinstance(part, Part) for part in parts):
+        raise ConfigurationError(f"parts of {who} must be a tuple with a Part for each party; got {parts!r}")
+    for party, part in enumerate(parts):
+        given = part.positions
+        if not (isinstance(given, np.ndarray) and given.ndim == 1 and (given.dtype.kind in "iu" or not len(given))):
+            kind = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+            raise ConfigurationError(
+                f"positions of party {party} that {who} gives are {kind}; give an int64 array, such as np.arange(3)"
+            )
+
+
+def _refuse_other_columns(who: str, parts: Sequence[Part], layout: Layout) -> None:
+    """Accept positions of the layout, in shapes of as many numbers."""
+    for party, part in enumerate(parts):
+        low, high, held = int(part.positions.min()), int(part.positions.max()), len(part.positions)
+        if low < 0 or high >= layout.size:
+            raise ConfigurationError(
+                f"{who} gives party {party} the columns {low} to {high}, but records have the columns 0 to "
+                f"{layout.size - 1}; correct parts"
+            )
+        if prod(part.shape) != held:
+            raise ConfigurationError(
+                f"{who} gives party {party} {held} columns in the shape {part.shape} of {prod(part.shape)} numbers; "
+                f"use ({held},) for a table"
+            )
 
 
 def _even(total: int, parties: int, what: str) -> list["NDArray[np.int64]"]:

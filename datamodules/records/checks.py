@@ -46,6 +46,10 @@ def check_split(name: str, split: Split, layout: Layout, classes: int | None) ->
             f"the layout has {layout.size} numbers for each record and {len(layout.columns)} names of columns; give "
             "each number a name, or none"
         )
+    if not hasattr(split.ids, "__len__"):
+        raise ConfigurationError(
+            f"ids of the {name} records are {split.ids!r}; give an array with an id for each record"
+        )
     if len(split.ids) != len(features):
         raise ConfigurationError(f"{len(features)} {name} records have {len(split.ids)} ids; give each record one id")
     if labels is not None and (not isinstance(labels, Tensor) or (classes is not None and labels.is_floating_point())):

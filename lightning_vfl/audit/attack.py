@@ -101,9 +101,12 @@ class Known:
 class Guesses:
     """An attack's result: ``values`` for the records (or rounds, or trials) ``ids``; see ``Target`` for the shapes.
 
+    The harness refuses other shapes, ids that do not exist, and ids that are there twice. An attack may leave records
+    out; these are not scored.
+
     Args:
-        ids: (n,) int64.
-        values: float64.
+        ids: (n,) int64, on the CPU.
+        values: float64, on the CPU.
         saw: what was used, in a few words for the report.
     """
 

@@ -14,6 +14,7 @@ from lightning_vfl.audit.attacks.canaries import CanariesInTraining
 from lightning_vfl.audit.attacks.epsilon_lower_bound import EpsilonLowerBound
 from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.finding import Finding, label
+from lightning_vfl.audit.guesses import refuse_other_guesses
 from lightning_vfl.audit.mechanism import run_trials
 from lightning_vfl.audit.scores import Score, epsilon_of_trials
 from lightning_vfl.audit.side_knowledge import choose_known, known_to
@@ -62,6 +63,7 @@ def run_attack(case: Case, attack: Attack) -> Finding:
         score = Score(measure_of(case, attack.target), chance, chance, chance, chance)
         verdict = f"nothing to attack: {nothing}"
         return _finding(attack, attacker, str(nothing), score, without, None, verdict, began)
+    refuse_other_guesses(case, attack, guesses)
     score = score_of(case, attack, guesses, known.ids)
     claimed = case.claimed_epsilon(attack.delta) if isinstance(attack, CanariesInTraining) else None
     verdict = _verdict(score, without, claimed)

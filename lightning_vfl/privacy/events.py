@@ -86,6 +86,14 @@ class PrivacyEvent(ABC):
     def curve(self, unit: str = "party-record") -> tuple[float, ...]:
         """ε(α) at ``ORDERS``, in nats, of one release of one record; for ``party``, one summand."""
 
+    def refuse_unit(self, unit: str) -> None:
+        """Refuse a unit for which ``curve`` cannot be computed, without computing it; default: none is refused.
+
+        Raises:
+            ConfigurationError: naming what to change.
+        """
+        unit_of_one_release(unit)
+
     def signal(self, unit: str = "party-record") -> float | None:
         """The squared μ of Gaussian noise, (Δ / σ)², if it describes the release; None: only the curve is known.
 
@@ -139,6 +147,9 @@ class PoissonBinomialEvent(PrivacyEvent):
         poisson_binomial_curve(self.levels, self.beta, self.parties, (), "record")  # checks them
         _count(coordinates=self.coordinates)
         _make_plain(self)
+
+    def refuse_unit(self, unit: str) -> None:
+        poisson_binomial_curve(self.levels, self.beta, self.parties, (), unit_of_one_release(unit))
 
     def curve(self, unit: str = "party-record") -> tuple[float, ...]:
         one = _one_coordinate(self.levels, self.beta, self.parties, unit_of_one_release(unit))

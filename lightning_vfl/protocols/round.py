@@ -296,6 +296,22 @@ class RoundVFL(VFLModule, ABC):
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 
+    def on_train_start(self) -> None:
+        """Refuse releases that have no ε in the unit that is logged at the end of an epoch, if an epoch ends."""
+        super().on_train_start()
+        steps = self.trainer.max_steps
+        if steps < 0 or steps >= self.trainer.num_training_batches:
+            self.refuse_unit(self.privacy.unit)
+
+    def refuse_unit(self, unit: str) -> None:
+        """Refuse a unit of privacy in which a round of this training may have no ε.
+
+        Raises:
+            ConfigurationError: before training, naming what to change.
+        """
+        for event in self.possible_events():
+            event.refuse_unit(unit)
+
     def joiners(self) -> tuple[int | None, ...]:
         """The parties that join embeddings; None stands for the server."""
         return (None,)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from lightning_vfl.aggregators.parts import Heard, Opening, PartySide, ServerSide
-from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.missing import MissingPolicy, filled_in
 from lightning_vfl.wire import Aggregate, Contribution, Message, PartyView, ServerView
 
 Hear = Callable[[Message], None]  # is called with every message that is sent
@@ -54,7 +54,7 @@ def server_end(side: ServerSide, policy: MissingPolicy, view: ServerView, answer
         passed_on = message if message.to == "peers" or message.relayed else None
         if passed_on is None:
             stand_in = None if to_decode else policy.stand_in  # only for uploads, the first leg
-            to_decode.append(message if stand_in is None else stand_in.fill(message, view))
+            to_decode.append(message if stand_in is None else filled_in(stand_in, message, view))
         heard = Heard(view.roll.included, answering, passed_on)
     return side.decode(tuple(to_decode), view)
 

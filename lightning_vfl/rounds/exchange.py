@@ -17,7 +17,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS, wire_of
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.aggregators.parts import PartySide, ServerSide, Setup, Wire
-from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.missing import Exclude, MissingPolicy, filled_in
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.ends import Hear, from_senders, party_end, server_end, together
 from lightning_vfl.types import PartyRecords, RecordSource
@@ -246,7 +246,7 @@ class Exchange:
         if stand_in is None or (roll.complete and self.policy.memory is None):
             return leaves
         everything = Message(EMBEDDINGS, "server", tuple(range(len(leaves))), leaves)
-        filled = stand_in.fill(from_senders(everything, roll.included), self.server)
+        filled = filled_in(stand_in, from_senders(everything, roll.included), self.server)
         arrived = dict(zip(filled.senders, filled.pieces, strict=True))
         return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
-from math import inf, isinf, nan
+from math import inf, isfinite, nan
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.missing import Exclude, MissingPolicy, refuse_broken_policy
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
@@ -205,12 +205,23 @@ def plan_faultless(costs: RoundCosts, roster: Roster) -> RoundPlan:
 def close_leg(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int, waits: bool = False) -> tuple[Tensor, float]:
     """The parties that arrive before the leg's gate closes, and the closing time.
 
-    A leg that would never close ends with its last arrival; if the server ``waits``, arrivals may still come, and the
-    closing time is then infinite.
+    A leg that would never close ends with its last arrival, if all called parties arrive. If the server ``waits``, the
+    others may still come, and the closing time is infinite.
+
+    Raises:
+        ConfigurationError: if a party never comes and would be waited for without end.
     """
     who, when = rule_of(leg, rule).close(arrivals, needed)
-    if isinf(when) and not (waits and bool(arrivals.isinf().any())):
-        when = float(arrivals.nan_to_num(nan=0.0, posinf=0.0).max())
+    if isfinite(when):
+        return who, when
+    lost = arrivals.isinf().nonzero().flatten().tolist()
+    if not lost:
+        return who, float(arrivals.nan_to_num(nan=0.0).max())
+    if not waits:
+        raise ConfigurationError(
+            f"'{leg.kind}' of party {lost[0]} is lost without notice, and {rule} would wait for it for ever; return "
+            "True from `silent` of the fault model, and give the waiting rule a timeout in seconds"
+        )
     return who, when
 
 
@@ -250,11 +261,8 @@ def check_pair(
         )
     called = rule.calls(torch.ones(parties, dtype=torch.bool), stragglers)
     included = min(int(called.sum()), rule.fewest(parties, needed) if first_gate == Gate.RULE else parties)
+    refuse_broken_policy(policy, parties)
     planned = policy.plan(torch.ones(parties, dtype=torch.bool), torch.arange(parties) < included)
-    if planned is not None and not (isinstance(planned, Tensor) and planned.dtype == torch.bool):
-        raise ConfigurationError(
-            f"plan of {type(policy).__name__} must return ({parties},) bool, or None to skip a round; got {planned!r}"
-        )
     if planned is None:
         raise ConfigurationError(
             f"{rule} leaves out a party in every round and {type(policy).__name__} gives up such rounds, so no network "

@@ -93,6 +93,11 @@ def together(nothing: RoundOutcome, outcomes: Sequence[RoundOutcome]) -> RoundOu
     return RoundOutcome(**joined)
 
 
+def differing(one: RoundOutcome, other: RoundOutcome) -> str | None:
+    """The first field in which two outcomes differ; None: they are the same, bit for bit."""
+    return next((name for name in _JOIN if not torch.equal(getattr(one, name), getattr(other, name))), None)
+
+
 class FaultModel(ABC):
     """A model of one kind of fault; subclass it for your own kind.
 
@@ -100,13 +105,14 @@ class FaultModel(ABC):
         stream_name: the random streams of the model begin with this name; default: the name of the class. A class that
             is renamed keeps the old name here, so that seeds give the same faults.
 
-    ``tests/unit/simulation/test_fault_contract.py`` tests these laws for every subclass:
+    The laws of a fault model; ``lightning_vfl.testing.check_fault_model`` checks 1, 2 and 4 for a class of your own:
 
-    1. ``sample`` is pure: the same (request, roster, seed) gives the same bits, in any order of calls.
+    1. ``sample`` is pure: the same (request, roster, seed) gives the same bits, in any order of calls. A model keeps
+       no counter, and draws from streams that these name.
     2. outcomes have the shapes, units and ranges of ``RoundOutcome``.
     3. the seed matters, unless the model draws nothing.
-    4. ``silent`` is False if ``sends``, ``links`` and ``receives`` are always True; ``tells_hosts_apart`` is False if
-       ``hosts`` and ``links`` are always True.
+    4. ``silent`` is True if ``sends``, ``links`` or ``receives`` may be False; ``tells_hosts_apart`` is True if
+       ``hosts`` or ``links`` may be False.
     """
 
     stream_name: ClassVar[str] = ""
@@ -178,17 +184,22 @@ class Faults:
         self._hold(self.models)
 
     def check(self, roster: Roster) -> None:
-        """Accept models whose outcome of the first request has the shapes and kinds of ``RoundOutcome``.
+        """Accept models whose outcome of the first request has the shapes and kinds of ``RoundOutcome``, twice.
 
         Raises:
-            ConfigurationError: naming the model, the field and both shapes.
+            ConfigurationError: naming the model, the field and both shapes, or the field that differs.
         """
         needed = RoundOutcome.nothing(roster)
         for model, seed in self._seeded:
-            outcome = _sampled(model, 0, roster, seed)
+            outcome, again = _sampled(model, 0, roster, seed), _sampled(model, 0, roster, seed)
             for name in _JOIN:
                 _refuse_other_form(f"{name} that {type(model).__name__} samples", outcome, name, needed)
             _refuse_wrong_values(model, outcome, needed)
+            if other := differing(outcome, again):
+                raise ConfigurationError(
+                    f"{type(model).__name__} samples another {other} when it is asked for request 0 again, so a "
+                    "resumed run would have other faults; make sample a function of request, roster and seed alone"
+                )
 
     def at(self, request: int, roster: Roster) -> RoundOutcome:
         """The joint outcome of this request."""

@@ -1,18 +1,20 @@
 """The laws of aggregators (``lightning_vfl.aggregators.base``), for an aggregator of your own."""
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.testing import message_laws, side_laws, value_laws
+from lightning_vfl.testing import device_laws, message_laws, side_laws, value_laws
 from lightning_vfl.testing.law import Law
 from lightning_vfl.testing.rounds import Subject
 
 LAWS = (
     value_laws.messages_decode_to_clear,
     value_laws.a_round_is_plain,
+    value_laws.a_record_changes_its_own_row_alone,
     value_laws.columns_fit_the_value,
     value_laws.answer_and_carry_are_the_adjoint_of_plain,
     value_laws.uncounted_parties_change_nothing_and_learn_nothing,
     value_laws.rows_that_a_party_does_not_hold_do_not_count,
     value_laws.the_short_way_is_the_way_through_messages,
+    device_laws.another_device_gives_the_same_value,
     message_laws.messages_fit_their_legs,
     message_laws.hosting_together_is_hosting_alone,
     message_laws.carrying_together_is_carrying_alone,
@@ -28,7 +30,7 @@ LAWS = (
 def check_aggregator(
     aggregator: Aggregator,
     parties: int = 4,
-    width: int = 3,
+    width: int = 8,
     fewest: int = 1,
     error: float = 0.0,
     partly_held: bool = True,
@@ -42,8 +44,10 @@ def check_aggregator(
         aggregator: an object of your class; it is copied for each round.
         parties: M, at least 2.
         width: D, the embedding width that every party is asked for.
-        fewest: the fewest included parties that the aggregator has to join.
-        error: how far a number of the aggregate may be from ``plain``, if the aggregator has a wire.
+        fewest: the fewest included parties that the aggregator has to join; rounds that its wire gives up by
+            ``needed`` and ``takes_part`` are left out anyway.
+        error: how far a number of the aggregate may be from ``plain``, if the aggregator has a wire; infinity if the
+            wire does not send embeddings but, for example, their signs.
         partly_held: whether an aggregator in the clear has to join records that some parties do not hold.
 
     Raises:
@@ -56,7 +60,7 @@ def check_aggregator(
 def aggregator_laws(
     aggregator: Aggregator,
     parties: int = 4,
-    width: int = 3,
+    width: int = 8,
     fewest: int = 1,
     error: float = 0.0,
     partly_held: bool = True,

@@ -183,6 +183,20 @@ def a_fit_changes_the_networks(subject: Subject) -> None:
         require(one, f"after {subject.epochs} epochs no parameter of {owner} has changed")
 
 
+def a_fit_keeps_no_graph(subject: Subject) -> None:
+    """After a fit, no attribute of the module has a tensor with a graph: it would keep the memory of a whole step."""
+    kept = sorted(name for name, value in vars(subject.whole.module).items() if _has_graph(value))
+    require(not kept, f"the attributes {', '.join(kept)} keep tensors with a graph; keep their detach()")
+
+
+def _has_graph(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_graph, value.values()))
+    if isinstance(value, list | tuple | set):
+        return any(map(_has_graph, value))
+    return isinstance(value, Tensor) and value.grad_fn is not None
+
+
 def predictions_fit_the_task(subject: Subject) -> None:
     """One finite prediction for each record: (B, C) shares of classes that sum to 1, or (B,)."""
     module, classes = subject.whole.module, subject.data().num_classes
@@ -279,6 +293,7 @@ def a_checkpoint_restores_the_predictions(subject: Subject) -> None:
 
 LAWS = (
     a_fit_changes_the_networks,
+    a_fit_keeps_no_graph,
     predictions_fit_the_task,
     a_prediction_does_not_depend_on_other_records,
     the_same_fit_gives_the_same_bits,

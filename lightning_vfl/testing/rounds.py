@@ -144,12 +144,14 @@ class Subject:
             f"only party {middle} included": tuple(p for p in range(m) if p != middle),
             "nobody included": tuple(range(m)),
         }
-        needed = wire_of(self.bound).needed(m)
+        wire = wire_of(self.bound)
+        needed = wire.needed(m)
         found: dict[str, Roll] = {}
         for name, missing in away.items():
             there = torch.tensor([p not in missing for p in range(m)])
             count = int(there.sum())
-            if count >= self.fewest and (needed == 1 or count >= needed):
+            usable = torch.equal(wire.takes_part(there, there, self.roster), there)
+            if usable and count >= self.fewest and (needed == 1 or count >= needed):
                 found[name] = Roll.of(there)
         return found
 

@@ -21,16 +21,34 @@ def messages_decode_to_clear(subject: Subject) -> None:
 
 
 def a_round_is_plain(subject: Subject) -> None:
-    """A round is ``plain``, within the stated error if there is a wire; its width is ``out_width``."""
+    """A round is ``plain``, within the stated error if there is a wire, in its dtype and as wide as ``out_width``."""
     for who, roll in subject.rolls.items():
         played = subject.play(roll)
         value = played.exchange().run()
         plain = played.aggregator.plain(embeddings(played.contribution), roll)
         error = 0.0 if played.aggregator.wire is None else subject.error
-        require_close(value, plain, 0.0, error, f"the value of a round against plain, {who}")
+        given = played.contribution.leaves[0].dtype
+        for what, own in (("the value of a round", value), ("plain", plain)):
+            require(own.dtype == given, f"{what} is {own.dtype}, the embeddings are {given}; return their dtype")
+        stated = "" if played.aggregator.wire is None or error else " (a wire that changes embeddings needs error=)"
+        require_close(value, plain, 0.0, error, f"the value of a round against plain{stated}, {who}")
         wide = played.aggregator.out_width(subject.width, subject.roster)
         require(value.shape == (len(ROWS), wide), f"the value has shape {(*value.shape,)}, out_width is {wide}")
         require(bool(torch.isfinite(value).all()), f"the value of a round with {who} is not finite: {value}")
+
+
+def a_record_changes_its_own_row_alone(subject: Subject) -> None:
+    """If the embeddings of one record change, no bit of ``plain`` changes in the rows of other records."""
+    for who, roll in subject.rolls.items():
+        played = subject.play(roll)
+        h = embeddings(played.contribution)
+        value = played.aggregator.plain(h, roll)
+        for row in range(len(ROWS)):
+            other = torch.arange(len(ROWS)) != row
+            changed = tuple(torch.where(other[:, None], x, x + 100.0) for x in h)
+            again = played.aggregator.plain(changed, roll)
+            what = f"other rows of plain after the embeddings of row {row} have changed, {who}"
+            require_same_bits(again[other], value[other], what)
 
 
 def columns_fit_the_value(subject: Subject) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import lightning_vfl.waiting as room
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.testing import check_waiting_rule
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll, WaitingRule
 
 RULES = {
@@ -41,6 +42,11 @@ def expected(rule, arrivals, needed):
     if stop is not None and when > stop:
         who, when = [m for t, m in order if t <= stop], stop
     return sorted(who), when
+
+
+@every_rule
+def test_laws(name):
+    check_waiting_rule(RULES[name])
 
 
 @every_rule

@@ -29,14 +29,16 @@ MOST_CLIPPED = 0.01  # share of the values of a round that may be clipped withou
 class Codec(Rebuildable, ABC):
     """Real numbers as non-negative integers, such that a sum of integers is decoded to the sum of the numbers.
 
-    A codec is immutable; parties and server may share it. The sum of the integers of all parties has to fit the ring.
+    A codec is immutable; parties and server may share it. The sum of n integers has to fit the ring of ``bits`` bits:
+    an integer is at most (2^bits - 1) / n, whatever the embeddings. The first round tries a codec with small and large
+    numbers.
     """
 
     @abstractmethod
     def encode(
         self, h: Tensor, slots: Sequence[int], every: int, names: RoundNames, rows: Rows, own: OwnKeystreams
     ) -> tuple[Tensor, float]:
-        """The integers that stand for embeddings, int32 on the CPU, and the share of values out of range.
+        """The integers that stand for embeddings, int32 (S, B, D) on the CPU, and the share of values out of range.
 
         Random numbers are a function of the round's names and of an element's place in the joint batch: parties draw
         the same together and alone, and several processes draw the same as one. The exception are draws that a privacy
@@ -56,7 +58,7 @@ class Codec(Rebuildable, ABC):
 
     @abstractmethod
     def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
-        """The sum of n numbers from the sum of their integers."""
+        """The sum of n numbers, float64, from the sum of their integers, which may be uint32 or int64."""
 
 
 @dataclass(frozen=True)

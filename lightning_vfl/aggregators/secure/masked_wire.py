@@ -13,6 +13,7 @@ from lightning_vfl.aggregators.clear import gradients_leg
 from lightning_vfl.aggregators.messages import GRADIENTS, gradients_in
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
 from lightning_vfl.aggregators.secure.codec import Codec, note_clipped
+from lightning_vfl.aggregators.secure.codec_checks import refuse_other_integers, try_codec
 from lightning_vfl.aggregators.secure.consent import LISTS, SIGNED
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.messages import check_uploads
@@ -159,7 +160,7 @@ class MaskedWire(Wire):
 
 
 class MaskedParty(PartySide):
-    """Parties that upload integers under masks.
+    """Parties that upload integers under masks. In their first round they try the codec.
 
     Args:
         layer: who may be summed, and how sums are hidden.
@@ -170,6 +171,7 @@ class MaskedParty(PartySide):
         self.layer = layer
         self.codec = codec
         self._own = OwnKeystreams()
+        self._tried = False
 
     def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
         heard = yield self._masked(contribution, view)
@@ -190,7 +192,13 @@ class MaskedParty(PartySide):
             return (), torch.zeros(0, dtype=torch.int32)
         slots = [number for number, (m, _) in enumerate(sums.slots) if m in h]
         stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in map(sums.slots.__getitem__, slots)])
-        integers, share = self.codec.encode(stacked, slots, len(sums.slots), view.names, view.rows, self._own)
+        told = self.codec.encode(stacked, slots, len(sums.slots), view.names, view.rows, self._own)
+        if not self._tried:
+            n = max(map(len, sums.members))
+            refuse_other_integers(self.codec, told, stacked, n, self.layer.bits)
+            try_codec(self.codec, len(sums.slots), n, self.layer.bits, view.names)
+            self._tried = True
+        integers, share = told
         note_clipped(view, "clipped_share", share)
         return tuple(h), integers
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from lightning_vfl.missing import Exclude, StandIn
+from lightning_vfl.missing import Exclude, StandIn, filled_in
 from lightning_vfl.protocols.cascade.memory import Late
 from lightning_vfl.protocols.cascade.plans import EventPlan
 from lightning_vfl.protocols.cascade.replicas import Replica
@@ -105,7 +105,7 @@ def _fill(
     roll, names = plan.roll, RoundNames(module.seed, Stage.FIT, event.number)
     view = ServerView(names, module.roster, joint_rows(batch), roll, module.embedding_widths)
     arrived = tuple(h[m] for m in roll.included_parties)
-    filled = stand_in.fill(Message("embeddings", "server", roll.included_parties, arrived), view)
+    filled = filled_in(stand_in, Message("embeddings", "server", roll.included_parties, arrived), view)
     pieces = dict(zip(filled.senders, filled.pieces, strict=True))
     return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
 

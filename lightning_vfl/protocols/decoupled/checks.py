@@ -3,14 +3,19 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, reason
+from lightning_vfl.local_objectives import Call, LocalObjective
 from lightning_vfl.networks.record_table import TableDtype
 from lightning_vfl.protocols.decoupled.replay import Register
 from lightning_vfl.types import RecordSource
+
+Shape = tuple[int, ...]
 
 
 def refuse_settings(
@@ -89,6 +94,52 @@ def refuse_register(register: Register, records: RecordSource) -> None:
             "register: message replaces rows by position, which is wrong if guests hold different records; use "
             "register: record"
         )
+
+
+def checked_partner(objective: LocalObjective, partner: object) -> nn.Module:
+    """The partner network that an objective has made.
+
+    Raises:
+        ConfigurationError: if it is no network.
+    """
+    if not isinstance(partner, nn.Module):
+        raise ConfigurationError(
+            f"partner of {type(objective).__name__} must return a network; got {partner!r}; return torch.nn.Identity() "
+            "if the objective needs none"
+        )
+    return partner
+
+
+def try_objective(
+    objective: LocalObjective, encode: Call, partner: Call, members: int, shape: Shape, width: int
+) -> None:
+    """Compute the losses of two records of zeros at each member, with and without weights; nothing is drawn or learnt.
+
+    Raises:
+        ConfigurationError: for losses and embeddings that no participant could learn from, naming the objective.
+    """
+    who, x = f"losses of {type(objective).__name__}", torch.zeros(members, 2, *shape)
+    for weight in (None, torch.ones(members, 2)):
+        try:
+            with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                told = objective.losses(encode, partner, x, weight, lambda: torch.Generator(x.device).manual_seed(0))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            with_it = "" if weight is None else " with weights (n, B) of the rows"
+            raise ConfigurationError(f"{who} cannot take records {(*x.shape,)}{with_it}: {reason(error)}") from error
+        losses, h = told if isinstance(told, tuple) and len(told) == 2 else (told, None)
+        forms = [f"{(*part.shape,)}" if isinstance(part, Tensor) else repr(part) for part in (losses, h)]
+        wanted = [f"{(members,)}", f"{(members, 2, width)}"]
+        if forms != wanted:
+            raise ConfigurationError(
+                f"{who} must return a loss for each of {members} participants, {wanted[0]}, and their embeddings, "
+                f"{wanted[1]}; got {' and '.join(forms)}"
+            )
+        if not losses.requires_grad:
+            raise ConfigurationError(f"{who} returns losses without a graph, so nobody would learn; do not detach them")
+        if h is None or h.requires_grad:
+            raise ConfigurationError(f"{who} returns embeddings with a graph; return h.detach()")
 
 
 def warn_untrained(trainer: Trainer) -> None:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from lightning_vfl.local_objectives import LocalObjective
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
+from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.protocols.decoupled.checks import checked_partner, try_objective
 from lightning_vfl.streams import seed_of, seed_torch
 from lightning_vfl.types import RoundNames
 
@@ -36,12 +38,17 @@ class Learners:
     ) -> None:
         self.who, self.objective, self.shapes, self.widths = who, objective, list(shapes), list(widths)
         self.bank = PartyBank(encoders, batch_from=2, tied=True)
-        beside = [objective.partner(*own) for own in zip(encoders, shapes, widths, strict=True)]
+        made = zip(encoders, shapes, widths, strict=True)
+        beside = [checked_partner(objective, objective.partner(*own)) for own in made]
         self.partners = PartyBank(beside, batch_from=2, tied=True)
         equal = [team for team in self.bank.groups if team in self.partners.groups]
         teams = [team for team in equal if len({self.shapes[member] for member in team}) == 1]
         grouped = {member for team in teams for member in team}
         self.teams: list[Team] = [*teams, *((m,) for m in range(len(self.bank)) if m not in grouped)]
+        team = self.teams[0]
+        with evaluating(self.bank), evaluating(self.partners):  # two rows must not change running statistics
+            calls = partial(self.bank.together, team), partial(self.partners.together, team)
+            try_objective(objective, *calls, len(team), self.shapes[team[0]], self.widths[team[0]])
 
     def losses(
         self,

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_vfl.aggregators import Aggregator, Mean
+from lightning_vfl.aggregators import Aggregator, Concat, Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.missing import MissingPolicy, StandIn
 from lightning_vfl.simulation import FaultModel, RoundOutcome
 from lightning_vfl.types import Roster
-from lightning_vfl.waiting import WaitingRule
+from lightning_vfl.waiting import WaitForAll, WaitingRule
 from tests.subjects import Blobs, split, trainer
 
 
@@ -150,6 +150,30 @@ def test_a_fault_model_that_writes_into_the_shared_outcome_is_refused_and_change
     assert bool(RoundOutcome.nothing(Roster.singles(3)).announced.all())
 
 
+class Counting(FaultModel):
+    """Keeps a counter, which no checkpoint has."""
+
+    calls = 0
+
+    def sample(self, request, roster, seed):
+        self.calls += 1
+        return replace(RoundOutcome.nothing(roster), delay=torch.full((roster.parties,), 0.1 * self.calls).double())
+
+
+def test_a_fault_model_that_keeps_a_counter_is_refused_because_a_resumed_run_would_differ(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"Counting samples another delay when it is asked for request 0 "):
+        tried(tmp_path, split(Mean()), Counting())
+
+
+def test_a_lost_message_that_the_model_does_not_declare_ends_the_run_and_is_not_free(tmp_path):
+    lossy = Weekly(sends=torch.tensor([True, False, True]))
+    message = "'embeddings' of party 1 is lost without notice, and WaitForAll(timeout=None) would wait for it for ever"
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(Mean()), lossy)
+    module = tried(tmp_path, split(Mean(), waiting=WaitForAll(timeout=0.5)), lossy)
+    assert module.clock.seconds > 6 * 0.5
+
+
 class Closes(WaitingRule):
     """Returns what it is asked for."""
 
@@ -166,8 +190,24 @@ class Closes(WaitingRule):
 
 
 class Plans(MissingPolicy):
+    """Plans and fills in what it is asked for."""
+
+    def __init__(self, told=None, filled=None):
+        self.told, self.filled = told, filled
+        self.stand_in = None if filled is None else Fills(filled)
+
     def plan(self, held, included):
-        return [False] * len(held)
+        return self.told(held, included) if self.told else held & ~included
+
+
+class Fills(StandIn):
+    def __init__(self, filled):
+        self.filled = filled
+
+    def fill(self, message, view):
+        missing = view.roll.filled.nonzero().flatten().tolist()
+        pieces = [self.filled(len(view.rows.ids), view.widths[m]) for m in missing]
+        return replace(message, senders=(*message.senders, *missing), pieces=(*message.pieces, *pieces))
 
 
 EVERYBODY = torch.ones(3, dtype=torch.bool)
@@ -186,7 +226,46 @@ def test_waiting_rules(tmp_path, name):
         tried(tmp_path, split(Mean(), waiting=Closes(told)))
 
 
-def test_policies(tmp_path):
-    message = "plan of Plans must return (3,) bool, or None to skip a round; got [False, False, False]"
+WRONG_POLICIES = {
+    "a list": (
+        lambda held, included: [False] * len(held),
+        "plan of Plans must return (3,) bool, or None to skip a round; got [False, False, False]",
+    ),
+    "a party too few": (lambda held, included: (held & ~included)[:-1], "plan of Plans must return (3,) bool, or None"),
+    "numbers": (lambda held, included: (held & ~included).int(), "to skip a round; got (3,) torch.int32"),
+    "included parties": (
+        lambda held, included: torch.ones_like(held),
+        "plan of Plans returns parties [0, 1, 2] where [1, 2] are missing; return no others, such as held & ~included",
+    ),
+    "an error": (lambda held, included: held[7], "plan of Plans cannot plan a round with parties [] of 3: index 7 is"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_POLICIES)
+def test_policies(tmp_path, name):
+    told, message = WRONG_POLICIES[name]
     with pytest.raises(ConfigurationError, match=re.escape(message)):
-        tried(tmp_path, split(Mean(), missing=Plans()))
+        tried(tmp_path, split(Mean(), missing=Plans(told, torch.ones)))
+
+
+WRONG_STAND_INS = {
+    "too wide": (lambda rows, width: torch.ones(rows, width + 1), "of party 2 by (10, 6) torch.float32; it must be"),
+    "too few rows": (
+        lambda rows, width: torch.ones(1, width),
+        "of party 2 by (1, 5) torch.float32; it must be (10, 5)",
+    ),
+    "float64": (
+        lambda rows, width: torch.ones(rows, width).double(),
+        "fill of Fills replaces the embedding of party 2 by (10, 5) torch.float64; it must be (10, 5) torch.float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_STAND_INS)
+@pytest.mark.parametrize("aggregator", [Mean, Concat])
+def test_stand_ins(tmp_path, name, aggregator):
+    filled, message = WRONG_STAND_INS[name]
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        tried(tmp_path, split(aggregator(), missing=Plans(filled=filled)), Weekly(resting=2))
+    sound = split(aggregator(), missing=Plans(filled=torch.ones))
+    assert tried(tmp_path, sound, Weekly(resting=2)).books.rounds["fit"] == 6

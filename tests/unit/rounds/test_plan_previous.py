@@ -112,7 +112,7 @@ def test_a_slow_machine_does_the_work_of_both_more_slowly(legs):
 
 
 @FOLLOWING
-@pytest.mark.parametrize("rule", [WaitForAll(timeout=60.0), Fastest(2), Deadline(60.0), Threshold()], ids=repr)
+@pytest.mark.parametrize("rule", [WaitForAll(60.0), Fastest(2, 60.0), Deadline(60.0), Threshold(60.0)], ids=repr)
 def test_the_same_parties_answer_with_and_without_it(legs, rule):
     late = outcome(delay=[0.0, 4.0, 1.0, 2.0], sends=[True, True, False, True])
     without, with_it = plan(MODELS, UPLOADS, rule=rule, forward=late), plan(*legs, rule=rule, forward=late)

@@ -139,6 +139,36 @@ class Narrow(Mean):
         return width + 1
 
 
+class Wide(Mean):
+    """In float64."""
+
+    def plain(self, h, roll, present=None):
+        return Mean().plain(h, roll, present).double()
+
+
+class Centred(Mean):
+    """A row depends on the other rows."""
+
+    def plain(self, h, roll, present=None):
+        value = Mean().plain(h, roll, present)
+        return value - value.mean(0)
+
+
+class LeftBehind(Mean):
+    """A tensor stays on the CPU."""
+
+    def plain(self, h, roll, present=None):
+        value = Mean().plain(h, roll, present)
+        return value * torch.ones(value.shape[1])
+
+
+class LeftOnTheServer(Mean):
+    """The aggregate stays on the CPU."""
+
+    def plain(self, h, roll, present=None):
+        return Mean().plain(tuple(x.cpu() for x in h), roll, present)
+
+
 class Remembering:
     """A party side factory whose sides add the error of their last round."""
 
@@ -163,12 +193,14 @@ def noting(h, *_):
 
 BROKEN = {
     "messages decode to clear": [lambda: WiredMean(joined=Sum())],
-    "a round is plain": [lambda: WiredMean(server=lambda: PlainServer(Sum()), joined=Sum()), Narrow],
+    "a round is plain": [lambda: WiredMean(server=lambda: PlainServer(Sum()), joined=Sum()), Narrow, Wide],
+    "a record changes its own row alone": [Centred],
     "columns fit the value": [WrongColumns],
     "answer and carry are the adjoint of plain": [lambda: WiredMean(party=lambda: Party(factor=2.0))],
     "uncounted parties change nothing and learn nothing": [ForEverybody],
     "rows that a party does not hold do not count": [IgnoringHolders],
     "the short way is the way through messages": [Growing],
+    "another device gives the same value": [LeftBehind, LeftOnTheServer],
     "messages fit their legs": [lambda: WiredMean(bits=16)],
     "hosting together is hosting alone": [lambda: WiredMean(party=lambda: Party(lambda h, place, *_: h + place))],
     "carrying together is carrying alone": [lambda: WiredMean(party=lambda: Party(by_place=True))],
@@ -209,7 +241,7 @@ def test_every_law_has_a_breaker_and_the_wire_of_the_breakers_is_sound_without_a
 
 def test_the_message_has_the_numbers():
     said = broken_law(ForEverybody(), "uncounted parties change nothing and learn nothing")
-    assert "party 2 away: 15 of 15 numbers differ, by up to 25" in said
+    assert "party 2 away: 40 of 40 numbers differ, by up to 25" in said
     with pytest.raises(LawBroken, match="its leg announces 16"):
         check_aggregator(WiredMean(bits=16))
 

@@ -1,9 +1,12 @@
 """The laws of data sets hold for data sets in memory, and each law finds a data set that breaks it."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
-from lightning_vfl.datamodules import ContiguousColumns, Layout, LimitedOverlap
+from lightning_vfl.datamodules import ContiguousColumns, Layout, LimitedOverlap, Part, Partitioner, Split
 from lightning_vfl.testing import LawBroken, check_datamodule, datamodule_laws
 from lightning_vfl.testing.small_data import SmallClasses
 from tests.subjects import Blobs, Values
@@ -78,6 +81,18 @@ class ByCompany(SmallClasses):
         return splits
 
 
+class ByFirstStage(SmallClasses):
+    """The stage that is set up first changes the records."""
+
+    first = None
+
+    def setup(self, stage):
+        self.first = self.first or stage
+        super().setup(stage)
+        if stage == "fit" and self.first == "test":
+            self._records["train"].features += 1.0
+
+
 class FitsToTests(SmallClasses):
     """The scaling is fitted to the test records."""
 
@@ -137,14 +152,15 @@ def _of(data):
 
 
 BROKEN = {
+    "columns have one holder": NamesTooFew,
     "shapes are those of the records": Doubles,
     "values are finite": NotFinite,
     "labels fit the task": FloatLabels,
-    "no record is in two splits": Leaking,
     "the same settings give the same records": Drawing,
     "a split does not depend on the others": ByCompany,
+    "the order of set ups changes no record": ByFirstStage,
+    "no record is in two splits": Leaking,
     "scaling is fitted to training records": FitsToTests,
-    "columns have one holder": NamesTooFew,
     "features that nobody holds are zero": NotZero,
     "an epoch has every record once": TwiceTheFirst,
     "a batch has the rows of its records": OtherRows,
@@ -165,3 +181,45 @@ def test_a_law_finds_who_breaks_it(name):
 
 def test_every_law_has_a_breaker():
     assert [law.name for law in datamodule_laws(SmallClasses)] == list(BROKEN)
+
+
+def first_broken(make):
+    with pytest.raises(LawBroken) as error:
+        check_datamodule(make)
+    return str(error.value)
+
+
+class DrawnSplits(SmallClasses):
+    """Each call of ``load`` draws who is in the test, so that training records are tested; the draw is the cause."""
+
+    def load(self, names):
+        order = torch.randperm(90)
+        splits = super().load(("train", "val", "test"))
+        x, y, ids = torch.cat([s.features for s in splits.values()]), torch.arange(90) % 3, np.arange(90)
+        ends = {"train": order[:54], "val": order[54:72], "test": order[72:]}
+        return {name: Split(x[ends[name]], y[ends[name]], ids[ends[name]]) for name in names if name in ends}
+
+
+class ScaledByAll(SmallClasses):
+    """Scales by all records that are loaded together."""
+
+    def load(self, names):
+        splits = super().load(names)
+        largest = max(float(split.features.max()) for split in splits.values())
+        return {name: replace(split, features=split.features / largest) for name, split in splits.items()}
+
+
+def test_the_cause_is_told_before_what_follows_from_it():
+    said = first_broken(lambda: DrawnSplits(batch_size=9))
+    assert "'the same settings give the same records': the train records of a second object have other ids" in said
+    assert "'a split does not depend on the others'" in first_broken(lambda: ScaledByAll(batch_size=9))
+    said = first_broken(lambda: SmallClasses(Holding(Part(np.arange(8), (9,))), batch_size=9))
+    assert "'columns have one holder': ConfigurationError: Holding gives party 0 8 columns in the shape (9,)" in said
+
+
+class Holding(Partitioner):
+    def __init__(self, *own):
+        self.own = own
+
+    def parts(self, layout):
+        return self.own

@@ -43,6 +43,19 @@ class FrozenTop(Split):
         return step
 
 
+class KeepsLosses(Split):
+    """Every loss keeps the graph of its step."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.recent = {"losses": []}
+
+    def step(self, batch, names):
+        step = super().step(batch, names)
+        self.recent["losses"].append(step.loss)
+        return step
+
+
 class Logits(Split):
     def forward(self, features):
         return super().forward(features) * 3
@@ -123,6 +136,7 @@ class LeftBehind(Split):
 
 BROKEN = {
     "a fit changes the networks": FrozenTop,
+    "a fit keeps no graph": KeepsLosses,
     "predictions fit the task": Logits,
     "a prediction does not depend on other records": OfTheBatch,
     "the same fit gives the same bits": Drawing,

@@ -1,0 +1,89 @@
+"""The form that guesses have to have, by what is guessed; scores of other guesses would mean something else."""
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.audit.attack import Attack, Guesses, Target
+from lightning_vfl.audit.case import Case
+from lightning_vfl.errors import ConfigurationError
+
+OF_ONE_NUMBER = (Target.RANKS, Target.COINS, Target.CANARIES, Target.MEMBERS)
+
+
+def refuse_other_guesses(case: Case, attack: Attack, guesses: Any) -> None:
+    """Accept guesses with the ids and the shape that the attack's target asks for.
+
+    Raises:
+        ConfigurationError: naming the attack, what it returns, and what it has to return.
+    """
+    if not isinstance(guesses, Guesses):
+        raise ConfigurationError(
+            f"run of {type(attack).__name__} must return Guesses, or raise NothingSeen if it has none; got {guesses!r}"
+        )
+    ids, values = guesses.ids, guesses.values
+    for name, given in (("ids", ids), ("values", values)):
+        if not isinstance(given, Tensor) or given.device.type != "cpu":
+            raise ConfigurationError(
+                f"{name} that {type(attack).__name__} guesses must be a tensor on the CPU; got {_form(given)}"
+            )
+    if ids.dim() != 1 or ids.dtype != torch.int64:
+        raise ConfigurationError(f"ids that {type(attack).__name__} guesses must be (n,) torch.int64; got {_form(ids)}")
+    wanted = _shapes(case, attack, len(ids))
+    if tuple(values.shape) not in wanted or values.is_complex():
+        either = " or ".join(map(str, wanted))
+        raise ConfigurationError(
+            f"{type(attack).__name__} guesses {attack.target.value}, so that values for {len(ids)} ids must be "
+            f"{either}; got {_form(values)}"
+        )
+    _refuse_other_ids(case, attack, ids)
+
+
+def _refuse_other_ids(case: Case, attack: Attack, ids: Tensor) -> None:
+    what, known = _known(case, attack)
+    strange = ids[~torch.isin(ids, known)]
+    if len(strange):
+        raise ConfigurationError(
+            f"{type(attack).__name__} guesses for {what} {int(strange[0])}, which does not exist; use ids of the "
+            "entries of seen.transcript, or of known"
+        )
+    first, times = torch.unique(ids, return_counts=True)
+    if bool((times > 1).any()):
+        again = int(first[times > 1][0])
+        raise ConfigurationError(
+            f"{type(attack).__name__} guesses for {what} {again} {int(times.max())} times; return one guess for each"
+        )
+
+
+def _known(case: Case, attack: Attack) -> tuple[str, Tensor]:
+    """What an id is the number of, and all such numbers."""
+    if attack.target == Target.COUNTS:
+        return "round", torch.tensor(sorted({entry.round for entry in case.transcript.entries if len(entry.ids)}))
+    if attack.target == Target.MEMBERS and case.members is not None:
+        return "record", torch.arange(len(case.members))
+    return "record", torch.arange(case.truth.records)
+
+
+def _shapes(case: Case, attack: Attack, n: int) -> list[tuple[int, ...]]:
+    """The allowed shapes of values for n ids."""
+    target, classes = attack.target, case.truth.classes
+    if target in OF_ONE_NUMBER:
+        return [(n,)]
+    if target == Target.CLASSES:
+        return [(n, classes), (n,)] if classes == 2 else [(n, classes)]
+    if target == Target.COUNTS:
+        return [(n, classes)]
+    if target == Target.SHARES:
+        nobody = torch.empty(0, dtype=torch.int64)
+        return [(n, case.truth.shared_numbers(case.module, attack.party, nobody).shape[1])]
+    if target == Target.EMBEDDINGS:
+        return [(n, case.module.embedding_widths[attack.party])]
+    return [(n, prod(case.truth.shape(attack.party)))]
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{(*value.shape,)} {value.dtype}" + ("" if value.device.type == "cpu" else f" on {value.device}")
+    return repr(value)
