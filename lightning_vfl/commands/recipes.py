@@ -1,7 +1,7 @@
 """Find recipes and complete short class names before the parser reads the arguments."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ from lightning_vfl.commands.optimizers import (
     rename_settings,
     takes,
 )
+from lightning_vfl.commands.option_order import in_order
 from lightning_vfl.commands.protections import refuse_dropped_protection
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.configs import find_recipe
@@ -73,15 +74,10 @@ def with_full_paths(config: Any) -> Any:
 def expand_arguments(arguments: Sequence[str]) -> list[str]:
     """The arguments with the paths of recipes, and with full paths of short class names (``--model.top=Linear``).
 
-    The first recipe that names the data set, or ``--data NAME``, is moved before recipes that set only a part of the
-    data (``protocol/pbm`` sets the scaling), because the parser cannot read settings of a class that it does not know.
+    Recipes come before the other options, see ``in_order``.
     """
     expanded = [_expand(words) for words in _with_values(arguments)]
-    recipes = [_recipe(words) for words in expanded]
-    said = [_about_data(words, recipe) for words, recipe in zip(expanded, recipes, strict=True)]
-    if "part" in said and "name" in said and (part := said.index("part")) < (name := said.index("name")):
-        expanded.insert(part, expanded.pop(name))
-    return [word for words in expanded for word in words]
+    return [word for words, _ in in_order([(words, _recipe(words)) for words in expanded]) for word in words]
 
 
 def data_alone(arguments: Sequence[str]) -> list[str]:
@@ -171,17 +167,6 @@ def _recipe(words: Sequence[str]) -> dict[str, Any]:
 def _no_yaml(error: yaml.MarkedYAMLError) -> str:
     place = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
     return f"the recipe is not YAML{place}: {error.problem}; correct the indentation or the brackets"
-
-
-def _about_data(words: Sequence[str], recipe: Mapping[str, Any]) -> str:
-    """Whether an option gives the ``name`` of the data set, a ``part`` of its settings, or neither (empty)."""
-    option, _, value = words[0].partition("=")
-    if option == "--data" and (value or words[1:]):
-        return "name"
-    if not any(str(key).split(".")[0] == "data" for key in recipe):
-        return ""
-    data = recipe.get("data")
-    return "name" if isinstance(data, str) or (isinstance(data, dict) and "class_path" in data) else "part"
 
 
 def _expand(words: Sequence[str]) -> list[str]:
