@@ -20,8 +20,9 @@ from lightning_vfl.commands.optimizers import (
     rename_settings,
     takes,
 )
-from lightning_vfl.commands.option_order import in_order
+from lightning_vfl.commands.option_order import in_order, is_recipe
 from lightning_vfl.commands.protections import refuse_dropped_protection
+from lightning_vfl.commands.recipe_kinds import refuse_two_of_a_kind
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
@@ -75,8 +76,13 @@ def expand_arguments(arguments: Sequence[str]) -> list[str]:
     """The arguments with the paths of recipes, and with full paths of short class names (``--model.top=Linear``).
 
     Recipes come before the other options, see ``in_order``.
+
+    Raises:
+        ConfigurationError: if a recipe is not found, or if two packaged recipes exclude each other.
     """
-    expanded = [_expand(words) for words in _with_values(arguments)]
+    given = _with_values(arguments)
+    expanded = [_expand(words) for words in given]
+    refuse_two_of_a_kind([find_recipe(value) for words in given if is_recipe(words) and (value := _value(words))])
     return [word for words, _ in in_order([(words, _recipe(words)) for words in expanded]) for word in words]
 
 
@@ -148,11 +154,15 @@ def _with_values(arguments: Sequence[str]) -> list[list[str]]:
     return options
 
 
+def _value(words: Sequence[str]) -> str:
+    """The value of an option; empty if it has none."""
+    return words[1] if len(words) > 1 else words[0].partition("=")[2]
+
+
 def _recipe(words: Sequence[str]) -> dict[str, Any]:
     """The recipe that an option names; empty if it names none, or one that the parser will not be able to read."""
-    option, _, value = words[0].partition("=")
-    value = words[1] if len(words) > 1 else value
-    if option not in ("-c", "--config") or not value:
+    value = _value(words)
+    if not is_recipe(words) or not value:
         return {}
     try:
         text = value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8")

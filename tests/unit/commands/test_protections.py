@@ -7,12 +7,13 @@ import pytest
 from lightning_vfl.commands.recipes import expand_arguments, model_first
 from lightning_vfl.errors import ConfigurationError
 
+SPLIT = {"model": {"class_path": "SplitVFL", "init_args": {"aggregator": {"class_path": "Mean"}}}}
 OWN = {"model": {"init_args": {"downlink": {"class_path": "RandomizedResponse", "init_args": {"epsilon": 1.0}}}}}
 NOISE = {"model": {"class_path": "SplitVFL", "init_args": {"update_noise": {"class_path": "UpdateNoise"}}}}
 
 
 def ordered(*words: str) -> list[str]:
-    return model_first(expand_arguments(["fit", "--config", "protocol/mean", *words]))
+    return model_first(expand_arguments(["fit", "--config", json.dumps(SPLIT), *words]))
 
 
 def test_a_protocol_without_a_downlink_does_not_drop_that_of_an_earlier_recipe():

@@ -42,7 +42,7 @@ def test_the_order_of_other_recipes_is_left(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for recipes in (
         ["protocol/mean", "data/digits", "policy/zeros"],
-        ["data/digits", "protocol/pbm", "data/breast_cancer"],
+        ["data/digits", "protocol/pbm", '{"data": {"class_path": "BreastCancer"}}'],
         ["protocol/pbm"],
         ["protocol/pbm", '{"trainer": {}}'],
     ):
