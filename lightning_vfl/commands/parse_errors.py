@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_vfl.commands.optimizers import ALIASES
+from lightning_vfl.commands.own_code import abstract_class
 from lightning_vfl.commands.suggestions import beside_class_path, unknown_class, unknown_setting
 from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import nearest
@@ -196,6 +197,14 @@ def _no_subclass(found: re.Match[str], error: ParserError) -> str:
     return f"{error.where}{found[1]} is not derived from {found[2]}; name a class that is"
 
 
+def _abstract(found: re.Match[str], error: ParserError) -> str | None:
+    name = re.escape(found[1])
+    given = rf"(?:Given value: |Expected a path but |val='|class_path'?[=:] ?'){name}\b"
+    return (
+        error.where + abstract_class(found[1]) if re.search(given, error.message) else None
+    )  # or the base of a setting
+
+
 def _as_it_is(found: re.Match[str], error: ParserError) -> str:
     return error.where + found[1].strip().rstrip(".").replace("<class '", "").replace("'>", "")
 
@@ -220,6 +229,7 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
         r'Parser key "[^"]+":\s+Expected a <class \'collections\.abc\.(Sequence|Mapping)\'>\. Got value: (.+)',
         _no_collection,
     ),
+    (r"Expected an instantiatable class, but (\S+) is abstract", _abstract),
     (r"No module named '([^']+)'", _no_module),
     (r"(Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)", _as_it_is),
     (r"(Multiple subclasses with name .+)", _as_it_is),
