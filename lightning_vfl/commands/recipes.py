@@ -160,7 +160,11 @@ def _value(words: Sequence[str]) -> str:
 
 
 def _recipe(words: Sequence[str]) -> dict[str, Any]:
-    """The recipe that an option names; empty if it names none, or one that the parser will not be able to read."""
+    """The recipe that an option names; empty if it names none, or if the file cannot be opened.
+
+    Raises:
+        ConfigurationError: if the file is no recipe.
+    """
     value = _value(words)
     if not is_recipe(words) or not value:
         return {}
@@ -169,9 +173,16 @@ def _recipe(words: Sequence[str]) -> dict[str, Any]:
         recipe = yaml.load(text, _LOADER)
     except yaml.MarkedYAMLError as error:
         raise ConfigurationError(f"--config {value}: {_no_yaml(error)}") from None
-    except (OSError, ValueError, yaml.YAMLError):
+    except OSError:  # which the parser tells
         return {}
-    return with_full_paths(recipe) if isinstance(recipe, dict) else {}
+    except (ValueError, yaml.YAMLError):  # bytes that are not text
+        recipe = ""
+    if not isinstance(recipe, dict):
+        raise ConfigurationError(
+            f"--config {value}: the file is {'empty' if recipe is None else 'no recipe'}; give a YAML file in UTF-8 "
+            "with settings such as 'trainer: {max_epochs: 3}' (lightning-vfl list names the packaged recipes)"
+        )
+    return with_full_paths(recipe)
 
 
 def _no_yaml(error: yaml.MarkedYAMLError) -> str:

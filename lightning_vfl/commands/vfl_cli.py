@@ -225,6 +225,9 @@ class VFLCLI(LightningCLI):
                 raise UsageError(told) from None
         if (told := untyped_setting(self.config)) is not None:
             raise UsageError(told)
+        seed = self.config.get(f"{self.config.subcommand}.seed_everything")
+        if type(seed) is int and not 0 <= seed < 2**32:  # True: Lightning draws one
+            raise UsageError(f"--seed_everything must be from 0 to {2**32 - 1}; got {seed}")
 
     def _parse(self, parser: LightningArgumentParser, arguments: list[str]) -> Namespace:
         """The settings. A command that comes first is asked itself.
