@@ -1,5 +1,5 @@
 """Recipes for data, protocol, policy, faults and trainer, which overlay each other, and studies; and their lookup."""
 
-from .lookup import find_recipe, packaged
+from .lookup import find_recipe, packaged, packaged_name
 
-__all__ = ["find_recipe", "packaged"]
+__all__ = ["find_recipe", "packaged", "packaged_name"]

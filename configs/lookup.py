@@ -26,6 +26,19 @@ def packaged() -> dict[str, Traversable]:
     return dict(sorted(walk(files("lightning_vfl.configs"), "")))
 
 
+def packaged_name(path: str) -> str | None:
+    """The name of the packaged recipe with this path, as ``find_recipe`` gives it; None: it is a file of a user.
+
+    Examples:
+        >>> packaged_name(find_recipe("data/digits"))
+        'data/digits'
+    """
+    file, folder = Path(path), Path(str(files("lightning_vfl.configs")))
+    if path.lstrip().startswith("{") or not file.resolve().is_relative_to(folder.resolve()):
+        return None
+    return file.resolve().relative_to(folder.resolve()).as_posix().removesuffix(".yaml")
+
+
 def find_recipe(name: str) -> str:
     """The path of a recipe: the file itself, or the packaged recipe of that name.
 

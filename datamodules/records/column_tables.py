@@ -62,12 +62,12 @@ class MemoryTable(ColumnTable):
     """Columns in memory.
 
     Args:
-        table: a pandas table with the ids as its index; its columns are taken out of it.
+        table: a pandas table with the ids as its index; the columns share its memory until they are put into an order.
     """
 
     def __init__(self, table: "pd.DataFrame") -> None:
         super().__init__(table.index, list(table.columns))
-        self._columns = {name: table.pop(name) for name in self.columns}
+        self._columns = dict(table.items())
 
     def in_order(self, rows: "NDArray[np.int64]") -> "MemoryTable":
         self.index = self.index.take(rows)

@@ -90,14 +90,15 @@ class DateParts(Reader):
         """
         dates = _parsed(column, self.found)
         wrong = (dates.isna() & column.notna()).to_numpy()
-        refuse_cells(column, wrong, party, f"are no dates of the form {self.found or _ISO}", "correct them")
+        span = " and of the years 1678 to 2261" if dates.dt.unit == "ns" else ""  # pandas 2, or parts of microseconds
+        refuse_cells(column, wrong, party, f"are no dates of the form {self.found or _ISO}{span}", "correct them")
         return dates
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         import pandas as pd
 
         dates = self.dates(column, party)
-        epoch = pd.Timestamp(0, tz="UTC")
+        epoch = pd.Timestamp("1970-01-01", tz="UTC")  # not in nanoseconds, which end in 2262
         read: dict[DatePart, Any] = {
             DatePart.WEEKDAY: lambda: dates.dt.day_of_week,
             DatePart.HOUR: lambda: dates.dt.hour + dates.dt.minute / 60,

@@ -62,7 +62,7 @@ def takes(model: str, setting: str = "optimizer") -> bool:
     module, _, name = model.rpartition(".")
     try:
         return setting in settings_of(getattr(import_module(module), name))
-    except (ImportError, AttributeError, ValueError):  # the parser says what is wrong with the path
+    except Exception:  # of a module of a user's own, too; the parser's error says what is wrong with the path
         return False
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_vfl.commands.optimizers import ALIASES
+from lightning_vfl.commands.own_code import abstract_class
 from lightning_vfl.commands.suggestions import beside_class_path, unknown_class, unknown_setting
 from lightning_vfl.commands.table import COMMANDS, unknown_command
 from lightning_vfl.errors import nearest
 
+_PARTS = ("data", "model", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")  # of a recipe
 _RECIPES = {"data": "--config data/digits", "model": "--config protocol/mean"}
 
 
@@ -100,7 +102,7 @@ def _command(found: re.Match[str], error: ParserError) -> str:
 
 
 def _no_command(found: re.Match[str], error: ParserError) -> str:
-    return f"no command is given; give one of {', '.join(COMMANDS)}"
+    return f"no command is given; give one of {', '.join(COMMANDS)}, before the options"
 
 
 def _unknown_setting(found: re.Match[str], error: ParserError) -> str:
@@ -119,6 +121,8 @@ def _unknown_key(key: str, error: ParserError) -> str:
     """The error for a key that is not of a class: a part of the recipe, or a setting of the trainer."""
     known = [option.lstrip("-") for option in error.options]
     parts = list(dict.fromkeys(name.partition(".")[0] for name in known))
+    if key.partition(".")[0] in _PARTS and not {*_PARTS} & {*parts}:
+        return "the recipe is given before the command; write the command first: lightning-vfl fit --config RECIPE"
     wrong, right = (key, known) if key.partition(".")[0] in parts else (key.partition(".")[0], parts)
     return f"{error.where}'{wrong}' is not a setting; {nearest(wrong, right, 'see --help')}"
 
@@ -153,9 +157,14 @@ def _required(found: re.Match[str], error: ParserError) -> str:
     if reads_none or (not of_recipes and {*dashed} <= {*error.options}):  # options of the command, and in no recipe
         words = [d if d in error.options else name.upper() for d, name in zip(dashed, own, strict=True)]
         return f"{command} needs {' and '.join(words)}; see {command} --help"
-    owner = f"{error.classes[-1].rsplit('.', 1)[-1]} " if error.classes else ""
+    made = re.search(r"Given value: Namespace\(class_path='([^']+)'", error.message[found.end() :])
+    by_call = "expects a function or a callable class: the following" in error.message and made is not None
+    classes = [made[1]] if made and by_call else error.classes  # of what is called with arguments, such as a schedule
+    owner = f"{classes[-1].rsplit('.', 1)[-1]} " if classes else ""
     hints = " ".join(_RECIPES[name] for name in of_recipes)
     hint = f" ({hints}; lightning-vfl list names all recipes)" if hints else ""
+    if owner and error.keys:
+        hint = f" ({' '.join(f'--{error.keys}.{name} VALUE' for name in needed)})"
     return f"{error.where}{owner}needs a value for {' and '.join(needed)}; set it in a recipe or as an option{hint}"
 
 
@@ -166,6 +175,8 @@ def _unknown_option(found: re.Match[str], error: ParserError) -> str:
     name = re.split(r"[= ]", given)[0]
     if "--config" not in error.options and name.split(".")[0] in ("--config", "--data", "--model", "--trainer"):
         return f"{name} belongs to a recipe, and this command reads none; leave it out, see --help"
+    if name.split(".")[0].lstrip("-") in _PARTS and f"--{name.split('.')[0].lstrip('-')}" not in error.options:
+        return f"{name} is given before the command; write the command first: lightning-vfl fit {name} ..."
     return f"unknown option {given}; {nearest(name, [*error.options, *ALIASES], 'see --help')}"
 
 
@@ -196,6 +207,14 @@ def _no_subclass(found: re.Match[str], error: ParserError) -> str:
     return f"{error.where}{found[1]} is not derived from {found[2]}; name a class that is"
 
 
+def _abstract(found: re.Match[str], error: ParserError) -> str | None:
+    name = re.escape(found[1])
+    given = rf"(?:Given value: |Expected a path but |val='|class_path'?[=:] ?'){name}\b"
+    return (
+        error.where + abstract_class(found[1]) if re.search(given, error.message) else None
+    )  # or the base of a setting
+
+
 def _as_it_is(found: re.Match[str], error: ParserError) -> str:
     return error.where + found[1].strip().rstrip(".").replace("<class '", "").replace("'>", "")
 
@@ -220,6 +239,7 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
         r'Parser key "[^"]+":\s+Expected a <class \'collections\.abc\.(Sequence|Mapping)\'>\. Got value: (.+)',
         _no_collection,
     ),
+    (r"Expected an instantiatable class, but (\S+) is abstract", _abstract),
     (r"No module named '([^']+)'", _no_module),
     (r"(Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)", _as_it_is),
     (r"(Multiple subclasses with name .+)", _as_it_is),

@@ -8,6 +8,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback
 
 from lightning_vfl.commands.allocator import keep_freed_memory
+from lightning_vfl.commands.own_code import own_mistake, place_of, said
 from lightning_vfl.commands.parse_errors import cause_of, logger_failed, missing_package
 from lightning_vfl.commands.quiet import hide_useless_warnings
 from lightning_vfl.commands.usage import UsageError
@@ -59,8 +60,10 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
             raise ConfigurationError(_on_one_line(told)) from None
         if os.environ.get("LIGHTNING_VFL_TRACEBACK"):
             raise
-        where = f"({type(error).__name__}; LIGHTNING_VFL_TRACEBACK=1 shows where)"
-        raise ConfigurationError(f"{cause_of(error)} {where}") from error
+        own = own_mistake(error)
+        kind = type(own or error).__name__ + (f" in {place_of(own)}" if own else "")
+        text = said(own) if own else cause_of(error)
+        raise ConfigurationError(f"{text} ({kind}; LIGHTNING_VFL_TRACEBACK=1 shows where)") from error
     except Exception as error:  # W&B's errors have a base class of their own
         told = logger_failed(error)
         if told is None:

@@ -1,7 +1,7 @@
 """Find recipes and complete short class names before the parser reads the arguments."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,9 @@ from lightning_vfl.commands.optimizers import (
     rename_settings,
     takes,
 )
+from lightning_vfl.commands.option_order import in_order, is_recipe
 from lightning_vfl.commands.protections import refuse_dropped_protection
+from lightning_vfl.commands.recipe_kinds import refuse_two_of_a_kind
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
@@ -73,15 +75,15 @@ def with_full_paths(config: Any) -> Any:
 def expand_arguments(arguments: Sequence[str]) -> list[str]:
     """The arguments with the paths of recipes, and with full paths of short class names (``--model.top=Linear``).
 
-    The first recipe that names the data set, or ``--data NAME``, is moved before recipes that set only a part of the
-    data (``protocol/pbm`` sets the scaling), because the parser cannot read settings of a class that it does not know.
+    Recipes come before the other options, see ``in_order``.
+
+    Raises:
+        ConfigurationError: if a recipe is not found, or if two packaged recipes exclude each other.
     """
-    expanded = [_expand(words) for words in _with_values(arguments)]
-    recipes = [_recipe(words) for words in expanded]
-    said = [_about_data(words, recipe) for words, recipe in zip(expanded, recipes, strict=True)]
-    if "part" in said and "name" in said and (part := said.index("part")) < (name := said.index("name")):
-        expanded.insert(part, expanded.pop(name))
-    return [word for words in expanded for word in words]
+    given = _with_values(arguments)
+    expanded = [_expand(words) for words in given]
+    refuse_two_of_a_kind([find_recipe(value) for words in given if is_recipe(words) and (value := _value(words))])
+    return [word for words, _ in in_order([(words, _recipe(words)) for words in expanded]) for word in words]
 
 
 def data_alone(arguments: Sequence[str]) -> list[str]:
@@ -152,36 +154,40 @@ def _with_values(arguments: Sequence[str]) -> list[list[str]]:
     return options
 
 
+def _value(words: Sequence[str]) -> str:
+    """The value of an option; empty if it has none."""
+    return words[1] if len(words) > 1 else words[0].partition("=")[2]
+
+
 def _recipe(words: Sequence[str]) -> dict[str, Any]:
-    """The recipe that an option names; empty if it names none, or one that the parser will not be able to read."""
-    option, _, value = words[0].partition("=")
-    value = words[1] if len(words) > 1 else value
-    if option not in ("-c", "--config") or not value:
+    """The recipe that an option names; empty if it names none, or if the file cannot be opened.
+
+    Raises:
+        ConfigurationError: if the file is no recipe.
+    """
+    value = _value(words)
+    if not is_recipe(words) or not value:
         return {}
     try:
         text = value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8")
         recipe = yaml.load(text, _LOADER)
     except yaml.MarkedYAMLError as error:
         raise ConfigurationError(f"--config {value}: {_no_yaml(error)}") from None
-    except (OSError, ValueError, yaml.YAMLError):
+    except OSError:  # which the parser tells
         return {}
-    return with_full_paths(recipe) if isinstance(recipe, dict) else {}
+    except (ValueError, yaml.YAMLError):  # bytes that are not text
+        recipe = ""
+    if not isinstance(recipe, dict):
+        raise ConfigurationError(
+            f"--config {value}: the file is {'empty' if recipe is None else 'no recipe'}; give a YAML file in UTF-8 "
+            "with settings such as 'trainer: {max_epochs: 3}' (lightning-vfl list names the packaged recipes)"
+        )
+    return with_full_paths(recipe)
 
 
 def _no_yaml(error: yaml.MarkedYAMLError) -> str:
     place = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
     return f"the recipe is not YAML{place}: {error.problem}; correct the indentation or the brackets"
-
-
-def _about_data(words: Sequence[str], recipe: Mapping[str, Any]) -> str:
-    """Whether an option gives the ``name`` of the data set, a ``part`` of its settings, or neither (empty)."""
-    option, _, value = words[0].partition("=")
-    if option == "--data" and (value or words[1:]):
-        return "name"
-    if not any(str(key).split(".")[0] == "data" for key in recipe):
-        return ""
-    data = recipe.get("data")
-    return "name" if isinstance(data, str) or (isinstance(data, dict) and "class_path" in data) else "part"
 
 
 def _expand(words: Sequence[str]) -> list[str]:

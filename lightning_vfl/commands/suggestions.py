@@ -14,14 +14,30 @@ _NO_PLACE = {  # settings of other protocols that users try, and why this protoc
     ),
 }
 
+_KNOWN = {  # setting -> modules with the classes that it can have; other settings have classes of the toolkit
+    "optimizer": ("torch.optim",),
+    "lr_scheduler": ("torch.optim.lr_scheduler",),
+    "logger": ("lightning.pytorch.loggers",),
+    "callbacks": ("lightning.pytorch.callbacks", "lightning_vfl.callbacks"),
+    "profiler": ("lightning.pytorch.profilers",),
+    "strategy": ("lightning.pytorch.strategies",),
+    "plugins": ("lightning.pytorch.plugins",),
+}
+
 
 def unknown_class(name: str, setting: str = "") -> str:
     """The error for a class that is not found, as the value of a setting."""
     if name in own_classes():
         return f"{own_classes()[name]} is no class for this setting; name one of the right kind"
-    known = import_module("torch.optim").__all__ if setting == "optimizer" else [*own_classes()]
+    known = [name for module in _KNOWN.get(setting, ()) for name in _classes_in(module)] or [*own_classes()]
     hint = nearest(name.rsplit(".", 1)[-1], known, "give one of the toolkit's classes or a full import path")
     return f"'{name}' is not a known class; {hint}"
+
+
+def _classes_in(module: str) -> list[str]:
+    """The names of the public classes in a module."""
+    known = vars(import_module(module))
+    return [name for name, value in known.items() if isinstance(value, type) and not name.startswith("_")]
 
 
 def unknown_setting(setting: str, class_path: str | None) -> str:

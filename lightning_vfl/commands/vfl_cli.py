@@ -19,6 +19,7 @@ from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import FIT, Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.light import ABOUT, MORE
+from lightning_vfl.commands.own_code import failed_import, untyped_setting, watched_imports
 from lightning_vfl.commands.parse_errors import ParserError, one_line
 from lightning_vfl.commands.readable import make_readable
 from lightning_vfl.commands.recipes import data_alone, expand_arguments, model_first, with_full_paths
@@ -212,14 +213,21 @@ class VFLCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """As LightningCLI, without its warning about ``sys.argv``; what cannot be read is told in one line."""
-        try:
-            self.config = self._parse(parser, list(args))  # type: ignore[arg-type]  # always a list, see __init__
-        except ArgumentError as error:
-            options = self._subcommand_parsers.get(self._first, parser)._option_string_actions
-            message = str(error)
-            if self._first.startswith("-") and self._first.partition("=")[0] not in options:
-                message = f"unrecognized arguments: {self._first}"  # argparse takes its value for the command
-            raise UsageError(one_line(ParserError(message, options))) from None
+        with watched_imports() as imported:
+            try:
+                self.config = self._parse(parser, list(args))  # type: ignore[arg-type]  # always a list, see __init__
+            except ArgumentError as error:
+                options = self._subcommand_parsers.get(self._first, parser)._option_string_actions
+                message = str(error)
+                if self._first.startswith("-") and self._first.partition("=")[0] not in options:
+                    message = f"unrecognized arguments: {self._first}"  # argparse takes its value for the command
+                told = failed_import(message, imported) or one_line(ParserError(message, options))
+                raise UsageError(told) from None
+        if (told := untyped_setting(self.config)) is not None:
+            raise UsageError(told)
+        seed = self.config.get(f"{self.config.subcommand}.seed_everything")
+        if type(seed) is int and not 0 <= seed < 2**32:  # True: Lightning draws one
+            raise UsageError(f"--seed_everything must be from 0 to {2**32 - 1}; got {seed}")
 
     def _parse(self, parser: LightningArgumentParser, arguments: list[str]) -> Namespace:
         """The settings. A command that comes first is asked itself.

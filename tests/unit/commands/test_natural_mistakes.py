@@ -39,6 +39,29 @@ MISTAKES = {
         [*MEAN, "--model.objective", "Binary", "--model.objective.class_weights", "balancd"],
         "balancd is none of 'balanced', a list of float, null",
     ),
+    "no step": (
+        [*MEAN, "--lr_scheduler", "StepLR"],
+        r"StepLR needs a value for step_size; .* option \(--model.lr_scheduler.step_size VALUE\)$",
+    ),
+    "no monitor": (
+        [*MEAN, "--trainer.callbacks", "EarlyStopping"],
+        r"EarlyStopping needs a value for monitor; .* \(--trainer.callbacks.monitor VALUE\)$",
+    ),
+    "a logger": (
+        [*MEAN, "--trainer.logger", "WandbLoger"],
+        "'WandbLoger' is not a known class; did you mean WandbLogg",
+    ),
+    "callback": ([*MEAN, "--trainer.callbacks+", "EarlyStopin"], "'EarlyStopin' is .*; did you mean EarlyStopping"),
+    "own callback": ([*MEAN, "--trainer.callbacks", "LearningCurv"], "did you mean LearningCurve"),
+    "a schedule": ([*MEAN, "--lr_scheduler", "StepLRR"], "did you mean StepLR "),
+    "a negative seed": ([*MEAN, "--seed_everything", "-1"], "--seed_everything must be from 0 to 4294967295; got -1"),
+    "a large seed": ([*MEAN, "--seed_everything=4294967296"], "from 0 to 4294967295; got 4294967296"),
+    "only a recipe": (MEAN[1:], "no command is given; give one of fit, .*, before the options"),
+    "a recipe first": ([*DIGITS[1:], "fit"], "the recipe is given before the command; write the command first: light"),
+    "an option first": (
+        ["--trainer.max_epochs", "3", "fit"],
+        "--trainer.max_epochs is given before the command; write the command first: lightning-vfl fit --trainer.max_ep",
+    ),
     "kind": ([*MEAN, "--model.aggregator", "Stale"], r"missing\.Stale is no class for this setting"),
 }
 
@@ -66,3 +89,20 @@ def test_networks_that_differ_are_told_by_their_first_line_that_does():
 def test_another_protocol_is_told_to_load_with_the_class_of_the_checkpoint():
     with pytest.raises(ConfigurationError, match=r"\(in Python: SplitVFL\.load_from_checkpoint\(path\)\)"):
         refuse_other_parts({"protocol": "SplitVFL"}, {"protocol": "AsyncVFL"})
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"id,a\n1,2\n", "no recipe"),
+        (b"\x89PNG\r\n\x1a\n", "no recipe"),
+        (b"- 1", "no recipe"),
+        (b"# later\n", "empty"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_named(content, what, tmp_path):
+    (tmp_path / "file.csv").write_bytes(content)
+    with pytest.raises(
+        ConfigurationError, match=rf"--config .*file\.csv: the file is {what}; give a YAML file in UTF-8"
+    ):
+        run([*DIGITS, "--config", str(tmp_path / "file.csv")])

@@ -7,20 +7,24 @@ import pytest
 from lightning_vfl.commands.recipes import expand_arguments, model_first
 from lightning_vfl.errors import ConfigurationError
 
+SPLIT = {"model": {"class_path": "SplitVFL", "init_args": {"aggregator": {"class_path": "Mean"}}}}
 OWN = {"model": {"init_args": {"downlink": {"class_path": "RandomizedResponse", "init_args": {"epsilon": 1.0}}}}}
 NOISE = {"model": {"class_path": "SplitVFL", "init_args": {"update_noise": {"class_path": "UpdateNoise"}}}}
 
 
 def ordered(*words: str) -> list[str]:
-    return model_first(expand_arguments(["fit", "--config", "protocol/mean", *words]))
+    return model_first(expand_arguments(["fit", "--config", json.dumps(SPLIT), *words]))
+
+
+def test_a_protocol_without_a_downlink_does_not_drop_that_of_an_earlier_recipe():
+    with pytest.raises(ConfigurationError, match=r"model\.downlink is given before .*AsyncVFL would train without"):
+        ordered("--config", json.dumps(OWN), "--config", "protocol/vafl")
 
 
 @pytest.mark.parametrize(
     "given", [["--config", json.dumps(OWN)], ["--model.downlink", "MaxNorm"], ["--model.downlink=MaxNorm"]]
 )
-def test_a_protocol_without_a_downlink_does_not_drop_that_of_an_earlier_option(given):
-    with pytest.raises(ConfigurationError, match=r"model\.downlink is given before .*AsyncVFL would train without"):
-        ordered(*given, "--config", "protocol/vafl")
+def test_nor_that_of_an_earlier_option(given):
     with pytest.raises(ConfigurationError, match="leave the downlink out, or name SplitVFL"):
         ordered(*given, "--model", "CascadeVFL")
 
@@ -32,8 +36,7 @@ def test_nor_the_noise_of_updates():
 
 def test_protections_that_stay_are_accepted():
     downlink = ["--model.downlink", "MaxNorm"]
-    assert ordered(*downlink, "--config", "protocol/concat")[-2:][0] == "--config"
-    assert ordered("--config", "protocol/vafl", "--config", "protocol/sum", *downlink)[-2:][0] == downlink[0]
+    assert ordered(*downlink, "--model", "CascadeVFL", "--model", "SplitVFL", *downlink)[-2:][0] == downlink[0]
     removed = ["--config", json.dumps({"model": {"init_args": {"downlink": None}}})]
     for nothing in (removed, ["--model.downlink", "null"], ["--model.downlink=null"]):
-        ordered("--config", json.dumps(OWN), *nothing, "--config", "protocol/vafl")
+        ordered("--config", json.dumps(OWN), *nothing, "--model", "AsyncVFL")

@@ -7,10 +7,10 @@ from lightning_vfl.configs import find_recipe
 def test_options_without_a_value_do_not_swallow_the_next():
     arguments = ["fit", "--print_config", "--config", "data/digits", "-c=protocol/mean", "--model.top", "Linear"]
     expanded = expand_arguments(arguments)
-    assert expanded[:3] == ["fit", "--print_config", "--config"]
-    assert expanded[3].endswith("digits.yaml")
-    assert expanded[4].endswith("mean.yaml")
-    assert expanded[6] == "lightning_vfl.networks.Linear"
+    assert expanded[:2] == ["fit", "--config"]
+    assert expanded[2].endswith("digits.yaml")
+    assert expanded[3].endswith("mean.yaml")
+    assert expanded[4:] == ["--print_config", "--model.top", "lightning_vfl.networks.Linear"]
 
 
 def test_short_class_paths_of_ours_are_made_full_and_others_left():
@@ -42,7 +42,7 @@ def test_the_order_of_other_recipes_is_left(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for recipes in (
         ["protocol/mean", "data/digits", "policy/zeros"],
-        ["data/digits", "protocol/pbm", "data/breast_cancer"],
+        ["data/digits", "protocol/pbm", '{"data": {"class_path": "BreastCancer"}}'],
         ["protocol/pbm"],
         ["protocol/pbm", '{"trainer": {}}'],
     ):

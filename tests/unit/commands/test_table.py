@@ -1,7 +1,9 @@
 """All commands are in one parser, and one that is not called costs nothing."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from lightning_vfl.cli import main
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.commands.vfl_cli import VFLCLI
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_help_lists_every_command_with_its_line(capsys, monkeypatch):
@@ -22,6 +26,12 @@ def test_help_lists_every_command_with_its_line(capsys, monkeypatch):
     assert list(COMMANDS) == [*names, *federated, "list"]
     for name, entry in COMMANDS.items():
         assert f"{name} {entry.about}" in lines
+
+
+def test_the_page_of_the_command_line_names_every_command():
+    page = (ROOT / "docs/command_line.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

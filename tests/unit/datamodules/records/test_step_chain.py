@@ -1,6 +1,7 @@
 """Laws of the steps of columns: as scikit-learn on the training rows, the same for a cell whatever stands beside it."""
 
 import json
+from datetime import date
 from functools import partial
 
 import numpy as np
@@ -78,6 +79,26 @@ def test_parts_of_dates_are_those_of_the_standard_library():
         of_year, days = d.timetuple().tm_yday, (d - pd.Timestamp(0).to_pydatetime()).days
         quarter, hour = (d.month + 2) // 3, d.hour + d.minute / 60
         assert row.tolist() == [d.year, quarter, d.month, d.day, d.weekday(), of_year, hour, days]
+
+
+@pytest.mark.skipif(pd.to_datetime(["2024-01-01"]).unit == "ns", reason="pandas 2 counts nanoseconds")
+@pytest.mark.parametrize("stored", [True, False])
+def test_dates_of_any_year_are_read(stored):
+    """A nanosecond counter ends in 2262, and 9999-12-31 is often written for 'never'."""
+    texts = ["9999-12-31", "1200-02-29", "0001-01-01", "2024-06-01"]
+    column = pd.Series(np.array(texts, dtype="datetime64[s]") if stored else texts, name="x")
+    dates = [date.fromisoformat(text) for text in texts]
+    found = fitted({"date": ["days", "year", "weekday"]}, column).encode(column, "bank").tolist()
+    assert found == [[(d - date(1970, 1, 1)).days, d.year, d.weekday()] for d in dates]
+
+
+def test_a_date_that_does_not_fit_beside_nanoseconds_is_told():
+    chain = fitted("date", pd.Series(["2020-01-01T10:00:00.123456789"], name="x"))
+    column = pd.Series(["2020-01-01T10:00:00.123456789", "9999-12-31"], name="x")
+    with pytest.raises(
+        ConfigurationError, match=r"ISO8601 and of the years 1678 to 2261, first '9999-12-31' of record 1"
+    ):
+        chain.encode(column, "bank")
 
 
 AGAIN = {name: case[:2] for name, case in CASES.items()} | {
