@@ -175,7 +175,7 @@ class SplitVFL(RoundVFL):
         if self.summing is not None:
             refuse_unsummed(self)
         super().on_fit_start()
-        if self.downlink is not None and self.datamodule is not None and self.scores_here:
+        if self.downlink is not None and self.datamodule is not None and self.place is None:
             classes = self.hparams["num_classes"]
             guard.refuse_other_labels(self.downlink, self.datamodule.records("train"), self.seed, classes)
         if self.summing is not None:
