@@ -182,7 +182,8 @@ def _recipe(words: Sequence[str]) -> dict[str, Any]:
             f"--config {value}: the file is {'empty' if recipe is None else 'no recipe'}; give a YAML file in UTF-8 "
             "with settings such as 'trainer: {max_epochs: 3}' (lightning-vfl list names the packaged recipes)"
         )
-    return with_full_paths(recipe)
+    completed: dict[str, Any] = with_full_paths(recipe)
+    return completed
 
 
 def _no_yaml(error: yaml.MarkedYAMLError) -> str:

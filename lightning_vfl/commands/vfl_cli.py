@@ -223,8 +223,8 @@ class VFLCLI(LightningCLI):
                     message = f"unrecognized arguments: {self._first}"  # argparse takes its value for the command
                 told = failed_import(message, imported) or one_line(ParserError(message, options))
                 raise UsageError(told) from None
-        if (told := untyped_setting(self.config)) is not None:
-            raise UsageError(told)
+        if (untyped := untyped_setting(self.config)) is not None:
+            raise UsageError(untyped)
         seed = self.config.get(f"{self.config.subcommand}.seed_everything")
         if type(seed) is int and not 0 <= seed < 2**32:  # True: Lightning draws one
             raise UsageError(f"--seed_everything must be from 0 to {2**32 - 1}; got {seed}")
