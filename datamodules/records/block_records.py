@@ -1,7 +1,7 @@
 """Records of which a few blocks are in memory, read from the files of the parties."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,11 +13,14 @@ from lightning_vfl.types import RecordBlocks
 
 from .block_buffer import BlockBuffer
 from .block_files import BlockTable
+from .checks import Unusable, unusable
 from .records import Records, SplitName
 from .row_split import RowSplit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class BlockedTables:
@@ -62,7 +65,8 @@ class BlockedTables:
             ConfigurationError: for values that are not finite.
         """
         numbers = np.stack(list(self._columns(party, block, rows)))
-        self._refuse_infinite(numbers, party, block, rows)
+        if not (numbers.size == 0 or (numbers.min() >= -_LARGEST and numbers.max() <= _LARGEST)):
+            self._refuse(unusable(numbers), party, block, rows)
         return numbers
 
     def scaled(self, party: int, block: int, rows: "NDArray[np.int64]", scaling: FittedParty) -> "NDArray[np.float32]":
@@ -78,7 +82,11 @@ class BlockedTables:
                 column -= shift  # column by column: it stays in the processor's cache
                 column /= scale
                 own[:] = column
-        self._refuse_infinite(numbers, party, block, rows)
+            finite = bool(np.isfinite(numbers.sum()))  # a sum is finite only if all its terms are
+        if not finite and not np.isfinite(numbers).all():
+            self.features(party, block, rows)  # refuses those that are wrong in the file
+            large = Unusable(~np.isfinite(numbers), "are too large for float32 once they are scaled", "correct them")
+            self._refuse(large, party, block, rows)
         return numbers
 
     def _columns(self, party: int, block: int, rows: "NDArray[np.int64]") -> "Iterator[NDArray[np.float64]]":
@@ -86,18 +94,12 @@ class BlockedTables:
         for column in self.tables[party].read(block, self.columns[party]):
             yield np.take(column, rows).astype(np.float64)
 
-    def _refuse_infinite(
-        self, numbers: "NDArray[np.floating[Any]]", party: int, block: int, rows: "NDArray[np.int64]"
-    ) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(numbers.sum()):  # a sum is finite only if all its terms are
-                return
-        if len(bad := np.argwhere(~np.isfinite(numbers))):
-            column, row = bad[0]
+    def _refuse(self, found: Unusable | None, party: int, block: int, rows: "NDArray[np.int64]") -> None:
+        if found is not None:
+            column, row = np.argwhere(found.where)[0]
             raise ConfigurationError(
-                f"{len(bad)} feature values of row group {block} are NaN or infinite, first of party {party}, column "
-                f"'{self.columns[party][column]}', row {self.starts[block] + rows[row]:,}; impute or remove them "
-                "before training"
+                f"{int(found.where.sum())} feature values of row group {block} {found.what}, first of party {party}, "
+                f"column '{self.columns[party][column]}', row {self.starts[block] + rows[row]:,}; {found.fix}"
             )
 
     def ids(self, rows: "NDArray[np.int64]") -> "NDArray[np.generic]":

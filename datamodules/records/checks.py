@@ -1,7 +1,8 @@
 """Checks of the records of a split, before they are scaled."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -73,17 +74,45 @@ def check_features(name: str, features: Tensor, split: Split, parts: Sequence[Pa
     """
     if not features.is_floating_point():  # bytes are always finite
         return
-    numbers = features.float()
     # a sum is finite only if all its terms are; for images this takes a tenth of the time
-    if not torch.isfinite(numbers.sum()) and (bad := ~torch.isfinite(numbers)).any():
-        row, column = (int(i) for i in bad.nonzero()[0])
-        ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
-        party = int((ends <= column).sum())
-        position = int(torch.cat([torch.from_numpy(part.positions) for part in parts])[column])
-        raise ConfigurationError(
-            f"{int(bad.sum())} feature values of the {name} records are NaN or infinite, first of party {party}, "
-            f"{layout.name_of(position)}, record {split.ids[row]}; impute or remove them before training"
-        )
+    if torch.isfinite(features.float().sum()) or (found := unusable(features.double().numpy())) is None:
+        return
+    row, column = np.argwhere(found.where)[0].tolist()
+    ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
+    party = int((ends <= column).sum())
+    position = int(torch.cat([torch.from_numpy(part.positions) for part in parts])[column])
+    raise ConfigurationError(
+        f"{int(found.where.sum())} feature values of the {name} records {found.what}, first of party {party}, "
+        f"{layout.name_of(position)}, record {split.ids[row]}; {found.fix}"
+    )
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Values with which a network cannot be trained.
+
+    Args:
+        where: which of the values, in their shape.
+        what: what is wrong with them.
+        fix: what to do.
+    """
+
+    where: "NDArray[np.bool_]"
+    what: str
+    fix: str = "impute or remove them before training"
+
+
+def unusable(values: "NDArray[np.floating[Any]]") -> Unusable | None:
+    """The values that are NaN or infinite, else those that float32 cannot hold; None: all can be used."""
+    bad = ~np.isfinite(values)
+    if bad.any():
+        return Unusable(bad, "are NaN or infinite")
+    with np.errstate(over="ignore"):
+        large = ~np.isfinite(values.astype(np.float32))
+    if large.any():
+        what = f"are too large for float32, which ends at 3.4e38 (the first is {values[large][0]:.4g})"
+        return Unusable(large, what, "give them in another unit, or remove them")
+    return None
 
 
 def refuse_infinite(column: "NDArray[np.float64]", party: int, name: str, ids: "NDArray[np.generic]") -> None:
@@ -92,12 +121,10 @@ def refuse_infinite(column: "NDArray[np.float64]", party: int, name: str, ids: "
     Raises:
         ConfigurationError: for values that are NaN or infinite in float32.
     """
-    with np.errstate(over="ignore"):
-        bad = ~np.isfinite(column.astype(np.float32))
-    if bad.any():
+    if (found := unusable(column)) is not None:
         raise ConfigurationError(
-            f"{int(bad.sum())} feature values of the joined records are NaN or infinite, first of party {party}, "
-            f"column '{name}', record {ids[bad.argmax()]}; impute or remove them before training"
+            f"{int(found.where.sum())} feature values of the joined records {found.what}, first of party {party}, "
+            f"column '{name}', record {ids[found.where.argmax()]}; {found.fix}"
         )
 
 

@@ -184,6 +184,11 @@ WRONG = {
     "no ids": ({"telco": lambda t: t.drop(columns="id")}, {}, "party 'telco' has no id column 'id'; correct id_column"),
     "no features": ({"telco": lambda t: t[["id"]]}, {}, "party 'telco' has no feature column; leave the party out"),
     "no file": ({}, {"data_dir": "nowhere"}, "bank.parquet of party 'bank' cannot be read as Parquet"),
+    "large": (
+        changed("telco", telco1=1e39),
+        {},
+        "80|too large for float32, which ends at 3.4e38 .*, column 'telco1', row",
+    ),
     "infinite": (changed("telco", telco1=np.inf), {}, "80|NaN or infinite, first of party 1, column 'telco1', row"),
 }
 
