@@ -216,7 +216,7 @@ def _append(path: Path, text: bytes, create: int = 0) -> "_Flush":
         written = 0
         while written < len(text):
             written += os.write(file, text[written:])
-    except OSError:
+    except BaseException:  # also where the process is asked to end
         os.close(file)
         raise
     flush = _Flush(file)
