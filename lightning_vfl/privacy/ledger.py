@@ -10,11 +10,9 @@ import os
 import secrets
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,7 +86,7 @@ class PrivacyLedger:
         text = b"".join(map(_line, (head, *_carried(accountant))))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            size = _append(path, text, os.O_CREAT | os.O_EXCL).wait()
+            size = _append(path, text, os.O_CREAT | os.O_EXCL)
             flush_folder(folder)
         except OSError as error:
             raise ConfigurationError(
@@ -151,40 +149,21 @@ class PrivacyLedger:
 
     def charge(self, number: int, event: PrivacyEvent, record_ids: Tensor) -> None:
         """Append the release of these records in training round ``number``, and wait until it is on the disk."""
-        self.begin_charge(number, event, record_ids)()
-
-    def begin_charge(self, number: int, event: PrivacyEvent, record_ids: Tensor) -> Callable[[], None]:
-        """Begin to append a release; the returned function waits until it is on the disk.
-
-        A disk takes as long for it as a small network for a batch, so the parties may compute meanwhile. Nothing is
-        sent before the returned function has returned, and no other charge is begun.
-        """
-        line = _line({"round": number, "event": event.plain(), "ids": _packed(record_ids.cpu().numpy())})
-        expected = self.size + len(line)
-        with self._writable():
-            flush = _append(self.path, line)
-
-        def wait() -> None:
-            with self._writable():
-                size = flush.wait()
-            if size != expected:
-                raise ConfigurationError(
-                    f"the privacy ledger {self.path} was changed by another process during this fit; let one fit of a "
-                    "run end before the next one resumes it"
-                )
-            self.size = size
-
-        return wait
-
-    @contextmanager
-    def _writable(self) -> Iterator[None]:
+        ids = record_ids.cpu().numpy()
+        line = _line({"round": number, "event": event.plain(), "ids": _packed(ids)})
         try:
-            yield
+            size = _append(self.path, line)
         except OSError as error:
             raise ConfigurationError(
                 f"the privacy ledger {self.path} cannot be written ({error.strerror}), so no more records are "
                 "released; make room on the disk or put the file back, and resume from the last checkpoint"
             ) from error
+        if size != self.size + len(line):
+            raise ConfigurationError(
+                f"the privacy ledger {self.path} was changed by another process during this fit; let one fit of a run "
+                "end before the next one resumes it"
+            )
+        self.size = size
 
 
 def _line(entry: dict[str, Any]) -> bytes:
@@ -209,41 +188,14 @@ def _unpacked(text: str) -> "NDArray[np.int64]":
     return np.cumsum(steps.astype(np.int64))
 
 
-def _append(path: Path, text: bytes, create: int = 0) -> "_Flush":
-    """Append a text, and begin to flush it to the disk."""
+def _append(path: Path, text: bytes, create: int = 0) -> int:
+    """Append a text, wait until it is on the disk, and return the new size of the file."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | create, 0o644)
     try:
         written = 0
         while written < len(text):
             written += os.write(file, text[written:])
-    except BaseException:  # also where the process is asked to end
+        os.fsync(file)
+        return os.fstat(file).st_size
+    finally:
         os.close(file)
-        raise
-    flush = _Flush(file)
-    flush.start()
-    return flush
-
-
-class _Flush(Thread):
-    """Flushes an open file to the disk and closes it; meanwhile it needs neither a core nor the interpreter."""
-
-    def __init__(self, file: int) -> None:
-        super().__init__(name="privacy ledger")
-        self._file, self._size = file, 0
-        self._error: OSError | None = None
-
-    def run(self) -> None:
-        try:
-            os.fsync(self._file)
-            self._size = os.fstat(self._file).st_size
-        except OSError as error:
-            self._error = error
-        finally:
-            os.close(self._file)
-
-    def wait(self) -> int:
-        """The size of the file, once all of it is on the disk."""
-        self.join()
-        if self._error is not None:
-            raise self._error
-        return self._size

@@ -235,7 +235,6 @@ class RoundVFL(VFLModule, ABC):
         exchange = Exchange(
             aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap, self.sends_gradients
         )
-        self.privacy.settle()  # the charge is on the disk before anything is uploaded
         value = exchange.run()
         if state is not None:
             state.settle(roll.included)

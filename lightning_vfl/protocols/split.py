@@ -272,7 +272,7 @@ class SplitVFL(RoundVFL):
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.books.enter(plan, self.costs.of_round(*rows, self.sending_groups()))
         if not charged:
-            charge_round(self, plan, batch, wait=False)
+            charge_round(self, plan, batch)
 
     def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
         send_updates(self, groups, records, optimizer, exchange)

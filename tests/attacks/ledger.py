@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -87,22 +87,17 @@ class Kill(Callback):
 def watched(server: Server, kill: Kill | None = None) -> Iterator[None]:
     """Let the server see every round, and the kill come at its point."""
     at = (lambda point: None) if kill is None else kill.at
-    begin, write, save = PrivacyLedger.begin_charge, os.write, ModelCheckpoint._save_checkpoint
+    charge, write, save = PrivacyLedger.charge, os.write, ModelCheckpoint._save_checkpoint
 
-    def begun(self: PrivacyLedger, *arguments: Any) -> Callable[[], None]:
+    def charged(self: PrivacyLedger, *arguments: Any) -> None:
         def torn(file: int, text: bytes) -> int:
             write(file, text[: len(text) // 2])
             raise Killed("while the charge is written")
 
         torn_now = kill is not None and kill.due("while the charge is written")
         with patch("os.write", torn if torn_now else write):
-            wait = begin(self, *arguments)
-
-        def waited() -> None:
-            wait()
-            at("between charge and uploads")
-
-        return waited
+            charge(self, *arguments)
+        at("between charge and uploads")
 
     def saved(self: ModelCheckpoint, trainer: Any, path: str) -> None:
         if kill is not None and kill.left <= 0 and kill.point == "before the checkpoint is saved":
@@ -128,7 +123,7 @@ def watched(server: Server, kill: Kill | None = None) -> Iterator[None]:
     with (
         decoding(MaskedServer),
         decoding(PlainServer),
-        patch.object(PrivacyLedger, "begin_charge", begun),
+        patch.object(PrivacyLedger, "charge", charged),
         patch.object(ModelCheckpoint, "_save_checkpoint", saved),
     ):
         yield

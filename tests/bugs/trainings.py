@@ -134,11 +134,4 @@ TRAININGS = (
         "predictions decide for a class where the model's output is NaN",
         "unit/protocols/test_finite.py",
     ),
-    Bug(
-        "lightning_vfl/protocols/round.py",
-        "self.privacy.settle()  # the charge is on the disk before anything is uploaded",
-        "",
-        "embeddings are uploaded before their charge is on the disk",
-        "integration/test_privacy_ledger.py",
-    ),
 )

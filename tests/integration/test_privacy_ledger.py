@@ -80,9 +80,8 @@ def test_a_run_folder_can_be_moved(tmp_path, run):
 def test_a_charge_is_on_the_disk_before_anything_of_its_round_is_uploaded(tmp_path, monkeypatch):
     happened, flush, upload = [], os.fsync, Exchange.run
 
-    def slow(file):
+    def flushed(file):
         flush(file)
-        time.sleep(0.02)  # the parties have long computed their embeddings
         happened.append("on the disk")
 
     def uploads(self):
@@ -91,7 +90,7 @@ def test_a_charge_is_on_the_disk_before_anything_of_its_round_is_uploaded(tmp_pa
 
     module = private()
     module.on_fit_start = lambda start=module.on_fit_start: (start(), happened.clear())
-    monkeypatch.setattr("os.fsync", slow)
+    monkeypatch.setattr("os.fsync", flushed)
     monkeypatch.setattr(Exchange, "run", uploads)
     trainer(tmp_path, max_steps=4, limit_val_batches=0).fit(module, datamodule=Blobs(batch_size=10))
     assert happened == ["on the disk", "uploaded"] * 4

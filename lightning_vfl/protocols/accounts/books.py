@@ -1,6 +1,5 @@
 """The privacy spent by a training: the accountant, and the ledger on the disk that the accountant agrees with."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ class PrivacyBooks:
     ledger: PrivacyLedger | None = None
     _known: dict[str, Any] | None = None  # the checkpoint's reference to its ledger
     _near: Path | None = None  # the file of the loaded checkpoint
-    _writing: Callable[[], None] | None = None  # waits for the charge that is being written
     _resumed: bool = False  # whether the counts came from a checkpoint
 
     def open(self, records: int, folder: Path | None, ledger: str = "auto") -> None:
@@ -70,30 +68,13 @@ class PrivacyBooks:
             self.ledger = PrivacyLedger.begin(folder, self.accountant, whole=not self._resumed)
             self._known = self._reference()
 
-    def spend(self, number: int, event: PrivacyEvent, record_ids: Tensor, wait: bool = True) -> None:
-        """Charge a round, also in the ledger.
-
-        ``wait``: return when the charge is on the disk; False: whoever calls this calls ``settle`` before anything of
-        the round is sent.
-        """
+    def spend(self, number: int, event: PrivacyEvent, record_ids: Tensor) -> None:
+        """Charge a round, also in the ledger; returns when the charge is on the disk."""
         if self.accountant is None:
             return
-        self.settle()
         self.accountant.spend(event, record_ids)
         if self.ledger is not None and len(record_ids):
-            self._writing = self.ledger.begin_charge(number, event, record_ids)
-        if wait:
-            self.settle()
-
-    def settle(self) -> None:
-        """Return when all charges are on the disk.
-
-        Raises:
-            ConfigurationError: if the ledger cannot be written, or another process writes it too.
-        """
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing()
+            self.ledger.charge(number, event, record_ids)
 
     def epsilon(self) -> float:
         """ε of the chosen unit; 0 without an accountant."""

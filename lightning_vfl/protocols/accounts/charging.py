@@ -70,9 +70,7 @@ def accounting_part(module: "TrainedModule") -> str:
     return "update_noise" if module.aggregator.accounting is None else type(module.aggregator).__name__
 
 
-def charge_round(
-    module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None, wait: bool = True
-) -> None:
+def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None) -> None:
     """Charge the records of the joint batch with everything that the server can read of a round.
 
     A round that is given up is charged too. The charge is on the disk when this function returns, before any party
@@ -83,7 +81,6 @@ def charge_round(
         plan: the plan of the round.
         batch: this process's part of the joint batch.
         joiner: the party that joins the embeddings instead of a server. Its own noise hides nothing from it.
-        wait: False: the parties of one process compute while the charge is written, and ``exchange`` waits for it.
     """
     accounting = module.aggregator.accounting
     if module.privacy.accountant is None or accounting is None:
@@ -93,10 +90,8 @@ def charge_round(
     parties = tuple(m for m in released.nonzero().flatten().tolist() if m != joiner)
     event = accounting.event(parties, module.embedding_widths, roster)
     if event is not None:
-        joint = module.trainer.world_size > 1
-        number, wait = module.books.rounds[Stage.FIT] - 1, wait or joint or plan.skipped
-        module.privacy.spend(number, event, joint_ids(batch), wait)
-        if joint:
+        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, event, joint_ids(batch))
+        if module.trainer.world_size > 1:
             module.trainer.strategy.barrier("privacy ledger")
 
 
