@@ -95,6 +95,11 @@ def readable(path: Path, party: str) -> Iterator[None]:
         yield
     except ConfigurationError:
         raise
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path} of party '{party}' is not UTF-8 text (byte 0x{error.object[error.start]:02x} in it); save it as "
+            "CSV UTF-8"
+        ) from error
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
         raise ConfigurationError(
             f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"

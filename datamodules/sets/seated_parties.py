@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
-from ..records.party_tables import kind_of, listed
+from ..records.party_tables import PARQUET, kind_of, listed, readable
 from .joining import columns_beside
 
 if TYPE_CHECKING:
@@ -80,16 +80,12 @@ def read_names(path: Path, party: str, separator: str) -> list[str]:
     """
     import pandas as pd  # 0.5 s, where it is used
 
-    try:
-        if path.suffix in (".parquet", ".pq"):
+    with readable(path, party):
+        if path.suffix in PARQUET:
             from pyarrow import parquet  # 0.1 s, where it is used
 
             return [str(name) for name in parquet.read_schema(path).names]
         return [str(name) for name in pd.read_csv(path, sep=separator, nrows=0, skipinitialspace=True).columns]
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
-        ) from error
 
 
 def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:

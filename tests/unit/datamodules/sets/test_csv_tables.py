@@ -318,23 +318,6 @@ def test_the_party_that_has_the_label_column_is_named(files):
         open_tables(files, label_party="shop")
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        ("inf", "are NaN or infinite, first of party 0, column 'income', record 21; impute or remove them"),
-        (
-            "1e300",
-            r"are too large for float32, which ends at 3.4e38 \(the first is 1e\+300\), first of party 0, column",
-        ),
-        ("-1e39", r"are too large for float32, .* is -1e\+39\).* 'income', record 21; give them in another unit, or"),
-    ],
-)
-def test_numbers_that_cannot_be_used_are_told_apart(files, tmp_path, value, told):
-    write_csv(tmp_path / "bank.csv", change(bank(), "income", r3=value))
-    with pytest.raises(ConfigurationError, match=f"1 feature values of the .* records {told}"):
-        open_tables(files)
-
-
 def test_infinite_labels_of_a_regression(files, tmp_path):
     write_csv(tmp_path / "bank.csv", change(bank(), "y", r3="inf"))
     with pytest.raises(ConfigurationError, match=r"1 labels of the .* records are NaN or infinite, first of record 21"):
