@@ -19,7 +19,7 @@ from .loading import loaded, refuse_unmade
 from .partitioners.groups import find_holders, find_label_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner, Views
-from .records.checks import check_features, check_labels, check_split
+from .records.checks import check_class_names, check_features, check_labels, check_split
 from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
 from .records.records import Records, Split, VerticalRecords, scale_columns, take_columns
@@ -315,9 +315,9 @@ class VerticalDataModule(SeatedDataModule, ABC):
 
     def _note_fitted(self, parts: Sequence[Part], shift: Tensor, scale: Tensor, ids: "NDArray[np.generic]") -> Fitted:
         """What was fitted: shift and scale, each (ΣF,), the parts, and the ids of the training records."""
-        layout = self.layout
+        check_class_names(self.class_names, self.num_classes)
         about = (self.num_classes, self.class_names, TrainedIds.of(ids), self.own_fitted(), repr(self.normaliser))
-        return Fitted(type(self).__name__, layout.size, party_states(parts, shift, scale, layout), *about)
+        return Fitted(type(self).__name__, self.layout.size, party_states(parts, shift, scale, self.layout), *about)
 
     # ---- checkpoints
 

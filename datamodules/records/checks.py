@@ -59,6 +59,21 @@ def check_split(name: str, split: Split, layout: Layout, classes: int | None) ->
         raise ConfigurationError(f"labels of the {name} records are {kind}; give a tensor of {wanted}")
 
 
+def check_class_names(names: Sequence[int | str], classes: int | None) -> None:
+    """Accept one name for each class, each another, and no names for real values (``classes`` is None).
+
+    Raises:
+        ConfigurationError: for other names, which would be found only when predictions are written.
+    """
+    if len(names) != (classes or 0):
+        raise ConfigurationError(
+            f"class_names has {len(names)} names for {classes or 'no'} classes; give one name for each class"
+            + ("" if classes else ", and none for real values")
+        )
+    if len({*map(str, names)}) != len(names):
+        raise ConfigurationError(f"class_names has a name twice: {', '.join(map(str, names))}; give each class its own")
+
+
 def check_features(name: str, features: Tensor, split: Split, parts: Sequence[Part], layout: Layout) -> None:
     """Accept features (N, Σ F_m) that are finite in float32, as training uses them.
 

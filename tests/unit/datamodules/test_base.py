@@ -267,3 +267,19 @@ def test_a_stage_without_records_is_refused():
     data.setup("fit")
     with pytest.raises(ConfigurationError, match="there are no val records; correct load, or leave out this stage"):
         data.val_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "line"),
+    [
+        (("no", "yes", "perhaps"), 2, "class_names has 3 names for 2 classes; give one name for each class$"),
+        (("no",), 2, "class_names has 1 names for 2 classes"),
+        ((1, "1"), 2, "class_names has a name twice: 1, 1; give each class its own"),
+        (("no", "yes"), None, "class_names has 2 names for no classes; .*, and none for real values"),
+    ],
+)
+def test_names_of_classes_are_checked_before_training(names, classes, line, monkeypatch):
+    monkeypatch.setattr(InMemory, "class_names", names)
+    split = table(10, 4)
+    split.labels = split.labels if classes else split.labels.float()
+    refused(line, split, classes=classes)
