@@ -110,6 +110,7 @@ class CSVTables(VerticalDataModule):
     own_files = True
     _files: SeatedTables | None = None
     _told: ToldRecords | None = None  # in a process that reads one of the tables
+    _said: set[str] | None = None  # there, what has been printed: the table is read again once shapes are known
     data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups", "sample_weight")
 
     def __init__(
@@ -344,8 +345,15 @@ class CSVTables(VerticalDataModule):
             return self._files.encoders
         encoders, told = fit_tables(self._joined, self._rows["train"], self._preprocess, self.categorical, self.unseen)
         if told:
-            rank_zero_info(f"{type(self).__name__}: preprocessing, fitted to training records\n{steps_table(told)}")
+            self._say(f"preprocessing, fitted to training records\n{steps_table(told)}")
         return encoders
+
+    def _say(self, text: str) -> None:
+        """Print what was done with the tables."""
+        if self._said is None or text not in self._said:
+            rank_zero_info(f"{type(self).__name__}: {text}")
+        if self._said is not None:
+            self._said.add(text)
 
     @cached_property
     def _form(self) -> TableForm:

@@ -3,8 +3,6 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.utilities import rank_zero_info
-
 from lightning_vfl.errors import ConfigurationError, nearest
 
 from ..records.code_columns import coded_columns
@@ -29,7 +27,7 @@ def join_tables(data: "CSVTables") -> Joined:
     groups = add_singles(data.groups, tables)
     align_columns(tables, groups)
     ids, held, told = join(tables, groups, data.overlap == "inner", data.label_party)
-    rank_zero_info(f"{type(data).__name__}: {told}")
+    data._say(told)
     own = tables.get(data.label_party)
     named = {} if own is None else {name: own.pop(name) for name in data._label_columns if name in own}
     labels = together(named) if len(named) == len(data._label_columns) else None

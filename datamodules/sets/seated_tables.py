@@ -76,6 +76,7 @@ class SeatedTables(SeatedFiles):
         self._who = f"party '{self._name}'" if self._name else "the server"
         self._told: ToldRecords | None = None
         self._shapes: _Shapes | None = None
+        self._said: set[str] = set()
 
     # ---- finding the common records
 
@@ -204,7 +205,7 @@ class SeatedTables(SeatedFiles):
         data, name = self._data, self._name
         own = copy(data)
         own.trainer, own.seat, own._files, own.fitted, own._of_model = None, None, None, None, False
-        own._records = {}
+        own._records, own._said = {}, self._said
         own.forget()
         own._told = self._told if self._shapes is None else replace(self._told, classes=self._shapes.classes)
         own.tables = {} if self._table is None else {self._table: data.tables[self._table]}

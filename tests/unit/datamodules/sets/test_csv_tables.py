@@ -92,7 +92,7 @@ def test_absent_features_stay_zero_after_scaling(files):
 
 def test_the_counts_are_reported(files, monkeypatch):
     said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.joining.rank_zero_info", said.append)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.csv_tables.rank_zero_info", said.append)
     open_tables(files, overlap="keep")
     assert said == [
         "CSVTables: 60 joined records; 'bank' holds 60 of them, 'shop' holds 40 of them, 10 more are left out"
