@@ -30,13 +30,11 @@ def loaded(
                 "do not have out of what it returns"
             ) from error
         raise
-    wrong = (
-        next((x for x in splits.values() if not isinstance(x, Split)), None) if isinstance(splits, Mapping) else splits
-    )
-    if wrong is not None or not isinstance(splits, Mapping):
+    given = list(splits.values()) if isinstance(splits, Mapping) else [splits]
+    if wrong := [value for value in given if not isinstance(value, Split)]:
         raise ConfigurationError(
             f"load of {who} must return a Split by the name of each split, such as {{'train': Split(features, labels, "
-            f"ids)}}; got {type(wrong).__name__}"
+            f"ids)}}; got {type(wrong[0]).__name__}"
         )
     if "train" in names and "train" not in splits:
         raise ConfigurationError(

@@ -37,7 +37,7 @@ def refuse_mixed_gradients(downlink: Downlink, norm: nn.Module | None, top: nn.M
 
 
 def refuse_other_labels(downlink: Downlink, records: Any, seed: int, classes: int | None) -> None:
-    """Refuse a downlink whose labels are none: ``targets`` is asked for those of the first records.
+    """Refuse a downlink whose ``targets`` no loss can use; it is asked for those of the first records.
 
     Args:
         downlink: of the training.

@@ -35,9 +35,15 @@ def test_two_recipes_of_a_kind_are_refused(first, second):
             expand(*pair)
 
 
-def test_others_overlay():
-    expand("data/digits", "protocol/mean", "policy/zeros", "faults/unreliable", "faults/fedvs_figure1", "trainer/cpu")
-    expand("trainer/cpu", "trainer/demo", "protocol/mean", "protocol/mean", '{"trainer": {}}')
+@pytest.mark.parametrize(
+    "recipes",
+    [
+        ("data/digits", "protocol/mean", "policy/zeros", "faults/unreliable", "faults/fedvs_figure1", "trainer/cpu"),
+        ("trainer/cpu", "trainer/demo", "protocol/mean", "protocol/mean"),
+    ],
+)
+def test_one_of_each_kind_and_several_faults_and_trainers_overlay(recipes):
+    assert expand(*recipes) == ["fit", *(f"--config={find_recipe(recipe)}" for recipe in recipes)]
 
 
 def test_a_file_of_a_user_overlays_a_recipe_of_its_kind(tmp_path):

@@ -267,7 +267,7 @@ def test_a_downlink_that_sends_another_shape_is_told_so():
         (lambda y: y - 1, "targets of Own returned the classes [-1, 0, 1]; return classes from 0 to 2"),
     ],
 )
-def test_labels_that_are_none_are_refused_before_training(found, message):
+def test_targets_that_no_loss_can_use_are_refused_before_training(found, message):
     class Own(LabelDownlink):
         def targets(self, labels, record_ids, seed):
             return found(labels)

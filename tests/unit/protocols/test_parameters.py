@@ -71,7 +71,13 @@ def test_layers_within_one_bottom_may_be_tied(tmp_path):
         inner = nn.Linear(width, width)
         return nn.Sequential(nn.Linear(shape[0], width), inner, nn.ReLU(), inner)
 
-    fitted(tmp_path, split(Mean(), bottom=tied))
+    module = split(Mean(), bottom=tied)
+    module.build_for(Blobs(batch_size=10))
+    before = [bottom[1].weight.clone() for bottom in module.bottoms.parties]
+    fitted(tmp_path, module)
+    for bottom, weight in zip(module.bottoms.parties, before, strict=True):
+        assert bottom[1] is bottom[3]
+        assert not torch.equal(bottom[1].weight, weight)
 
 
 class Weighted(Concat):
