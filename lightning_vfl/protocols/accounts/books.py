@@ -1,5 +1,6 @@
 """The privacy spent by a training: the accountant, and the ledger on the disk that the accountant agrees with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
+from lightning_vfl.privacy.digits import rounded_up
 from lightning_vfl.privacy.events import UNITS, PrivacyEvent
 from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.privacy.loss_distribution import Figure
@@ -77,12 +79,13 @@ class PrivacyBooks:
             self.ledger.charge(number, event, record_ids)
 
     def epsilon(self) -> float:
-        """ε of the chosen unit; 0 without an accountant."""
-        return 0.0 if self.accountant is None else self.accountant.epsilon(self.delta, self.unit)
+        """ε of the chosen unit, rounded up; 0 without an accountant."""
+        return self.figures((self.unit,)).get(self.unit, 0.0)
 
-    def figures(self) -> dict[str, float]:
-        """ε by unit."""
-        return {} if self.accountant is None else {unit: self.accountant.epsilon(self.delta, unit) for unit in UNITS}
+    def figures(self, units: Sequence[str] = UNITS) -> dict[str, float]:
+        """ε by unit, rounded up as ``rounded_up`` says."""
+        accountant = self.accountant
+        return {} if accountant is None else {unit: rounded_up(accountant.epsilon(self.delta, unit)) for unit in units}
 
     def tightest(self) -> dict[str, Figure]:
         """The smallest known ε by unit, and its account."""
