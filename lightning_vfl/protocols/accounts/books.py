@@ -1,6 +1,5 @@
 """The privacy spent by a training: the accountant, and the ledger on the disk that the accountant agrees with."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,13 +78,12 @@ class PrivacyBooks:
             self.ledger.charge(number, event, record_ids)
 
     def epsilon(self) -> float:
-        """ε of the chosen unit, rounded up; 0 without an accountant."""
-        return self.figures((self.unit,)).get(self.unit, 0.0)
+        """ε of the chosen unit, rounded up as ``rounded_up`` says, for the log; 0 without an accountant."""
+        return 0.0 if self.accountant is None else rounded_up(self.accountant.epsilon(self.delta, self.unit))
 
-    def figures(self, units: Sequence[str] = UNITS) -> dict[str, float]:
-        """ε by unit, rounded up as ``rounded_up`` says."""
-        accountant = self.accountant
-        return {} if accountant is None else {unit: rounded_up(accountant.epsilon(self.delta, unit)) for unit in units}
+    def figures(self) -> dict[str, float]:
+        """ε by unit, as the accountant has it."""
+        return {} if self.accountant is None else {unit: self.accountant.epsilon(self.delta, unit) for unit in UNITS}
 
     def tightest(self) -> dict[str, Figure]:
         """The smallest known ε by unit, and its account."""
