@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,5 +39,5 @@ def without(names: Sequence[str]) -> dict[str, str]:
 
 
 def _kernels() -> Mapping[str, list[str]]:
-    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
-    return {kind: list(extensions.get(kind, ())) for kind in ("found", "not found")}
+    extensions: Any = np.show_config(mode="dicts")["SIMD Extensions"]
+    return {kind: extensions.get(kind, []) for kind in ("found", "not found")}
