@@ -6,6 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl import VerticalBatch
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy import rounded_up, shown
 from lightning_vfl.privacy.events import unit_of_one_release
 from lightning_vfl.protocols import RoundVFL
 from lightning_vfl.protocols.accounts.charging import joint_ids
@@ -15,8 +16,9 @@ class PrivacyBudget(Callback):
     """Ends the training BEFORE a round that could raise the privacy loss above a budget.
 
     Before each round, the callback computes ε after the most costly release that the round may make (with all parties,
-    or, if parties may be missing, with fewer). If this ε is above the budget, the rest of the epoch is left out and the
-    training ends. The log has ``privacy/epsilon`` of every epoch, for this unit and δ.
+    or, if parties may be missing, with fewer). If this ε, rounded up to four digits as in the log, is above the budget,
+    the rest of the epoch is left out and the training ends. The log has ``privacy/epsilon`` of every epoch, for this
+    unit and δ.
 
     Guarantee: ``privacy/epsilon`` never exceeds the budget, if the privacy events are correct. It counts all charges in
         the run's ledger, so the budget holds for a run that is killed and resumed any number of times.
@@ -67,7 +69,7 @@ class PrivacyBudget(Callback):
             return
         if module.privacy.epsilon() == 0.0:
             raise ConfigurationError(
-                f"one round would already cost ε = {worst:.4g} of a {self.unit} at δ = {self.delta:g}, above the "
+                f"one round would already cost ε = {shown(worst)} of a {self.unit} at δ = {self.delta:g}, above the "
                 f"budget of {self.target_epsilon:g}; use more noise (of PoissonBinomial: a smaller beta, fewer "
                 "levels or a smaller width), or a larger target_epsilon"
             )
@@ -79,7 +81,7 @@ class PrivacyBudget(Callback):
             return 0.0
         ids = joint_ids(batch)
         events = module.possible_events()
-        return max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)
+        return rounded_up(max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0))
 
 
 def _of_rounds(module: LightningModule) -> RoundVFL:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from lightning_vfl.privacy.digits import rounded_up, shown
 from lightning_vfl.privacy.events import AGAINST, ASSUMED, UNITS, coalitions, in_words, label
 from lightning_vfl.privacy.loss_distribution import Account, Figure
 from lightning_vfl.protocols import VFLModule
@@ -104,7 +105,7 @@ def summary_lines(
     yield from _against_coalitions(module, tightest)
     if module.label_privacy.accountant is not None:
         epsilon, delta = module.label_privacy.epsilon(), module.label_privacy.delta
-        yield f"privacy ε of a label, {ASSUMED}, δ = {delta:g}", f"{epsilon:,.4g}"
+        yield f"privacy ε of a label, {ASSUMED}, δ = {delta:g}", shown(epsilon)
         yield "privacy ledger of labels", module.label_privacy.coverage() or ""
     if coverage := module.privacy.coverage():
         yield "privacy ledger", coverage
@@ -129,7 +130,7 @@ def _against_coalitions(module: VFLModule, tightest: bool) -> Iterator[tuple[str
         fewer = privacy.accountant.against(colluders)
         for unit in AGAINST:
             epsilon = fewer.epsilon(privacy.delta, unit)
-            if epsilon != privacy.accountant.epsilon(privacy.delta, unit):
+            if rounded_up(epsilon) != rounded_up(privacy.accountant.epsilon(privacy.delta, unit)):
                 others = in_words(colluders)
                 figure = fewer.tightest(privacy.delta, unit) if tightest else Figure(epsilon, Account.RENYI)
                 yield f"privacy ε of a {label(unit)}, against the server and {others}", str(figure)

@@ -16,7 +16,7 @@ from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServ
 from lightning_vfl.aggregators.parts import Accounting, Heard, PartySide, Traits
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import gaussian_epsilon
+from lightning_vfl.privacy import gaussian_epsilon, shown
 from lightning_vfl.privacy.calibration import Budget, Noise
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import ASSUMED, GaussianEvent, PrivacyEvent
@@ -148,7 +148,7 @@ class NoisyWire(EmbeddingWire):
             sensitivity = self.mechanism.sensitivity(1)
             signal = sensitivity / noise.sigma(clip, sensitivity, 1)  # the same for any width
             total = gaussian_epsilon(1.0, signal, noise.delta, uploads)
-            more = f"; ε = {total:.4g} for the {uploads:,} of a record, {ASSUMED}" if uploads > 1 else ""
+            more = f"; ε = {shown(total)} for the {uploads:,} of a record, {ASSUMED}" if uploads > 1 else ""
             return f"ε = {noise.epsilon:g} for one upload{more}, δ = {noise.delta:g}{remark}"
         clipped = f"values clipped to ±{clip:g}" if self.mechanism.bounds == "value" else f"a norm clipped to {clip:g}"
         return f"noise of {noise}, {clipped}{remark}"

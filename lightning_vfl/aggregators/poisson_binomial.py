@@ -15,7 +15,7 @@ from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.masked_wire import MaskedWire
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import poisson_binomial_rdp
+from lightning_vfl.privacy import poisson_binomial_rdp, shown
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
@@ -127,7 +127,7 @@ class DrawnSums(Accounting):
     def claim(self, n: int, uploads: int) -> str:
         """What the draws hide in a sum of n, in words for the summary."""
         figures = ", ".join(
-            f"{poisson_binomial_rdp(self.codec.levels, self.codec.beta, n, 2.0, unit):.4g} of a {unit}"
+            f"{shown(poisson_binomial_rdp(self.codec.levels, self.codec.beta, n, 2.0, unit))} of a {unit}"
             for unit in ("party-record", "record")
         )
         remark = "" if self.simulated is None else f"; {self.simulated}"

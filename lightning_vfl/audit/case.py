@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lightning_vfl.audit.attack import Seen
 from lightning_vfl.audit.truth import Truth
+from lightning_vfl.privacy.digits import rounded_up
 
 if TYPE_CHECKING:
     from lightning_vfl.audit.transcript import Transcript
@@ -36,7 +37,7 @@ class Case:
     def claimed_epsilon(self, delta: float) -> float | None:
         """The accountant's ε of a party's record in this training at this δ; None: the aggregator claims none."""
         accountant = self.module.privacy.accountant
-        return None if accountant is None else accountant.epsilon(delta, "party-record")
+        return None if accountant is None else rounded_up(accountant.epsilon(delta, "party-record"))
 
     def seen(self) -> Seen:
         """What the attacker has."""

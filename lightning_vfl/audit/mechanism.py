@@ -11,7 +11,7 @@ from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.epsilon_lower_bound import EpsilonLowerBound
 from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import composed_epsilon
+from lightning_vfl.privacy import composed_epsilon, rounded_up
 from lightning_vfl.rounds.ends import open_round
 from lightning_vfl.rounds.exchange import Exchange, Sides
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
@@ -85,7 +85,7 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
     ends = [_noiseless(aggregator, roll, extremes, attack.party, sign) for sign in (-1.0, 1.0)]
     inputs = {"first": ends[0], "second": ends[1]}
     seen = Seen(Attacker(server=True), transcript, attack.trials, 2, {}, {}, None, roster, aggregator, inputs=inputs)
-    return Trials(seen, coins, composed_epsilon({event: attack.uploads}, attack.delta))
+    return Trials(seen, coins, rounded_up(composed_epsilon({event: attack.uploads}, attack.delta)))
 
 
 def _extreme(width: int, clip: float, of_record: bool) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.audit.finding import Finding
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy.digits import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
     """One row of texts for each finding, in the order of ``COLUMNS``."""
     rows = list[tuple[str, ...]]()
     for found in findings:
-        claimed = "" if found.claimed is None else f" (claimed {found.claimed:.3g})"
+        claimed = "" if found.claimed is None else f" (claimed {shown(found.claimed)})"
         rows.append(
             (
                 found.attack,

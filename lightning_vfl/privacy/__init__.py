@@ -2,6 +2,7 @@
 
 from lightning_vfl.privacy.accountant import PrivacyAccountant, composed_epsilon
 from lightning_vfl.privacy.calibration import Budget, MatchedPBM, Noise, PublishedPBM, Sigma
+from lightning_vfl.privacy.digits import rounded_up, shown
 from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent, PrivacyEvent, UnknownEvent
 from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_delta, gaussian_epsilon
 from lightning_vfl.privacy.ledger import PrivacyLedger
@@ -47,6 +48,8 @@ __all__ = [
     "poisson_binomial_profiles",
     "poisson_binomial_rdp",
     "rdp_epsilon",
+    "rounded_up",
+    "shown",
     "solve_beta",
     "solve_epochs",
     "solve_levels",

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lightning_vfl.privacy.digits import rounded_up, shown
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent, unit_of_one_release
 from lightning_vfl.privacy.loss_blocks import Kinds, blocks
 from lightning_vfl.privacy.poisson_binomial import MOST_TRIALS, poisson_binomial_rdp
@@ -86,17 +87,19 @@ class Figure(NamedTuple):
     account: Account
 
     def __str__(self) -> str:
-        return f"{self.epsilon:,.4g} ({self.account.value})" if self.epsilon else "0"
+        return f"{shown(self.epsilon)} ({self.account.value})" if self.epsilon else "0"
 
 
 def smaller(renyi: float, loss: float) -> Figure:
-    """The smaller of the figures of two accounts; both are upper bounds.
+    """The smaller of the figures of two accounts, both upper bounds; the name is PLD if that is smaller as shown.
 
     Examples:
         >>> print(smaller(2.23, 2.05), "/", smaller(2.23, inf))
         2.05 (PLD) / 2.23 (Rényi)
     """
-    return Figure(loss, Account.LOSS) if loss < renyi else Figure(renyi, Account.RENYI)
+    if rounded_up(loss) < rounded_up(renyi):
+        return Figure(loss, Account.LOSS)
+    return Figure(min(loss, renyi), Account.RENYI)
 
 
 def loss_epsilon(uses: Sequence[tuple[Sequence[PrivacyEvent], int]], delta: float, unit: str = "party-record") -> float:

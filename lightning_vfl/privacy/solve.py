@@ -9,6 +9,7 @@ from math import inf
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import composed_epsilon
+from lightning_vfl.privacy.digits import shown
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
 from lightning_vfl.privacy.loss_distribution import Account, Figure, loss_epsilon, smaller
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
@@ -101,7 +102,7 @@ def worst_figure(
     Examples:
         >>> event = PoissonBinomialEvent(levels=2, beta=0.05, parties=5, coordinates=16)
         >>> print(worst_figure([event], most=1, total=1000, delta=1e-5))
-        2.054 (PLD)
+        2.055 (PLD)
     """
     renyi = worst_epsilon(events, most, total, delta, unit)
     if not events or all(event.signal(unit) is not None for event in events):
@@ -251,8 +252,8 @@ def largest_epochs(target_epsilon: float, epsilon: Callable[[int], float], most:
     _positive(target_epsilon)
     if epsilon(1) > target_epsilon:
         raise ConfigurationError(
-            f"one epoch costs epsilon {epsilon(1):.4g}, more than {target_epsilon}; use a smaller beta or more noise, "
-            "or a larger target"
+            f"one epoch costs epsilon {shown(epsilon(1))}, more than {target_epsilon}; use a smaller beta or more "
+            "noise, or a larger target"
         )
     epochs = _last(lambda epochs: epsilon(epochs) <= target_epsilon, most)
     if epochs == most:

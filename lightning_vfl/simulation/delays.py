@@ -5,9 +5,9 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.simulation.portable import exp, log, normal_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +23,7 @@ class Delay(ABC):
 
     ``tests/unit/simulation/test_delays.py`` tests these laws for every subclass. Seconds are finite and 0 or more for
     all draws in [0, 1) and all ranks. Seconds do not decrease with the draw or with the rank. Slowdowns are 1 or more.
+    Seconds have the same bits on every processor: use ``lightning_vfl.simulation.portable`` for logarithms and powers.
     """
 
     @abstractmethod
@@ -58,7 +59,8 @@ class Exponential(Delay):
         self.step = _at_least(0.0, "step", step)
 
     def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
-        return _shifted(self.mean, self.step, rank) * -np.log1p(-u)
+        left = 1 - u  # exact, because draws are multiples of 2⁻⁵³
+        return _shifted(self.mean, self.step, rank) * np.abs(log(left))
 
 
 class Constant(Delay):
@@ -124,9 +126,8 @@ class LogNormal(Delay):
             raise ConfigurationError(f"sigma of LogNormal must be at most 50, or delays overflow; got {sigma}")
 
     def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
-        normal = torch.special.ndtri(torch.from_numpy(np.maximum(u, _SMALLEST))).numpy()
-        seconds: Draws = _shifted(self.median, self.step, rank) * np.exp(self.sigma * normal)
-        return seconds
+        normal = normal_quantile(np.maximum(u, _SMALLEST))
+        return _shifted(self.median, self.step, rank) * exp(self.sigma * normal)
 
 
 class ComputeBound(Delay):

@@ -11,21 +11,13 @@ import platform
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tests import quick
+from tests.golden import processor
 
 FILE = Path(__file__).with_name("golden.json")
 OLD = Path(__file__).with_name("checkpoints")  # of an earlier version: name of the case -> file
-# Kernels that are the same on every x86-64 processor: without them the last bits depend on its vector units.
-ANY_PROCESSOR = {
-    "ATEN_CPU_CAPABILITY": "default",
-    "MKL_CBWR": "COMPATIBLE",
-    "ONEDNN_MAX_CPU_ISA": "SSE41",
-    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX",
-    "OPENBLAS_CORETYPE": "Nehalem",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
 
 
 def main() -> int:
@@ -54,21 +46,24 @@ def main() -> int:
     return int(not same)
 
 
-def compare(made: dict[str, dict[str, str]], kind: str, what: str) -> bool:
-    """Print which digests differ from the committed ones of a kind, ``runs`` or ``old``; whether none does."""
+def compare(made: dict[str, dict[str, Any]], kind: str, what: str) -> bool:
+    """Print which digests differ from the committed ones (``runs`` or ``old``), and by how much; whether none does."""
+    from tests.golden.digest import largest_difference
+
     committed = json.loads(FILE.read_text(encoding="utf-8"))[kind]
     differ = {
-        name: [part for part, own in run.items() if committed.get(name, {}).get(part) != own]
+        name: [part for part, own in run.items() if part != "numbers" and committed.get(name, {}).get(part) != own]
         for name, run in made.items()
     }
     for name, parts in differ.items():
         if parts:
-            print(f"{name}: {', '.join(parts)} differ")
+            by = largest_difference(made[name]["numbers"], committed.get(name, {}).get("numbers", {}))
+            print(f"{name}: {', '.join(parts)} differ, {by}")
     print(f"{sum(not parts for parts in differ.values())} of {len(made)} {what} have the committed bits")
     return not any(differ.values())
 
 
-def digests(names: list[str], elsewhere: bool = False) -> dict[str, dict[str, str]]:
+def digests(names: list[str], elsewhere: bool = False) -> dict[str, dict[str, Any]]:
     """The digests of these cases; of all, where none is named."""
     from tests.golden.cases import cases
     from tests.golden.train import run
@@ -85,7 +80,7 @@ def digests(names: list[str], elsewhere: bool = False) -> dict[str, dict[str, st
     return made
 
 
-def digests_from_old() -> dict[str, dict[str, str]]:
+def digests_from_old() -> dict[str, dict[str, Any]]:
     """The digests of the cases that go on from the committed checkpoints."""
     from tests.golden.cases import cases
     from tests.golden.train import resumed
@@ -99,6 +94,9 @@ def digests_from_old() -> dict[str, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    if any(os.environ.get(name) != value for name, value in ANY_PROCESSOR.items()):
-        os.execve(sys.executable, [sys.executable, "-m", "tests.golden", *sys.argv[1:]], os.environ | ANY_PROCESSOR)
+    anywhere = processor.without(processor.dispatched()) | processor.OTHERS
+    if os.environ != anywhere:  # numpy tells of an unknown name by this warning, and goes on
+        os.execve(sys.executable, [sys.executable, *processor.REFUSE, "-m", "tests.golden", *sys.argv[1:]], anywhere)
+    if processor.in_use():
+        raise SystemExit(f"numpy still uses kernels of this processor: {', '.join(processor.in_use())}")
     raise SystemExit(main())

@@ -17,14 +17,49 @@ def digest(value: Any) -> str:
     return made.hexdigest()[:16]
 
 
-def everything(module: Any, trainer: Any, logged: list[tuple[int, dict[str, float]]]) -> dict[str, str]:
-    """The digests of a finished run."""
+def everything(module: Any, trainer: Any, logged: list[tuple[int, dict[str, float]]]) -> dict[str, Any]:
+    """The digests of a finished run, and a few numbers that say by how much another run differs."""
     return {
         "weights": digest(dict(module.state_dict())),
         "optimizer": digest([optimizer.state_dict() for optimizer in trainer.optimizers]),
         "books": digest(books_of(module)),
         "logged": digest([list(line) for line in logged]),
+        "numbers": numbers_of(module, trainer, logged),
     }
+
+
+def numbers_of(module: Any, trainer: Any, logged: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
+    """Sums of magnitudes: of the weights, of the optimisers' states, of the books' parts and of every logged name."""
+    numbers = {
+        "weights": _magnitude(dict(module.state_dict())),
+        "optimizer": _magnitude([optimizer.state_dict()["state"] for optimizer in trainer.optimizers]),
+    }
+    numbers |= {f"books: {name}": _magnitude(part) for name, part in books_of(module).items()}
+    for name in sorted({name for _, line in logged for name in line}):
+        numbers[f"logged: {name}"] = _magnitude([line[name] for _, line in logged if name in line])
+    return {name: value for name, value in numbers.items() if value}
+
+
+def largest_difference(made: dict[str, float], committed: dict[str, float]) -> str:
+    """The number that differs most, relative to its committed value, as a text."""
+    apart = {
+        name: abs(made.get(name, 0.0) - committed.get(name, 0.0)) / (abs(committed.get(name, 0.0)) or 1.0)
+        for name in (*committed, *made)
+    }
+    name = max(apart, key=lambda name: apart[name])
+    if not apart[name]:
+        return "no number differs"
+    return f"at most by {apart[name]:.1e}, in {name}: {made.get(name)} instead of {committed.get(name)}"
+
+
+def _magnitude(value: Any) -> float:
+    if isinstance(value, Tensor | np.ndarray):
+        return float(np.abs(np.nan_to_num(np.asarray(value, np.float64))).sum())
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return float(sum(map(_magnitude, value)))
+    return float(abs(value)) if isinstance(value, int | float) and value == value else 0.0
 
 
 def books_of(module: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Lines(Logger):
         return
 
 
-def run(case: Case, folder: Path, elsewhere: bool = False) -> dict[str, str]:
+def run(case: Case, folder: Path, elsewhere: bool = False) -> dict[str, Any]:
     """The digests of a case; ``elsewhere``: trained on the device that stands in for a GPU."""
     saver = ModelCheckpoint(
         dirpath=folder, filename="cut", every_n_train_steps=case.cut, save_top_k=-1, save_on_train_epoch_end=False
@@ -67,7 +67,7 @@ def run(case: Case, folder: Path, elsewhere: bool = False) -> dict[str, str]:
         return resumed(case, folder, folder / "cut.ckpt", elsewhere)
 
 
-def resumed(case: Case, folder: Path, checkpoint: Path, elsewhere: bool = False) -> dict[str, str]:
+def resumed(case: Case, folder: Path, checkpoint: Path, elsewhere: bool = False) -> dict[str, Any]:
     """The digests of a case that goes on from a checkpoint."""
     return everything(*fit(case, folder, case.rounds, [], checkpoint, elsewhere))
 

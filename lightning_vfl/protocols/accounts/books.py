@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
+from lightning_vfl.privacy.digits import rounded_up
 from lightning_vfl.privacy.events import UNITS, PrivacyEvent
 from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.privacy.loss_distribution import Figure
@@ -77,11 +78,11 @@ class PrivacyBooks:
             self.ledger.charge(number, event, record_ids)
 
     def epsilon(self) -> float:
-        """ε of the chosen unit; 0 without an accountant."""
-        return 0.0 if self.accountant is None else self.accountant.epsilon(self.delta, self.unit)
+        """ε of the chosen unit, rounded up as ``rounded_up`` says, for the log; 0 without an accountant."""
+        return 0.0 if self.accountant is None else rounded_up(self.accountant.epsilon(self.delta, self.unit))
 
     def figures(self) -> dict[str, float]:
-        """ε by unit."""
+        """ε by unit, as the accountant has it."""
         return {} if self.accountant is None else {unit: self.accountant.epsilon(self.delta, unit) for unit in UNITS}
 
     def tightest(self) -> dict[str, Figure]:
