@@ -79,11 +79,11 @@ class PrivacyBudget(Callback):
         module.end_before_round = True
 
     def _reserved(self, module: RoundVFL, batch: VerticalBatch) -> float:
-        accountant = module.privacy.accountant
-        if accountant is None:
+        if module.privacy.accountant is None:
             return 0.0
-        training = module.privacy.places[Stage.FIT][joint_ids(batch)]
-        ids = torch.cat([training, next_evaluation(module)])
+        validated = next_evaluation(module)  # it may read the ledger again
+        accountant = module.privacy.accountant
+        ids = torch.cat([module.privacy.places[Stage.FIT][joint_ids(batch)], validated])
         events = module.possible_events()
         return max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)
 
