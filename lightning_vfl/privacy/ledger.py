@@ -114,7 +114,7 @@ class PrivacyLedger:
         path = place.absolute() if named else place.absolute() / cls.file_name(run)
         known = known or KnownRecords(run * 2)
         head = {"privacy_ledger": VERSION, "run": run, "records": accountant.records, "whole": whole, "key": known.key}
-        names = [{"named": _raw(known.hashes)}] if len(known) else []
+        names: list[dict[str, Any]] = [{"named": _raw(known.hashes)}] if len(known) else []
         replaced = {"after": after} if after else {}
         text = b"".join(map(_line, (head | replaced, *names, *_carried(accountant))))
         try:
