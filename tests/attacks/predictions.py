@@ -123,8 +123,8 @@ def rows() -> list[Row]:
             "predict the training records 400 times through `LocalGaussian`",
             sees,
             f"ε {true:.1f} released, 1.00 reported",
-            f"ε {true:.1f} released, {charged:.1f} reported; under a budget of 1 {len(stopped)} records are released",
-            "ε of what is charged",
+            f"ε {true:.1f} released, {charged:.1f} reported; with a budget of 1: {len(stopped)} records released",
+            "ε 0",
         )
     ]
 
