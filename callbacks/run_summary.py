@@ -19,7 +19,7 @@ from lightning_vfl.types import Stage
 
 
 class RunSummary(Callback):
-    """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test.
+    """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test, and ε after predict too.
 
     Bytes, seconds and rounds are those of the training; after loading a checkpoint, those up to the checkpoint. ε is
     taken from the run's privacy ledger, which also has the rounds after the checkpoint.
@@ -46,6 +46,11 @@ class RunSummary(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._print(trainer, pl_module, "test", ("test/",))
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print what a prediction has cost, if the aggregator accounts for privacy."""
+        if isinstance(pl_module, VFLModule) and pl_module.aggregator.accounting is not None:
+            self._print(trainer, pl_module, "predict", ())
 
     def _print(self, trainer: Trainer, module: LightningModule, stage: str, prefixes: tuple[str, ...]) -> None:
         if not (self.enabled and trainer.is_global_zero and isinstance(module, VFLModule)):
@@ -112,8 +117,11 @@ def summary_lines(
     evaluation = "through the protocol" if module.protected_evaluation else "in the clear, not metered"
     if getattr(module, "faults_in_evaluation", False):
         evaluation = "with faults, waiting rule and policy; metered"
-    uncharged = "; its records are not protected, and not charged" if module.privacy.accountant is not None else ""
-    yield "evaluation", evaluation + uncharged
+    if accounting is not None and module.privacy.accountant is not None:
+        evaluation += "; its records are charged" if module.protected_evaluation else "; its records are not charged"
+    yield "evaluation", evaluation
+    if disclosed := module.privacy.in_the_clear():
+        yield "sent in the clear", disclosed
 
 
 def _from_here(path: str) -> str:

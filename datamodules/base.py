@@ -72,6 +72,8 @@ class VerticalDataModule(SeatedDataModule, ABC):
     """Names of further attributes that decide about records and columns; a checkpoint keeps their values."""
     ids_are_places: ClassVar[bool] = False
     """Whether a record's id is its place in a file, so that records of different files may have the same id."""
+    tests_apart: ClassVar[bool] = False
+    """Whether test and predict records are from another file than training records."""
     fitted: Fitted | None = None
     """What the parties have fitted to the training records, here or in the training of the model that is used."""
 
@@ -166,6 +168,18 @@ class VerticalDataModule(SeatedDataModule, ABC):
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
         """Party numbers, group by group: the parties of a group hold the same columns for different records."""
         return self.partitioner.groups(len(self.parts))
+
+    def records(self, split: SplitName) -> Records:
+        """The records of a split, after ``setup``.
+
+        Raises:
+            ConfigurationError: if the stage that was set up has no such split.
+        """
+        records = super().records(split)
+        if self.ids_are_places:
+            apart = self.tests_apart and split in ("test", "predict")
+            records.scope = f"{type(self).__name__}{' test' if apart else ''}"
+        return records
 
     def private_statistics(self) -> tuple[str, ...]:
         """What the preparation of a record takes from OTHER training records and is not declared public.

@@ -99,6 +99,8 @@ class Records(Dataset[VerticalBatch], ABC):
 
     blocks: RecordBlocks | None = None
     """The blocks in which records are read; None: all records are equally fast to read."""
+    scope: str | None = None
+    """The file in which the ids are places; None: an id names the same record wherever it stands."""
 
     def __init__(
         self,

@@ -71,6 +71,7 @@ class Adult(MixedTable):
         "clients_3_4": ("education", "education-num"),
     }
     folder = "adult"
+    tests_apart = True
     source = "https://archive.ics.uci.edu/dataset/2/adult"
     label = "income"
     classes = ("<=50K", ">50K")

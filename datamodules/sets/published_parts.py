@@ -22,6 +22,7 @@ class PublishedParts(VerticalDataModule, ABC):
     """
 
     ids_are_places = True
+    tests_apart = True
 
     @abstractmethod
     def read(self, part: PublishedPart) -> Labelled:

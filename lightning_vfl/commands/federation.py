@@ -54,6 +54,13 @@ class PartyCommand(Command):
             "Run one party of a federation: it has its own columns and its bottom, and calls the server."
         )
         parser.add_argument("--name", type=str, required=True, help="the party, as federation.yaml names it")
+        parser.add_argument(
+            "--new_ledger_after",
+            type=str,
+            default="",
+            metavar="RUN",
+            help="end the privacy ledger of this run, and begin a new one; given again, it changes nothing",
+        )
         return parser
 
     def run(self, cli: VFLCLI) -> int:
@@ -62,8 +69,8 @@ class PartyCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         number = charter.number(given.name)
         identity = load(seat.key, charter.parties[number].certificate)
-        relay = _relay(given.relay)
-        _take_part(cli, charter, identity, seat, given.name, injected=False, local=False, relay=relay)
+        relay, after = _relay(given.relay), given.new_ledger_after
+        _take_part(cli, charter, identity, seat, given.name, False, local=False, relay=relay, new_ledger_after=after)
         return 0
 
 
@@ -176,6 +183,7 @@ def _take_part(
     injected: bool,
     local: bool,
     relay: Path | None = None,
+    new_ledger_after: str = "",
 ) -> None:
     from lightning_vfl.federation.session import Run, take_part
 
@@ -186,7 +194,7 @@ def _take_part(
         cli.trainer.callbacks.append(budget)  # type: ignore[attr-defined]  # set in Trainer.__init__
     cli.take_folder()
     run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay)
-    take_part(run, seat, name)
+    take_part(run, seat, name, new_ledger_after)
 
 
 def _refuse_faults(cli: VFLCLI, injected: bool) -> None:

@@ -99,7 +99,9 @@ class Plan:
         self.schedule = partial(
             module.schedule, records, data.batch_size * trainer.world_size, data.seed, data.drop_last
         )
-        self.releases = planned_releases(self.schedule(), self.records, self.limits)
+        loader = data.val_dataloader() if module.protected_evaluation else []
+        self.validation = None if isinstance(loader, list) else loader.schedule
+        self.releases = self._validated(planned_releases(self.schedule(), self.records, self.limits))
         self.events = module.possible_events()  # needs the schedule, which decides who joins embeddings
         self.timed = isinstance(module, CascadeVFL)
 
@@ -118,15 +120,22 @@ class Plan:
         if schedule.whole_passes and limits.batches_of(schedule.steps) == schedule.steps:
 
             def epsilon(epochs: int) -> float:
-                return self._cost(Releases(epochs, 0, epochs, epochs * self.records), delta, unit, self.events)
+                training = Releases(epochs, epochs * schedule.steps, epochs, epochs * self.records)
+                return self._cost(self._validated(training), delta, unit, self.events)
 
             return largest_epochs(target, epsilon)
         costs = []
         for releases in islice(releases_by_epoch(schedule, self.records, limits), MOST_COUNTED):
-            costs.append(self._cost(releases, delta, unit, self.events))
+            costs.append(self._cost(self._validated(releases), delta, unit, self.events))
             if costs[-1] > target:
                 break
         return largest_epochs(target, lambda epochs: costs[min(epochs, len(costs)) - 1], MOST_COUNTED)
+
+    def _validated(self, training: Releases) -> Releases:
+        """With the validations of the fit, if they release records through the protocol."""
+        if self.validation is None:
+            return training
+        return self.limits.with_validation(training, self.schedule().steps, self.validation)
 
     @staticmethod
     def _cost(releases: Releases, delta: float, unit: str, events: Sequence[PrivacyEvent]) -> float:

@@ -15,6 +15,7 @@ from lightning_vfl.federation.hub import Hub, Key
 from lightning_vfl.federation.told_plans import told_plan
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.protocols.accounts.charging import charge_evaluation
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.rounds.ends import finish, server_end
@@ -101,6 +102,8 @@ class AtServer(Place):
             self.calls.begin(module, at, self.policy(module))
             attendance = self.attendance(module, roll if self.injected else None, Exclude(), evaluation=True)
             uploads = self.collector.collect(module, batch, at, attendance, clear=not module.protected_evaluation)
+            if module.protected_evaluation:
+                charge_evaluation(module, uploads.roll, uploads.roll.called, batch)
             if uploads.messages or self.injected:
                 break
             self.calls.retries += 1  # a party was lost on the way: those that are there evaluate the batch again

@@ -184,16 +184,19 @@ class SeatFile:
         least_members: the smallest number of parties, this one included, with which this party lets itself be summed.
         budget: training stops before the party's privacy loss exceeds it; None: no budget.
         evaluate: the evaluation to which this party agrees.
+        ledger: the file in which every release of this party's records is charged, for all its fits, evaluations and
+            predictions; None: beside ``seat.yaml``, with its name.
     """
 
     key: Path
     least_members: int = 1
     budget: Budget | None = None
     evaluate: Consent = Consent.PROTOCOL
+    ledger: Path | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "SeatFile":
-        """The settings in a file; the path of the key is relative to its folder.
+        """The settings in a file; the paths of the key and the ledger are relative to its folder.
 
         Raises:
             ConfigurationError: names the file, the key, and what is allowed there.
@@ -201,7 +204,7 @@ class SeatFile:
         path = Path(path)
         said = _yaml(path)
         try:
-            return _seat(said, path.parent)
+            return _seat(said, path)
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from None
 
@@ -239,7 +242,8 @@ def _steps(said: Any) -> tuple[Step, ...]:
     return steps_of([_choice(word, Step, "normalise") for word in said])
 
 
-def _seat(said: Any, folder: Path) -> SeatFile:
+def _seat(said: Any, path: Path) -> SeatFile:
+    folder = path.parent
     given = _known(said, [one.name for one in fields(SeatFile)], "", ["key"])
     least = given.get("least_members", 1)
     if type(least) is not int or least < 1:
@@ -252,7 +256,12 @@ def _seat(said: Any, folder: Path) -> SeatFile:
             _number(spent["delta"], "budget.delta", "a number above 0 and below 1", below=1.0),
         )
     evaluate = Consent(_choice(given.get("evaluate", Consent.PROTOCOL), Consent, "evaluate"))
-    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate)
+    ledger = path.with_name(f"{path.stem}.privacy.jsonl")
+    if given.get("ledger") is not None:
+        ledger = _path(given["ledger"], folder, "ledger")
+        if ledger.suffix != ".jsonl":
+            raise ConfigurationError(f"ledger must be the path of a file that ends in .jsonl; got {given['ledger']!r}")
+    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger)
 
 
 def _refuse_equal(server: Server, parties: list[Party]) -> None:

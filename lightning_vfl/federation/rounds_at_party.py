@@ -19,14 +19,14 @@ from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, 
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
 from lightning_vfl.federation.turns import at_of, turns_of
-from lightning_vfl.protocols.accounts.charging import charge_round
+from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.ends import opening_end, party_end
 from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, RoundNames, Rows, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ class RoundsAtParty(AtParty):
     def evaluate(self, module: "SplitVFL", batch: VerticalBatch, turn: Evaluation) -> Message | None:
         if module.protected_evaluation:
             module.enter_evaluation(batch, turn.names, turn.roll)
+            charge_evaluation(module, Roll.of(turn.called), turn.called, batch)  # before the upload, as in training
         found = self._round(module, batch, turn.names, turn.key, turn.called, turn.plan, evaluation=True)
         return None if found is None else found[1]
 

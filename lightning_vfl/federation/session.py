@@ -31,6 +31,7 @@ from lightning_vfl.federation.refusals import refuse_unfederated
 from lightning_vfl.federation.relay import Relayed, RelayPort
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
+from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.loading import rounds_in
 from lightning_vfl.types import Seat
@@ -148,8 +149,14 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
             kept.close()
 
 
-def take_part(run: Run, seat: SeatFile, name: str) -> None:
+def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -> None:
     """Run the process of one party until the training is over.
+
+    Args:
+        run: of the party.
+        seat: its settings.
+        name: of the party.
+        new_ledger_after: the run of the privacy ledger that ends; "": the ledger of the seat goes on.
 
     Raises:
         ConfigurationError: before training, for settings that do not work between processes, and if the server refuses
@@ -158,6 +165,8 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
     charter = run.charter
     refuse_unfederated(run, seat.evaluate == Consent.PLAIN)
     party = charter.number(name)
+    if seat.ledger is not None:
+        _take_ledger(run, SeatLedger(seat.ledger, new_ledger_after))
     transport = _dialled(run) if run.relay is None else Relayed(run.relay, party, run.identity, charter)
     try:
         names = tuple(one.name for one in charter.parties)
@@ -193,6 +202,20 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
         run.train()
     finally:
         transport.close()
+
+
+def _take_ledger(run: Run, ledger: SeatLedger) -> None:
+    """Let the model charge the ledger of the seat.
+
+    Raises:
+        ConfigurationError: for a recipe that names another ledger.
+    """
+    if run.model.privacy_ledger != "auto":
+        raise ConfigurationError(
+            f"privacy_ledger: {run.model.privacy_ledger} is for simulations; a party's ledger belongs to its data: "
+            "leave privacy_ledger out, and name the file with ledger: in seat.yaml"
+        )
+    run.model.privacy.seat = ledger
 
 
 def _opened(run: Run, hub: Hub) -> Port | RelayPort:

@@ -89,10 +89,10 @@ class PrivacyAccountant:
         example early stopping): use the figure of the planned length, or the budget.
 
     Args:
-        records: N ≥ 1, the number of protected records.
+        records: N ≥ 0, the number of protected records; ``grow`` adds further ones.
 
     Raises:
-        ConfigurationError: for N below 1.
+        ConfigurationError: for N below 0.
 
     Examples:
         >>> from lightning_vfl.privacy.events import PoissonBinomialEvent
@@ -112,8 +112,8 @@ class PrivacyAccountant:
     """
 
     def __init__(self, records: int) -> None:
-        if not 1 <= records < inf or records != int(records):
-            raise ConfigurationError(f"records must be 1, 2, 3, ...; got {records}")
+        if not 0 <= records < inf or records != int(records):
+            raise ConfigurationError(f"records must be 0, 1, 2, ...; got {records}")
         self.records = int(records)
         self._counts: dict[PrivacyEvent, NDArray[np.int32]] = {}  # (N,) each
         self._forget()
@@ -141,6 +141,18 @@ class PrivacyAccountant:
         self._logged += ids.size
         if self._logged > self.records:  # checking all records is then cheaper
             self._forget()
+
+    def grow(self, records: int) -> None:
+        """Account for further records, which have not been released; their positions follow those of the others.
+
+        Raises:
+            ConfigurationError: for fewer records than there are.
+        """
+        more = records - self.records
+        if more < 0:
+            raise ConfigurationError(f"the account has {self.records:,} records; it cannot shrink to {records:,}")
+        self._counts = {event: np.pad(counts, (0, more)) for event, counts in self._counts.items()}
+        self.records = records
 
     def epsilon(self, delta: float, unit: str = "party-record") -> float:
         """ε of the record with the highest cost, or of all records together for ``party``; 0 without charges."""
@@ -177,6 +189,7 @@ class PrivacyAccountant:
 
         A budget passes the event with the highest possible cost in its unit: in ``party-record`` and ``party`` the
         event of the fewest parties, in ``record`` the event of ALL parties, in ``record (paper)`` possibly any event.
+        Several releases of one event together: ``record_ids`` names each record once for each of its releases.
         """
         ids, times = np.unique(self._positions(record_ids), return_counts=True)
         now = self.epsilon(delta, unit)
@@ -207,10 +220,13 @@ class PrivacyAccountant:
         return accountant
 
     def covers(self, other: "PrivacyAccountant") -> bool:
-        """Whether every record has been charged with every event at least as often as in the other accountant."""
-        nothing = np.zeros(self.records, np.int32)
-        return self.records == other.records and all(
-            bool((self._counts.get(event, nothing) >= counts).all()) for event, counts in other._counts.items()
+        """Whether every record of the other accountant has been charged here at least as often, by every event.
+
+        The records of the other accountant are the first of this one.
+        """
+        first, nothing = other.records, np.zeros(self.records, np.int32)
+        return self.records >= first and all(
+            bool((self._counts.get(event, nothing)[:first] >= counts).all()) for event, counts in other._counts.items()
         )
 
     def state_dict(self) -> dict[str, Any]:

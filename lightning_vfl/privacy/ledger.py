@@ -1,4 +1,4 @@
-"""The privacy ledger of a run: one line for each round, flushed to the disk before the round's uploads are made.
+"""The privacy ledger of a run or of a party: a line for each release, flushed to the disk before the uploads are made.
 
 A checkpoint counts the releases up to the time at which it was saved. A run that is killed later has released more: the
 server has read the rounds after the checkpoint, and a resumed run releases the same records again. The ledger counts
@@ -11,7 +11,7 @@ import secrets
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,21 +22,27 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
 from lightning_vfl.privacy.events import PrivacyEvent, restored
-from lightning_vfl.whole_files import flush_folder
+from lightning_vfl.privacy.known_records import KnownRecords
+from lightning_vfl.whole_files import whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # version 1 has no ids: its records are known by their positions in the training records
 
 
 @dataclass
 class PrivacyLedger:
-    r"""An append-only file of releases: ``privacy-RUN.jsonl``.
+    r"""An append-only file of releases: ``privacy-RUN.jsonl``, or the file of a party's ``seat.yaml``.
 
-    The first line names the run. Every other line is one charge in JSON: the round's number, the event as plain
-    values, the positions of the records, and how often each of them is charged if that is not once. Positions are
-    sorted; their differences are stored as unsigned 64-bit little-endian integers, compressed by zlib, in base64.
+    The first line names the run. Every other line is JSON too, and one of three:
+
+    - a charge: the round's number, its stage if that is not training, the event as plain values, the positions of the
+      records, and how often each of them is charged if that is not once. Positions are sorted; their differences are
+      stored as unsigned 64-bit little-endian integers, compressed by zlib, in base64;
+    - ``named``: the hashes of further records' ids, which get the next positions, as little-endian integers in base64;
+    - ``clear``: the hashes of records whose embeddings were sent as they are, to which no figure applies.
 
     Shapes: ``record_ids`` (B,) integers, positions in the N protected records.
     Units: a line of 64 of 1,000 records takes about 300 bytes.
@@ -52,6 +58,10 @@ class PrivacyLedger:
         records: N.
         whole: the file has every round of the run. False: it began at a checkpoint whose own ledger is unknown.
         size: bytes of the file.
+        after: the run of the ledger that this one replaces; "": it replaces none.
+        known: the records by the hashes of their ids.
+        trained: (n,) bool, n ≤ N, the records that training has released.
+        clear: hashes of the records that were sent in the clear.
 
     Raises:
         ConfigurationError: for a file that cannot be read or written, and for a damaged file.
@@ -71,29 +81,52 @@ class PrivacyLedger:
     records: int
     whole: bool
     size: int
+    after: str = ""
+    known: KnownRecords = field(default_factory=lambda: KnownRecords(secrets.token_hex(16)), compare=False, repr=False)
+    trained: "NDArray[np.bool_]" = field(default_factory=lambda: np.zeros(0, bool), compare=False, repr=False)
+    clear: "NDArray[np.int64]" = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
 
     @staticmethod
-    def name(run: str) -> str:
+    def file_name(run: str) -> str:
         """The file name of a run's ledger."""
         return f"privacy-{run}.jsonl"
 
     @classmethod
-    def begin(cls, folder: Path, accountant: PrivacyAccountant, whole: bool = True) -> "PrivacyLedger":
-        """Create the ledger of a new run; its first lines charge what the accountant has counted so far."""
+    def begin(
+        cls,
+        place: Path,
+        accountant: PrivacyAccountant,
+        whole: bool = True,
+        known: KnownRecords | None = None,
+        after: str = "",
+    ) -> "PrivacyLedger":
+        """Create a new ledger; its first lines charge what the accountant has counted so far.
+
+        Args:
+            place: the folder, or the file if its name ends in ``.jsonl``.
+            accountant: of the N records.
+            whole: see the class.
+            known: the ids of the N records; None: they are known by their positions alone.
+            after: see the class.
+        """
         run = secrets.token_hex(8)
-        path = folder.absolute() / cls.name(run)
-        head = {"privacy_ledger": VERSION, "run": run, "records": accountant.records, "whole": whole}
-        text = b"".join(map(_line, (head, *_carried(accountant))))
+        named = place.suffix == ".jsonl"
+        path = place.absolute() if named else place.absolute() / cls.file_name(run)
+        known = known or KnownRecords(run * 2)
+        head = {"privacy_ledger": VERSION, "run": run, "records": accountant.records, "whole": whole, "key": known.key}
+        names: list[dict[str, Any]] = [{"named": _raw(known.hashes)}] if len(known) else []
+        replaced = {"after": after} if after else {}
+        text = b"".join(map(_line, (head | replaced, *names, *_carried(accountant))))
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            size = _append(path, text, os.O_CREAT | os.O_EXCL)
-            flush_folder(folder)
+            with whole_file(path, 0o600) as file:  # a kill must not leave a first line that cannot be read
+                file.write(text)
         except OSError as error:
+            remedy = "make its folder writable" if named else "give the trainer a logger or a default_root_dir whose "
+            remedy += "" if named else "folder can be written"
             raise ConfigurationError(
-                f"the privacy ledger {path} cannot be created ({error.strerror}); give the trainer a logger or a "
-                "default_root_dir whose folder can be written"
+                f"the privacy ledger {path} cannot be created ({error.strerror}); {remedy}"
             ) from error
-        return cls(path, run, accountant.records, whole, size)
+        return cls(path, run, accountant.records, whole, len(text), after, known)
 
     @classmethod
     def read(cls, path: Path) -> tuple["PrivacyLedger", PrivacyAccountant]:
@@ -103,22 +136,35 @@ class PrivacyLedger:
         except OSError as error:
             raise ConfigurationError(f"the privacy ledger {path} cannot be read ({error.strerror})") from error
         counts: dict[PrivacyEvent, NDArray[np.int64]] = {}
+        trained, clear = np.zeros(0, bool), [np.zeros(0, np.int64)]
         number, version = 1, VERSION
         try:
             head = json.loads(lines[0])
             version, run = head["privacy_ledger"], str(head["run"])
-            records, whole = int(head["records"]), bool(head["whole"])
+            records, whole, after = int(head["records"]), bool(head["whole"]), str(head.get("after", ""))
+            known = KnownRecords(str(head.get("key", run * 2)))
             for line in lines[1:]:
                 number += 1
                 entry = json.loads(line)
-                one = counts.setdefault(restored(entry["event"]), np.zeros(records, np.int64))
-                np.add.at(one, _unpacked(entry["ids"]), int(entry.get("times", 1)))
+                if "named" in entry:
+                    known.add(_from_raw(entry["named"]))
+                    records = max(records, len(known))
+                    continue
+                if "clear" in entry:
+                    clear.append(_from_raw(entry["clear"]))
+                    continue
+                event, ids = restored(entry["event"]), _unpacked(entry["ids"])
+                one = counts[event] = _longer(counts.get(event, np.zeros(0, np.int64)), records)
+                np.add.at(one, ids, int(entry.get("times", 1)))
+                if "stage" not in entry:
+                    trained = _longer(trained, records)
+                    trained[ids] = True
         except (LookupError, ValueError, TypeError, zlib.error) as error:
-            if version == VERSION:
+            if version in READABLE:
                 raise ConfigurationError(
                     f"line {number} of the privacy ledger {path} is damaged; restore the file from a copy"
                 ) from error
-        if version != VERSION:
+        if version not in READABLE:
             raise ConfigurationError(
                 f"the privacy ledger {path} has version {version}, but this toolkit reads {VERSION}; use the version "
                 "of lightning_vfl that wrote it"
@@ -129,10 +175,13 @@ class PrivacyLedger:
                 {
                     "records": records,
                     "events": [event.plain() for event in counts],
-                    "counts": torch.from_numpy(np.stack(list(counts.values())).astype(np.int32)),
+                    "counts": torch.from_numpy(
+                        np.stack([_longer(c, records) for c in counts.values()]).astype(np.int32)
+                    ),
                 }
             )
-        return cls(path, run, records, whole, sum(len(line) + 1 for line in lines)), accountant
+        size = sum(len(line) + 1 for line in lines)
+        return cls(path, run, records, whole, size, after, known, trained, np.unique(np.concatenate(clear))), accountant
 
     @classmethod
     def resume(cls, path: Path) -> tuple["PrivacyLedger", PrivacyAccountant]:
@@ -147,10 +196,29 @@ class PrivacyLedger:
             ) from error
         return ledger, accountant
 
-    def charge(self, number: int, event: PrivacyEvent, record_ids: Tensor) -> None:
-        """Append the release of these records in training round ``number``, and wait until it is on the disk."""
-        ids = record_ids.cpu().numpy()
-        line = _line({"round": number, "event": event.plain(), "ids": _packed(ids)})
+    def charge(self, number: int, event: PrivacyEvent, record_ids: Tensor, stage: str = "") -> None:
+        """Append the release of these records in a round, and wait until it is on the disk; ``stage``: "" is training.
+
+        Args:
+            number: of the round in its stage.
+            event: the release.
+            record_ids: (B,) positions.
+            stage: of the round, if it does not train.
+        """
+        about = {"round": number, **({"stage": stage} if stage else {})}
+        self._write(about | {"event": event.plain(), "ids": _packed(record_ids.cpu().numpy())})
+
+    def name(self, hashes: "NDArray[np.int64]") -> None:
+        """Append the hashes of further records, and wait until they are on the disk."""
+        self._write({"named": _raw(hashes)})
+        self.records = max(self.records, len(self.known) + len(hashes))
+
+    def note_clear(self, hashes: "NDArray[np.int64]") -> None:
+        """Append the hashes of records that are sent in the clear, and wait until they are on the disk."""
+        self._write({"clear": _raw(hashes)})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        line = _line(entry)
         try:
             size = _append(self.path, line)
         except OSError as error:
@@ -160,8 +228,8 @@ class PrivacyLedger:
             ) from error
         if size != self.size + len(line):
             raise ConfigurationError(
-                f"the privacy ledger {self.path} was changed by another process during this fit; let one fit of a run "
-                "end before the next one resumes it"
+                f"the privacy ledger {self.path} was changed by another process during this run; let one run on a "
+                "ledger end before the next one begins"
             )
         self.size = size
 
@@ -188,9 +256,22 @@ def _unpacked(text: str) -> "NDArray[np.int64]":
     return np.cumsum(steps.astype(np.int64))
 
 
-def _append(path: Path, text: bytes, create: int = 0) -> int:
+def _raw(hashes: "NDArray[np.int64]") -> str:
+    return b64encode(hashes.astype("<i8").tobytes()).decode("ascii")
+
+
+def _from_raw(text: str) -> "NDArray[np.int64]":
+    return np.frombuffer(b64decode(text, validate=True), "<i8").astype(np.int64)
+
+
+def _longer(values: "NDArray[Any]", size: int) -> "NDArray[Any]":
+    """The values, with zeros behind them up to this size."""
+    return values if len(values) >= size else np.pad(values, (0, size - len(values)))
+
+
+def _append(path: Path, text: bytes) -> int:
     """Append a text, wait until it is on the disk, and return the new size of the file."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | create, 0o644)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
     try:
         written = 0
         while written < len(text):

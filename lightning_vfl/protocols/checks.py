@@ -16,7 +16,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import Objective, Regression
 from lightning_vfl.protocols.build import several
 from lightning_vfl.real_labels import moments_of
-from lightning_vfl.schedules.batches import InOrder
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Event, VerticalBatch
 
@@ -167,16 +166,15 @@ def refuse_several_steps(optimizer: Optimizer) -> None:
 
 
 def refuse_unaccounted(aggregator: str, loaders: Any) -> None:
-    """Refuse protected evaluation of records that may be training records, because it would not charge them.
+    """Refuse protected evaluation of records that the privacy account cannot know again.
 
     Raises:
-        ConfigurationError: for loaders that are not from a ``VerticalDataModule``.
+        ConfigurationError: for a loader that has no records with ids, and several loaders.
     """
-    schedules = [getattr(loader, "schedule", None) for loader in _listed(loaders)]
-    if not all(isinstance(order, InOrder) for order in schedules):
+    if not (hasattr(loaders, "records") and hasattr(loaders, "schedule")):
         raise ConfigurationError(
-            f"{aggregator} accounts for privacy, but these may be training records, which evaluation does not charge; "
-            "evaluate a VerticalDataModule, or use evaluate: plain"
+            f"{aggregator} accounts for privacy, but the records of this loader have no ids by which they could be "
+            "charged; evaluate a VerticalDataModule, or use evaluate: plain"
         )
 
 

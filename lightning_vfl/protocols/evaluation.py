@@ -15,7 +15,7 @@ from lightning_vfl.aggregators.parts import Wire
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
-from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records, refuse_unaccounted
+from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records
 from lightning_vfl.protocols.faulty_evaluation import Attendance
 from lightning_vfl.protocols.finite import refuse_nan_output
 from lightning_vfl.protocols.logs import log_standing
@@ -230,8 +230,6 @@ class EvaluatedModule(LightningModule, ABC):
         if not self.protected_evaluation:
             return
         name = type(self.aggregator).__name__
-        if self.aggregator.accounting is not None:
-            refuse_unaccounted(name, loaders)
         if stage not in self.preparation.memory:
             self.prepare(stage, SPLITS[stage])
         refuse_other_records(self.preparation.sources.get(stage), loaders, name)

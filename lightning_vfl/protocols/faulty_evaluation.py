@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.missing import MissingPolicy, Zeros
 from lightning_vfl.networks.flops import Work
+from lightning_vfl.protocols.accounts.charging import charge_evaluation
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.streams import seed_of
@@ -85,6 +86,8 @@ def faulty_output(
     for leg, senders in zip(costs.legs, plan.sent, strict=True):
         module.books.meter.add(leg.among(called), senders)
     module.clock.advance(plan.seconds)
+    if module.protected_evaluation:
+        charge_evaluation(module, plan.roll, plan.sent[0], batch)
     parties = plan.roll.holders(batch.record_ids, batch.present)
     if plan.skipped:
         parties = torch.zeros_like(parties)

@@ -15,7 +15,7 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory, SeveralMemories
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.protocols.accounts.charging import joint_ids
+from lightning_vfl.protocols.accounts.charging import charge_evaluation, joint_ids, one_loader, open_evaluation
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
 from lightning_vfl.protocols.checks import refuse_several_processes
@@ -343,7 +343,20 @@ class RoundVFL(VFLModule, ABC):
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
         self.enter_evaluation(batch, names, roll)
+        charge_evaluation(self, roll, roll.called, batch)
         return self.run_round(batch, names, roll, Exclude())[0]
+
+    def _set_up(self, stage: Stage, loaders: Any) -> None:
+        if self.aggregator.accounting is not None:
+            trainer = self.trainer
+            batches = {
+                Stage.SANITY_CHECK: trainer.num_sanity_val_batches,
+                Stage.VALIDATION: trainer.num_val_batches,
+                Stage.TEST: trainer.num_test_batches,
+                Stage.PREDICT: trainer.num_predict_batches,
+            }
+            open_evaluation(self, one_loader(loaders), batches[self.stage])
+        super()._set_up(stage, loaders)
 
     def enter_evaluation(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> None:
         """Count the messages of a round of protected evaluation."""

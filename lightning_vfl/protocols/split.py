@@ -256,7 +256,8 @@ class SplitVFL(RoundVFL):
         if downlink is None or self.summing is not None or names.stage != Stage.FIT:
             return value
         if downlink.event is not None:
-            self.label_privacy.spend(names.round, downlink.event, joint_ids(batch))
+            rows_of_labels = self.label_privacy.places[Stage.FIT][joint_ids(batch)]
+            self.label_privacy.spend(names.round, downlink.event, rows_of_labels)
         labels, rows = labels_of(batch), joint_rows(batch)
         records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
         return guard.guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)

@@ -48,19 +48,19 @@ class TrainedIds:
     @cached_property
     def hashes(self) -> Tensor:
         """(n,) int64, sorted, each once."""
-        both = torch.cat([self._hashed, _hashed(self.key, self._ids)])
+        both = torch.cat([self._hashed, hashed_ids(self.key, self._ids)])
         return torch.from_numpy(np.unique(both.numpy()))
 
     def among(self, ids: "Sequence[object] | NDArray[np.generic]") -> Tensor:
         """(N,) bool, whether each of these ids is the id of a training record."""
-        return torch.isin(_hashed(self.key, ids), self.hashes)
+        return torch.isin(hashed_ids(self.key, ids), self.hashes)
 
     def including(self, ids: "Sequence[object] | NDArray[np.generic]") -> "TrainedIds":
         """These hashes and those of further training records, under the same key."""
         return TrainedIds(self.key, self.hashes, ids)
 
 
-def _hashed(key: str, ids: "Sequence[object] | NDArray[np.generic]") -> Tensor:
+def hashed_ids(key: str, ids: "Sequence[object] | NDArray[np.generic]") -> Tensor:
     """(N,) int64, the first 8 bytes of keyed BLAKE2b of each id's text."""
     secret = bytes.fromhex(key)
     digests = b"".join(blake2b(str(i).encode(), digest_size=8, key=secret).digest() for i in ids)

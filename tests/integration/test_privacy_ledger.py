@@ -167,7 +167,7 @@ def test_a_fit_can_go_on_in_a_ledger_that_is_named(tmp_path, run):
     accountant = PrivacyLedger.read(run[2])[1]
     accountant.records += 1
     other = PrivacyLedger.begin(tmp_path, type(accountant)(RECORDS + 1))
-    with pytest.raises(ConfigurationError, match="is for 55 records, but this run has 54"):
+    with pytest.raises(ConfigurationError, match="is for 55 records without ids, but this run has 54"):
         fit(tmp_path, 2, private(privacy_ledger=str(other.path)))
 
 
@@ -189,7 +189,7 @@ def test_fast_dev_run_keeps_no_file_and_counts_all_the_same(tmp_path, run):
     t = trainer(tmp_path, fast_dev_run=2)
     t.fit(module, datamodule=Blobs(batch_size=10))
     assert charged(module).sum() == 20
-    assert told(module, t) == "none; this fit kept no file"
+    assert told(module, t) == "none; this run kept no file"
     assert ledgers(tmp_path) == [run[2]]
     fit(tmp_path, 1, module)
     (ledger,) = (path for path in ledgers(tmp_path) if path != run[2])

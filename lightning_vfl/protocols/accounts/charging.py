@@ -1,19 +1,24 @@
-"""Charging the records of a training: open the ledger before the fit, and charge every round."""
+"""Charging records: open the ledger before a fit or an evaluation, and charge every round before it is uploaded."""
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.single_records import refuse_shared_statistics
+from lightning_vfl.protocols.checks import refuse_unaccounted
 from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Stage, VerticalBatch
+from lightning_vfl.types import Roll, Stage, VerticalBatch
 
 if TYPE_CHECKING:
+    from lightning_vfl.protocols.round import RoundVFL
     from lightning_vfl.protocols.training import TrainedModule
 
 
@@ -22,13 +27,14 @@ def open_privacy(module: "TrainedModule", data: Any) -> None:
 
     Raises:
         ConfigurationError: without a datamodule; for bottoms and data in which one record depends on others; for a
-            ledger that is missing or does not fit.
+            ledger that is missing or does not fit; for a budget, and records that were sent in the clear.
     """
     if module.aggregator.accounting is None and not module.accounts_updates:
         return
     if data is not None:
         refuse_what_links_records(module, data)
     open_account(module, module.privacy, data, accounting_part(module))
+    module.privacy.refuse_disclosed(names_of(data.records("train")))
 
 
 def open_account(module: "TrainedModule", privacy: PrivacyBooks, data: Any, who: str) -> None:
@@ -42,10 +48,104 @@ def open_account(module: "TrainedModule", privacy: PrivacyBooks, data: Any, who:
             f"{who} accounts for the privacy of each record and must know the records; give the trainer a "
             "VerticalDataModule instead of a loader"
         )
+    _open(module, privacy, names_of(data.records("train")), trains=True, names_them=True)
+    privacy.places[Stage.FIT] = privacy.rows(names_of(data.records("train")))
+
+
+def open_evaluation(module: "RoundVFL", loader: Any, batches: Any) -> None:
+    """Open the account of an evaluation, before its first batch: nothing is sent before its budget is known.
+
+    Records that are evaluated through the protocol are charged as training charges them, also records that were never
+    trained. Records that are evaluated in the clear are noted, and no ε is claimed for them.
+
+    Args:
+        module: the protocol.
+        loader: of the evaluation, with the records.
+        batches: how many of its batches are evaluated, as the trainer says.
+
+    Raises:
+        ConfigurationError: for a loader whose records have no ids, for a ledger that is missing or does not fit, and
+            for a budget without room for the evaluation.
+    """
+    stage, privacy = charged_stage(module.stage), module.privacy
+    if module.protected_evaluation:
+        refuse_unaccounted(type(module.aggregator).__name__, loader)
+    records = getattr(loader, "records", None)
+    if records is None:
+        return
+    names = names_of(records)
+    evaluated = _evaluated(loader, batches)
+    what = f"the {stage} of {len(evaluated):,} records"
+    if module.protected_evaluation:
+        _open(module, privacy, names, trains=False, names_them=True)
+        privacy.places[stage] = privacy.rows(names)
+        privacy.refuse_above(module.possible_events(), privacy.places[stage][evaluated], what)
+        return
+    if privacy.seat is not None and privacy.ledger is None:
+        _open(module, privacy, names, trains=False, names_them=False)
+    if module.trainer.is_global_zero and len(evaluated):
+        privacy.send_in_the_clear([names[i] for i in evaluated.tolist()], what)
+
+
+def next_evaluation(module: "RoundVFL") -> Tensor:
+    """Positions in the account of the records that the next validation of a fit releases through the protocol."""
+    trainer, privacy = module.trainer, module.privacy
+    loader = one_loader(trainer.val_dataloaders)
+    if not module.protected_evaluation or not hasattr(loader, "records"):
+        return torch.empty(0, dtype=torch.int64)
+    if Stage.VALIDATION not in privacy.places:
+        _open(module, privacy, names_of(loader.records), trains=False, names_them=True)
+        privacy.places[Stage.VALIDATION] = privacy.rows(names_of(loader.records))
+    return privacy.places[Stage.VALIDATION][_evaluated(loader, trainer.num_val_batches)]
+
+
+def one_loader(loaders: Any) -> Any:
+    """The loader of a stage, which the trainer may keep in a list."""
+    return loaders[0] if isinstance(loaders, list | tuple) and len(loaders) == 1 else loaders
+
+
+def charge_evaluation(module: "TrainedModule", roll: Roll, sent: Tensor, batch: VerticalBatch) -> None:
+    """Charge the records of a round of evaluation through the protocol; the charge is then on the disk.
+
+    Args:
+        module: the protocol.
+        roll: of the round.
+        sent: (M,) bool, the parties that put their first upload on the wire.
+        batch: this process's part of the joint batch.
+
+    Raises:
+        ConfigurationError: if the charge would exceed the budget; nothing is charged then, and nothing is released.
+    """
+    _charge(module, roll, sent, batch, charged_stage(module.stage))
+
+
+def charged_stage(stage: Stage) -> Stage:
+    """The stage to which a round is charged: the check before training evaluates validation records."""
+    return Stage.VALIDATION if stage == Stage.SANITY_CHECK else stage
+
+
+def names_of(records: Any) -> Any:
+    """(N,) the ids by which the account knows records again; a place in a file is named with its file."""
+    scope = getattr(records, "scope", None)
+    return records.ids if scope is None else [f"{scope} {place}" for place in records.ids.tolist()]
+
+
+def _evaluated(loader: Any, batches: Any) -> Tensor:
+    """The positions of the records in the first batches of a loader, once for each time that they are in one."""
+    count = batches[0] if isinstance(batches, list) else batches
+    count = None if count == float("inf") else int(count)
+    order = [positions for positions, _ in islice(loader.schedule.epoch(0), count)]
+    return torch.from_numpy(np.concatenate(order)) if order else torch.empty(0, dtype=torch.int64)
+
+
+def _open(module: "TrainedModule", privacy: PrivacyBooks, names: Any, trains: bool, names_them: bool) -> None:
+    """Open an account in the process that writes, and let the others follow."""
     trainer, failure = module.trainer, None
     if trainer.is_global_zero:
         try:
-            privacy.open(len(data.records("train")), _ledger_folder(trainer), module.privacy_ledger)
+            words = privacy.open(names, _ledger_folder(trainer), module.privacy_ledger, trains, names_them)
+            if words is not None:
+                rank_zero_info(words)
         except ConfigurationError as error:
             failure = error
     if trainer.world_size > 1:  # the other processes may have no access to the file
@@ -82,17 +182,28 @@ def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch,
         batch: this process's part of the joint batch.
         joiner: the party that joins the embeddings instead of a server. Its own noise hides nothing from it.
     """
+    _charge(module, plan.roll, plan.sent[0], batch, Stage.FIT, joiner)
+
+
+def _charge(
+    module: "TrainedModule", roll: Roll, sent: Tensor, batch: VerticalBatch, stage: Stage, joiner: int | None = None
+) -> None:
     accounting = module.aggregator.accounting
     if module.privacy.accountant is None or accounting is None:
         return
     roster = module.roster.joined_by(joiner)
-    released = accounting.released(plan.roll, plan.sent[0], roster)
+    released = accounting.released(roll, sent, roster)
     parties = tuple(m for m in released.nonzero().flatten().tolist() if m != joiner)
     event = accounting.event(parties, module.embedding_widths, roster)
-    if event is not None:
-        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, event, joint_ids(batch))
-        if module.trainer.world_size > 1:
-            module.trainer.strategy.barrier("privacy ledger")
+    if event is None:
+        return
+    rows, training = module.privacy.places[stage][joint_ids(batch)], stage == Stage.FIT
+    if not training:  # before a round of training, ``PrivacyBudget`` has reserved the worst one
+        module.privacy.refuse_above((event,), rows, f"a batch of the {stage}")
+    number = module.books.rounds[str(module.stage)] - 1
+    module.privacy.spend(number, event, rows, "" if training else str(stage))
+    if module.trainer.world_size > 1:
+        module.trainer.strategy.barrier("privacy ledger")
 
 
 def joint_ids(batch: VerticalBatch) -> Tensor:

@@ -1,7 +1,7 @@
 """The number of releases of each record in a planned fit, from the protocol's schedule and the trainer's limits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 import numpy as np
@@ -36,11 +36,19 @@ class Limits:
         epochs: the largest number of epochs; None: no limit.
         steps: the largest number of optimiser steps; None: no limit.
         batches: the largest number of batches of an epoch (int), or a fraction of the batches (float).
+        every_epochs: epochs from one validation to the next; None: ``every_batches`` counts over epochs.
+        every_batches: batches of training from one validation to the next (int), or a fraction of an epoch (float).
+        validated: as ``batches``, of a validation.
+        checked: batches of validation that are evaluated before training; -1: all.
     """
 
     epochs: int | None
     steps: int | None
     batches: int | float = 1.0
+    every_epochs: int | None = 1
+    every_batches: int | float = 1.0
+    validated: int | float = 1.0
+    checked: int = 0
 
     @classmethod
     def of(cls, trainer: Trainer) -> "Limits":
@@ -54,6 +62,10 @@ class Limits:
             None if epochs is None or epochs < 0 else epochs,
             None if steps < 0 else steps,
             trainer.limit_train_batches,
+            trainer.check_val_every_n_epoch,
+            trainer.val_check_interval,
+            trainer.limit_val_batches,
+            trainer.num_sanity_val_steps if isinstance(trainer.num_sanity_val_steps, int) else -1,
         )
         if limits.epochs is None and limits.steps is None:
             raise ConfigurationError(
@@ -65,6 +77,28 @@ class Limits:
     def batches_of(self, steps: int) -> int:
         """The batches of an epoch whose schedule has ``steps`` batches."""
         return min(steps, self.batches) if isinstance(self.batches, int) else int(steps * self.batches)
+
+    def with_validation(self, training: "Releases", steps: int, schedule: Schedule) -> "Releases":
+        """The releases of training and of its validations, at most, if they go through the protocol.
+
+        Args:
+            training: the releases of training.
+            steps: the batches of an epoch of training.
+            schedule: the batches of a validation.
+        """
+        batches = self.validated if isinstance(self.validated, int) else int(schedule.steps * self.validated)
+        sizes = [len(positions) for positions, _ in islice(schedule.epoch(0), batches)]
+        if not sizes or not training.rounds:
+            return training
+        by_fraction = isinstance(self.every_batches, float)
+        every = max(1, int(steps * self.every_batches)) if by_fraction else int(self.every_batches)
+        if self.every_epochs is None:
+            times = training.rounds // every
+        else:
+            times = training.epochs // self.every_epochs * max(1, self.batches_of(steps) // every)
+        checked = len(sizes) if self.checked < 0 else min(self.checked, len(sizes))
+        most = max(training.most, times + bool(checked))
+        return replace(training, most=most, total=training.total + times * sum(sizes) + sum(sizes[:checked]))
 
 
 def planned_releases(schedule: Schedule, records: int, limits: Limits) -> Releases:

@@ -59,7 +59,8 @@ def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
     groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
     for number in sorted(set(groups.values())):
         ids = torch.tensor([record for record, count in groups.items() if count == number])
-        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, module.update_noise.event(number), ids)
+        rows = module.privacy.places[Stage.FIT][ids]
+        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, module.update_noise.event(number), rows)
 
 
 def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, exchange: Exchange) -> None:

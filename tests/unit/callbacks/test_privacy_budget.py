@@ -80,18 +80,20 @@ def test_the_history_has_what_had_been_spent_by_then(tmp_path):
     assert told == [(6 * n, pytest.approx(rounded_up(composed_epsilon({event: n}, 1e-5)), rel=1e-6)) for n in (1, 2, 3)]
 
 
-def test_training_records_are_not_evaluated_through_the_protocol(tmp_path):
-    """Their answers would cost privacy; those of validation and test records do not, as they are not protected."""
+def test_an_evaluation_through_the_protocol_is_charged_to_its_records(tmp_path):
+    """Those of training, and those of validation as records of their own; without ids it is refused."""
     data, module = Blobs(batch_size=10), private(LocalGaussian())
     fit = trainer(tmp_path, max_epochs=1)
     fit.fit(module, datamodule=data)
-    spent = module.privacy.epsilon()
     fit.validate(module, datamodule=data, verbose=False)
-    assert module.privacy.epsilon() == spent
-    with pytest.raises(
-        ConfigurationError, match="which evaluation does not charge; evaluate a VerticalDataModule, or use"
-    ):
-        trainer(tmp_path).validate(module, dataloaders=data.train_dataloader(), verbose=False)
+    (counts,) = module.privacy.accountant._counts.values()
+    assert counts.tolist() == [1] * TRAIN + [2] * 18
+    trainer(tmp_path).validate(module, dataloaders=data.train_dataloader(), verbose=False)
+    (counts,) = module.privacy.accountant._counts.values()
+    assert counts.tolist() == [2] * (TRAIN + 18)
+    nameless = torch.utils.data.DataLoader(list(data.train_dataloader()), batch_size=None)
+    with pytest.raises(ConfigurationError, match="the records of this loader have no ids"):
+        trainer(tmp_path).validate(module, dataloaders=nameless, verbose=False)
 
 
 def test_aggregators_that_claim_nothing_have_no_books(tmp_path):
@@ -225,7 +227,8 @@ class Late(FaultModel):
 def test_what_comes_too_late_is_read_all_the_same(tmp_path, aggregator, released):
     module = private(aggregator(), waiting=WaitForAll(timeout=1.0))
     module.faults.add(Late())
-    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))  # 5 rounds of 10, and one of 4
+    t = trainer(tmp_path, max_epochs=1, limit_val_batches=0)
+    t.fit(module, datamodule=Blobs(batch_size=10))  # 5 rounds of 10, and one of 4
     counts = module.privacy.accountant._counts
     assert {event.parties: int(count.sum()) for event, count in counts.items()} == released
 

@@ -414,7 +414,7 @@ def test_an_event_of_somebody_elses():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda a: PrivacyAccountant(0), "records must be .*; got 0"),
+        (lambda a: PrivacyAccountant(-1), "records must be .*; got -1"),
         (lambda a: PrivacyAccountant(NAN), "records must be .*; got nan"),
         (lambda a: PrivacyAccountant(HALF), "records must be .*; got 1.5"),
         (lambda a: a.spend(FIVE, ids(0, 6)), "6 protected records; got 0 to 6"),

@@ -63,7 +63,13 @@ def test_a_line_is_json_that_another_program_can_read(tmp_path):
     ids = [7, 3, 3, 999, 512]
     ledger.charge(41, EVENTS[0], torch.tensor(ids))
     head, line = (json.loads(line) for line in ledger.path.read_text().splitlines())
-    assert head == {"privacy_ledger": 1, "run": ledger.run, "records": 1000, "whole": True}
+    assert head == {
+        "privacy_ledger": 2,
+        "run": ledger.run,
+        "records": 1000,
+        "whole": True,
+        "key": ledger.known.key,
+    }
     assert (line["round"], line["event"]) == (41, EVENTS[0].plain())
     packed = zlib.decompress(b64decode(line["ids"]))
     steps = [int.from_bytes(packed[i : i + 8], "little") for i in range(0, len(packed), 8)]
@@ -102,8 +108,8 @@ def test_a_complete_line_that_is_damaged_is_refused(tmp_path):
         ledger.path.write_bytes(b"".join(damaged))
         with pytest.raises(ConfigurationError, match=f"line {number} of the privacy ledger .* is damaged; restore"):
             PrivacyLedger.read(ledger.path)
-    ledger.path.write_bytes(lines[0].replace(b'ledger":1', b'ledger":2'))
-    with pytest.raises(ConfigurationError, match="has version 2, but this toolkit reads 1"):
+    ledger.path.write_bytes(lines[0].replace(b'ledger":2', b'ledger":3'))
+    with pytest.raises(ConfigurationError, match="has version 3, but this toolkit reads 2"):
         PrivacyLedger.read(ledger.path)
 
 
@@ -111,7 +117,7 @@ def test_a_second_writer_is_noticed_before_the_uploads(tmp_path):
     first = PrivacyLedger.begin(tmp_path, PrivacyAccountant(RECORDS))
     second, _ = PrivacyLedger.resume(first.path)
     first.charge(0, EVENTS[0], torch.tensor([1]))
-    with pytest.raises(ConfigurationError, match="changed by another process during this fit"):
+    with pytest.raises(ConfigurationError, match="changed by another process during this run"):
         second.charge(0, EVENTS[0], torch.tensor([2]))
     assert sum(counted(PrivacyLedger.read(first.path)[1]).values()) == 2
 
