@@ -184,12 +184,16 @@ class SeatFile:
         least_members: the smallest number of parties, this one included, with which this party lets itself be summed.
         budget: training stops before the party's privacy loss exceeds it; None: no budget.
         evaluate: the evaluation to which this party agrees.
+        subtractable_records: this party ends before an embedding of more records can be computed from hidden sums with
+            and without a party; None: a tenth of the training records, or no limit if the recipe has
+            ``allow_embeddings_by_subtraction``.
     """
 
     key: Path
     least_members: int = 1
     budget: Budget | None = None
     evaluate: Consent = Consent.PROTOCOL
+    subtractable_records: int | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "SeatFile":
@@ -252,7 +256,10 @@ def _seat(said: Any, folder: Path) -> SeatFile:
             _number(spent["delta"], "budget.delta", "a number above 0 and below 1", below=1.0),
         )
     evaluate = Consent(_choice(given.get("evaluate", Consent.PROTOCOL), Consent, "evaluate"))
-    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate)
+    most = given.get("subtractable_records")
+    if most is not None and (type(most) is not int or most < 0):
+        raise ConfigurationError(f"subtractable_records must be a whole number of records from 0; got {most!r}")
+    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, most)
 
 
 def _refuse_equal(server: Server, parties: list[Party]) -> None:

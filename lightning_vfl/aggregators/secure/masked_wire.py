@@ -54,7 +54,9 @@ class MaskedWire(Wire):
     @property
     def traits(self) -> Traits:
         loses_quietly = self.layer.layout == "segments" or self.layer.recovery is not None
-        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, hands_on=True)
+        charged = self.claim is not None  # the sums are of random draws, and each sum is charged
+        steady = charged or self.layer.layout == "segments"
+        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, hands_on=True, steady=steady)
 
     # ---- traffic
 
