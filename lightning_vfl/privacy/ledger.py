@@ -190,7 +190,7 @@ def _unpacked(text: str) -> "NDArray[np.int64]":
 
 def _append(path: Path, text: bytes, create: int = 0) -> int:
     """Append a text, wait until it is on the disk, and return the new size of the file."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | create, 0o644)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0) | create, 0o600)
     try:
         written = 0
         while written < len(text):

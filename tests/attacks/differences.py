@@ -1,7 +1,7 @@
 """Two hidden sums of the same records, one with and one without a party: the difference is the party's embedding.
 
-The server looks at the sums that it decodes, at who is in them, and at the record ids. Between two visits of a record its
-embeddings move by what training has changed; a server that sends zero gradients keeps them where they are.
+The server looks at the sums that it decodes, at who is in them, and at the record ids. Between two visits of a record,
+its embeddings move by what training has changed; a server that sends zero gradients keeps them where they are.
 """
 
 import tempfile
