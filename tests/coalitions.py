@@ -13,8 +13,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "protection.md"
 BEGIN, END = "<!-- coalitions: made by python -m tests.coalitions -->", "<!-- coalitions end -->"
 HEAD = (
     "| parties | layout | `recovery` | tolerated, the server tells the truth | tolerated, the server lies, and a "
-    "record is always in sums of one set | tolerated, a record is in sums of all sets that the server chooses | what one "
-    "more reads, if the server tells the truth |\n| --- | --- | --- | --- | --- | --- | --- |"
+    "record is always in sums of one set | tolerated, a record is in sums of all sets that the server chooses | what "
+    "one more reads, if the server tells the truth |\n| --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
