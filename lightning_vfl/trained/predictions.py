@@ -116,7 +116,8 @@ def for_spreadsheets(table: "pd.DataFrame") -> "pd.DataFrame":
         whole = texts.astype(str)
         is_text = texts.map(lambda cell: isinstance(cell, str))
         formula = is_text & whole.str.match(_FORMULA) & ~whole.str.match(_NUMBER)
-        safe.isetitem(position, texts.where(~formula, "'" + whole).replace("\r", "\n", regex=True))
+        quoted = texts.where(~formula, "'" + whole).replace("\r", "\n", regex=True)
+        safe.isetitem(position, quoted.tolist())
     names = pd.Series([str(name) for name in table.columns], dtype="object")
     formula = names.str.match(_FORMULA) & ~names.str.match(_NUMBER)
     return safe.set_axis(names.where(~formula, "'" + names).tolist(), axis=1) if formula.any() else safe
