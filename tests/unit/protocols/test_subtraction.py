@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lightning_vfl.aggregators import LagrangeCoded, LagrangeShared, MaskedSum, Mean, PoissonBinomial
+from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.missing import Skip
@@ -70,10 +71,10 @@ def coded(**settings):
         (lambda **s: split(MaskedSum(clip=50), subsets=DropParties(0.3, by="round"), **s), None),
         (lambda **s: split(MaskedSum(clip=50), **s), PartyDropout(0.3, 0.3)),
         (
-            lambda **s: split(MaskedSum(clip=50, recovery={"threshold": 2}), waiting=WaitForAll(9.0), **s),
+            lambda **s: split(MaskedSum(clip=50, recovery=Recovery(2)), waiting=WaitForAll(9.0), **s),
             Crashes("guests", 0.1, 0.5),
         ),
-        (lambda **s: split(MaskedSum(clip=50, recovery={"threshold": 2}), waiting=Deadline(1.0), **s), None),
+        (lambda **s: split(MaskedSum(clip=50, recovery=Recovery(2)), waiting=Deadline(1.0), **s), None),
         (lambda **s: split(LagrangeShared(), waiting=WaitForAll(9.0), **s), Crashes("guests", 0.1, 0.5)),
         (lambda **s: coded(waiting=Threshold(9.0), **s), PartyDropout(0.3, 0.3)),
     ],
@@ -135,7 +136,7 @@ def guarded(tmp_path):
     data = Blobs(batch_size=10)
     data.prepare_data()
     data.setup("fit")
-    module = split(MaskedSum(clip=50, recovery={"threshold": 2}))
+    module = split(MaskedSum(clip=50, recovery=Recovery(2)))
     module.build_for(data)
     module.trainer = trainer(tmp_path)
     module.trainer.datamodule = data
