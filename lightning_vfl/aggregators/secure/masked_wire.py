@@ -110,7 +110,8 @@ class MaskedWire(Wire):
             words = (
                 f"the server learns sums of embeddings; with up to {recovery.tolerated(m, lies=False)} parties that "
                 f"collude with it, the sums of the others; if it lies about who is lost, with up to "
-                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties)"
+                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties), as long as a record is always summed "
+                "over the same parties"
             )
         if roster is not None and roster.active is not None and self.layer.layout == "segments":
             words += (
