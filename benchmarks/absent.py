@@ -65,6 +65,7 @@ OTHERS: dict[str, Options] = {
         "--model.subsets=DropParties",
         "--model.subsets.p=0.3",
         "--model.subsets.by=round",
+        "--model.allow_embeddings_by_subtraction=true",
     ),
 }
 STUDIES: Mapping[str, tuple[Options, Mapping[str, Options]]] = {

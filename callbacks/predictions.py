@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import Predictions, VFLModule
-from lightning_vfl.trained.predictions import check_ending, prediction_table, with_parties, write_table
+from lightning_vfl.trained.predictions import check_ending, prediction_table, with_parties, write_predictions
 
 
 class PredictionWriter(Callback):
@@ -83,7 +83,7 @@ class PredictionWriter(Callback):
         table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module), *of_labels)
         if parties:
             table = with_parties(table, torch.cat(parties)[order].numpy())
-        write_table(table, self.path)
+        write_predictions(table, self.path)
         print(f"{len(table):,} predictions: {self.path}")
 
 

@@ -12,8 +12,9 @@ from lightning_vfl.types import Roster
 PAGE = Path(__file__).parents[1] / "docs" / "protection.md"
 BEGIN, END = "<!-- coalitions: made by python -m tests.coalitions -->", "<!-- coalitions end -->"
 HEAD = (
-    "| parties | layout | `recovery` | tolerated, the server tells the truth | tolerated, the server lies | what one "
-    "more reads, if it tells the truth |\n| --- | --- | --- | --- | --- | --- |"
+    "| parties | layout | `recovery` | tolerated, the server tells the truth | tolerated, the server lies, and a "
+    "record is always in sums of one set | tolerated, a record is in sums of all sets that the server chooses | what "
+    "one more reads, if the server tells the truth |\n| --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
@@ -55,7 +56,10 @@ def table() -> str:
                 if read := fallen(layer, roster, who):
                     name = kind(who) if layer.layout == "segments" else f"{len(who)}"
                     found[name] = f"{name}: {described(read, layer, roster, who)}"
-            cells = (str(parties), f"`{layer.layout}`", recovery, str(truth), str(lies), "; ".join(found.values()))
+            several = tolerated(layer, roster, lies=True, unchanged=True)
+            alone = "none: the server alone reads every embedding" if several < 0 else str(several)
+            numbers = (str(truth), str(lies), alone)
+            cells = (str(parties), f"`{layer.layout}`", recovery, *numbers, "; ".join(found.values()))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -29,6 +29,8 @@ class Traits:
         equivalent: rounds run ``Wire.clear`` instead of the messages: same value, bytes and seconds, no secrets.
         corrects: how many wrong answers are corrected in a round.
         hands_on: ``PartySide.carry`` gives every embedding the gradient that the server has sent for it, unchanged.
+        steady: two aggregates of one record never differ by one party's embedding: every sum is always of the same
+            parties, or noise is charged for each sum.
     """
 
     visible: bool
@@ -37,6 +39,12 @@ class Traits:
     equivalent: bool
     corrects: int
     hands_on: bool = False
+    steady: bool = False
+
+    @property
+    def subtractable(self) -> bool:
+        """Whether uploads are hidden, and sums with and without a party still tell the party's embedding."""
+        return not (self.visible or self.steady)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from lightning_vfl.datamodules.records.code_columns import coded_columns
 from lightning_vfl.datamodules.records.party_tables import PARQUET, csv_options, csv_warnings, kind_of, listed, readable
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.limits import refuse_large_table, unpacked
-from lightning_vfl.trained.predictions import write_table
+from lightning_vfl.trained.predictions import for_spreadsheets, write_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,8 +153,11 @@ def map_path(out: Path) -> Path:
 
 
 def write_aligned(table: "pd.DataFrame", ids: "pd.DataFrame", out: Path) -> None:
-    """Write the ids, for their owner alone (mode 0600), and the aligned table; each is complete or not there."""
-    write_whole(map_path(out), ids.to_csv(index=False).encode("utf-8", "surrogatepass"), 0o600)
+    """Write the ids, for their owner alone (mode 0600), and the aligned table; each is complete or not there.
+
+    The file of ids is safe to open in a spreadsheet. The cells of the table are the user's own, which training reads.
+    """
+    write_whole(map_path(out), for_spreadsheets(ids).to_csv(index=False).encode("utf-8", "surrogatepass"), 0o600)
     write_table(table, out)
 
 

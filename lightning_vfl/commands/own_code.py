@@ -39,6 +39,23 @@ def watched_imports() -> Iterator[dict[str, None]]:
         sys.meta_path.remove(watch)
 
 
+def note_own_modules(imported: dict[str, None]) -> None:
+    """Print the modules of the current folder that a recipe has imported: a recipe runs code.
+
+    Args:
+        imported: names of modules that have been searched for.
+    """
+    own = []
+    for name in imported:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or "site-packages" in Path(file).parts or name.partition(".")[0] == "lightning_vfl":
+            continue
+        if Path(file).resolve().is_relative_to(Path.cwd()):
+            own.append(str(short(Path(file))))
+    if own:
+        print(f"the settings have imported code of this folder, which has run: {', '.join(own)}", file=sys.stderr)
+
+
 def failed_import(message: str, tried: dict[str, None]) -> str | None:
     """The line for a module of a class that the parser could not import, and whose error it does not tell.
 

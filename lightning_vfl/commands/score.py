@@ -14,7 +14,7 @@ from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.export.score import score
-from lightning_vfl.trained.predictions import check_ending, write_table
+from lightning_vfl.trained.predictions import check_ending, write_predictions
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningArgumentParser
@@ -99,6 +99,6 @@ def _run(given: Namespace) -> int:
         batch_size=given.batch_size,
         work_dir=given.work_dir,
     )
-    write_table(table, out)
+    write_predictions(table, out)
     print(f"{len(table):,} predictions: {out}")
     return 0

@@ -19,7 +19,7 @@ from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import FIT, Pick, find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.light import ABOUT, MORE
-from lightning_vfl.commands.own_code import failed_import, untyped_setting, watched_imports
+from lightning_vfl.commands.own_code import failed_import, note_own_modules, untyped_setting, watched_imports
 from lightning_vfl.commands.parse_errors import ParserError, one_line
 from lightning_vfl.commands.readable import make_readable
 from lightning_vfl.commands.recipes import data_alone, expand_arguments, model_first, with_full_paths
@@ -223,6 +223,7 @@ class VFLCLI(LightningCLI):
                     message = f"unrecognized arguments: {self._first}"  # argparse takes its value for the command
                 told = failed_import(message, imported) or one_line(ParserError(message, options))
                 raise UsageError(told) from None
+        note_own_modules(imported)
         if (untyped := untyped_setting(self.config)) is not None:
             raise UsageError(untyped)
         seed = self.config.get(f"{self.config.subcommand}.seed_everything")

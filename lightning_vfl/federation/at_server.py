@@ -73,7 +73,9 @@ class AtServer(Place):
                 next(end)
                 for message in uploads.messages:
                     end.send(message)
-                return finish(end)
+                aggregate = finish(end)
+            module.enter_sum(names.stage, uploads.roll.included_parties, batch)
+            return aggregate
         except MalformedMessage as error:
             if self.injected:
                 raise

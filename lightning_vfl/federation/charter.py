@@ -186,6 +186,9 @@ class SeatFile:
         evaluate: the evaluation to which this party agrees.
         ledger: the file in which every release of this party's records is charged, for all its fits, evaluations and
             predictions; None: beside ``seat.yaml``, with its name.
+        subtractable_records: this party ends before an embedding of more records can be computed from hidden sums with
+            and without a party; None: a tenth of the training records, or no limit if the recipe has
+            ``allow_embeddings_by_subtraction``.
     """
 
     key: Path
@@ -193,6 +196,7 @@ class SeatFile:
     budget: Budget | None = None
     evaluate: Consent = Consent.PROTOCOL
     ledger: Path | None = None
+    subtractable_records: int | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "SeatFile":
@@ -256,12 +260,15 @@ def _seat(said: Any, path: Path) -> SeatFile:
             _number(spent["delta"], "budget.delta", "a number above 0 and below 1", below=1.0),
         )
     evaluate = Consent(_choice(given.get("evaluate", Consent.PROTOCOL), Consent, "evaluate"))
+    most = given.get("subtractable_records")
+    if most is not None and (type(most) is not int or most < 0):
+        raise ConfigurationError(f"subtractable_records must be a whole number of records from 0; got {most!r}")
     ledger = path.with_name(f"{path.stem}.privacy.jsonl")
     if given.get("ledger") is not None:
         ledger = _path(given["ledger"], folder, "ledger")
         if ledger.suffix != ".jsonl":
             raise ConfigurationError(f"ledger must be the path of a file that ends in .jsonl; got {given['ledger']!r}")
-    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger)
+    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger, most)
 
 
 def _refuse_equal(server: Server, parties: list[Party]) -> None:

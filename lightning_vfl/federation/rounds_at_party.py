@@ -17,6 +17,7 @@ from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
 from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
 from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
 from lightning_vfl.federation.turns import at_of, turns_of
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round
@@ -47,6 +48,7 @@ class RoundsAtParty(AtParty):
     def __init__(self, link: Link, party: int, seals: Seals, injected: bool) -> None:
         super().__init__(link, party, seals, injected)
         self._joins = 0
+        self.sum_guard = SumGuard(party)
 
     def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Take part in a round, and learn from its answer."""
@@ -58,6 +60,7 @@ class RoundsAtParty(AtParty):
             if plan.skipped:
                 return Step(None)
         elif not self.is_called(module, Key(at, 0)):
+            self.sum_guard.pass_by(module, names.stage, batch)
             return Step(None)
         called = mask_of(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
         if plan is None and module.aggregator.accounting is not None:
@@ -72,6 +75,7 @@ class RoundsAtParty(AtParty):
             return Step(None)
         contribution, answer, view = found
         grads = module.sides.party.carry(answer, _detached(contribution), view)
+        self.sum_guard.refuse_zeros(module, grads)
         loss = answered(grads, contribution.leaves)
         return Step(loss, (self.party,), {f"aggregator/{name}": value for name, value in view.notes.items()})
 
@@ -191,6 +195,8 @@ class RoundsAtParty(AtParty):
     ) -> Message | None:
         """Send the legs one after the other; the server's answer to the last."""
         legs, labels = turns_of(module, batch), self.own_labels(module, batch)
+        if len(legs) == 1 and not clear:  # the upload is summed with those of all that are called
+            self.sum_guard.enter(module, view.names.stage, numbers(view.called), batch)
         with torch.no_grad():
             if clear:
                 message = Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)
@@ -201,6 +207,7 @@ class RoundsAtParty(AtParty):
                 heard = self._hear(module, message, view, Key(key.at, turn), labels)
                 if heard is None or isinstance(heard, Message):  # closed, or over: others have answered before
                     return heard
+                self.sum_guard.enter(module, view.names.stage, numbers(heard.included), batch)
                 if self.party not in heard.parties:  # others answer for all: what is left is the server's answer
                     last = Key(key.at, key.turn + len(legs) - 1)
                     return self.answer(module, self.link.ask(last, "listen", {"part": "upload"}))

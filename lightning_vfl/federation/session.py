@@ -187,6 +187,8 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
 
         place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check)
         place.least_members = seat.least_members
+        if isinstance(place, RoundsAtParty):
+            place.sum_guard.limit = seat.subtractable_records
         run.model.place = place
         if run.data.own_files:
             run.use_fitted()

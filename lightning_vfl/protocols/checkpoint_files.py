@@ -17,6 +17,8 @@ from lightning_vfl.whole_files import whole_file
 class WholeCheckpoints(CheckpointIO):
     """Writes checkpoints beside their place and renames them; reads and removes them as Lightning does.
 
+    Only their owner may read them (mode 0600).
+
     Lightning writes a checkpoint into the folder of temporary files and moves it. Between two file systems a move is a
     copy. A process that is killed meanwhile leaves a part of a file, where the checkpoint of before was.
 
@@ -34,7 +36,7 @@ class WholeCheckpoints(CheckpointIO):
         content = BytesIO()  # torch hides the reason if it cannot write to a file
         torch.save(checkpoint, content)
         try:
-            with whole_file(Path(path)) as file:
+            with whole_file(Path(path), 0o600) as file:  # positions of records, secrets of downlinks
                 file.write(content.getbuffer())
         except OSError as error:
             raise ConfigurationError(

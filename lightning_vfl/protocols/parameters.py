@@ -39,7 +39,10 @@ def refuse_parameters_of(aggregator: Aggregator) -> None:
     Raises:
         ConfigurationError: naming the attribute.
     """
-    for name, value in vars(aggregator).items():
+    attributes = dict(vars(aggregator))
+    if isinstance(aggregator, nn.Module):  # its parameters are in no attribute of their own
+        attributes |= dict(aggregator.named_parameters())
+    for name, value in attributes.items():
         parameters = value.parameters() if isinstance(value, nn.Module) else [value]
         if any(isinstance(parameter, nn.Parameter) and parameter.requires_grad for parameter in parameters):
             raise ConfigurationError(

@@ -1,7 +1,7 @@
 """Protocols that call all parties at once; a waiting rule decides when the round goes on without late parties."""
 
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,16 @@ from lightning_vfl.protocols.accounts.charging import charge_evaluation, joint_i
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
 from lightning_vfl.protocols.checks import refuse_several_processes
+from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.preparation import stage_of
+from lightning_vfl.protocols.subtraction import SummedSets, in_words
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
 from lightning_vfl.rounds.kept_state import KeptState
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitForAll, WaitingRule
-from lightning_vfl.wire import Contribution, Embeddings, PartyView, ServerView
+from lightning_vfl.wire import Contribution, Embeddings, Gate, PartyView, ServerView
 
 
 class RoundVFL(VFLModule, ABC):
@@ -36,11 +38,14 @@ class RoundVFL(VFLModule, ABC):
         aggregator: joins the embeddings of the parties into one tensor.
         waiting: when the server (or the party that joins the embeddings) stops waiting; None: ``WaitForAll()``.
         missing: the policy for missing embeddings; None: ``Exclude()``.
+        allow_embeddings_by_subtraction: where uploads are hidden, accept that parties are in some sums of a record and
+            not in others, so that the server can subtract two sums and has the embedding of the party between them; the
+            summary says of how many records.
         settings: settings of ``VFLModule``.
 
     Raises:
         ConfigurationError: before training, if the waiting rule and the policy cannot be combined, or do not suit the
-            faults or the aggregator.
+            faults or the aggregator; if hidden sums of a record may be over different parties.
     """
 
     kept: KeptState | None = None  # the state of the parties that the aggregator declares
@@ -54,9 +59,12 @@ class RoundVFL(VFLModule, ABC):
         width: int = 64,
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
+        allow_embeddings_by_subtraction: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
+        self.allow_embeddings_by_subtraction = allow_embeddings_by_subtraction
+        self.summed = SummedSets()
         if waiting is not None:
             refuse_other_kind("waiting", waiting, WaitingRule, "WaitForAll()")
         if missing is not None:
@@ -78,6 +86,28 @@ class RoundVFL(VFLModule, ABC):
         first, quiet = self.costs.legs(1)[0], self.wire.traits.loses_quietly
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         self._refuse_missing()
+        late = first.gate == Gate.RULE and self.waiting.leaves_out  # a mere timeout is counted when it happens
+        if self.faults.announce or (quiet and (self.faults.silent or late)):
+            self._refuse_subtraction()
+
+    def _refuse_subtraction(self) -> None:
+        """Refuse hidden sums of one record over different parties."""
+        if not self.wire.traits.subtractable or self.allow_embeddings_by_subtraction or self.repeats_the_past:
+            return
+        m = self.roster.parties
+        but_one = ~torch.eye(m, dtype=torch.bool)
+        if all(self.missing.plan(torch.ones(m, dtype=torch.bool), included) is None for included in but_one):
+            return  # a round without all parties is given up
+        raise ConfigurationError(
+            f"a party may be absent from some sums of {type(self.aggregator).__name__}, and the sums of a record with "
+            "and without a party differ by its embedding; use missing: Skip, MaskedSum with layout: segments, or "
+            "PoissonBinomial, or accept it with allow_embeddings_by_subtraction: true"
+        )
+
+    @property
+    def repeats_the_past(self) -> bool:
+        """Whether the rounds of this training have happened already, in a federation."""
+        return False
 
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
@@ -238,8 +268,31 @@ class RoundVFL(VFLModule, ABC):
         value = exchange.run()
         if state is not None:
             state.settle(roll.included)
+        self.enter_sum(names.stage, roll.included_parties, batch)
         self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange
+
+    def enter_sum(self, stage: Stage, parties: Iterable[int], batch: VerticalBatch) -> None:
+        """Note over which parties the records of a batch have been summed, where that matters."""
+        if self.wire.traits.subtractable:
+            self.summed.enter(stage_of(stage), parties, joint_ids(batch))
+
+    def protection(self, uploads: int) -> str | None:
+        return self.with_exposed(super().protection(uploads))
+
+    def with_exposed(self, said: str | None) -> str | None:
+        """A claim, and the embeddings that sums over different parties have given away."""
+        given_away = in_words(self.summed.exposed(self.roster))
+        return said if given_away is None else f"{said}; {given_away}"
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        if self.wire.traits.subtractable and "optimizer_states" in checkpoint:
+            checkpoint[BOOKS]["summed"] = self.summed.state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.summed.load(checkpoint.get(BOOKS, {}).get("summed", {}))
 
     def _corrected(self, parties: Sequence[int]) -> Sequence[int]:
         """The parties whose answers were wrong, in any process."""

@@ -235,6 +235,10 @@ class SplitVFL(RoundVFL):
         )
 
     @property
+    def repeats_the_past(self) -> bool:
+        return self.replayed is not None
+
+    @property
     def sends_gradients(self) -> bool:  # type: ignore[override]  # true of most protocols
         return self.summing is None
 

@@ -252,6 +252,10 @@ class DroppedRounds(FaultModel):
         self.keep = keep
 
     @property
+    def announces(self) -> bool:
+        return self.p > 0
+
+    @property
     def tells_hosts_apart(self) -> bool:
         return False
 

@@ -68,6 +68,10 @@ class Crashes(FaultModel):
         return self.down > 0 and self.what != "hosts"  # the server waits for no message of a host
 
     @property
+    def announces(self) -> bool:
+        return False
+
+    @property
     def tells_hosts_apart(self) -> bool:
         return self.down > 0 and self.what != "guests"
 

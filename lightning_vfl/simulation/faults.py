@@ -112,7 +112,7 @@ class FaultModel(ABC):
     2. outcomes have the shapes, units and ranges of ``RoundOutcome``.
     3. the seed matters, unless the model draws nothing.
     4. ``silent`` is True if ``sends``, ``links`` or ``receives`` may be False; ``tells_hosts_apart`` is True if
-       ``hosts`` or ``links`` may be False.
+       ``hosts`` or ``links`` may be False; ``announces`` is True if ``announced`` may be False.
     """
 
     stream_name: ClassVar[str] = ""
@@ -138,6 +138,11 @@ class FaultModel(ABC):
     @property
     def tells_hosts_apart(self) -> bool:
         """Whether some hosts, or some links to hosts, may be down while others are up; default: yes."""
+        return True
+
+    @property
+    def announces(self) -> bool:
+        """Whether parties may be announced as absent; default: yes."""
         return True
 
     def stragglers(self, roster: Roster, seed: int) -> Tensor:
@@ -236,6 +241,11 @@ class Faults:
     def silent(self) -> bool:
         """Whether messages may be lost without notice."""
         return any(model.silent for model in self.models)
+
+    @property
+    def announce(self) -> bool:
+        """Whether parties may be announced as absent."""
+        return any(model.announces for model in self.models)
 
     @property
     def tell_hosts_apart(self) -> bool:

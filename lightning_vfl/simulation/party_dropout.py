@@ -53,6 +53,10 @@ class PartyDropout(FaultModel):
         return not self.announced and self.probability > 0
 
     @property
+    def announces(self) -> bool:
+        return self.announced and self.probability > 0
+
+    @property
     def tells_hosts_apart(self) -> bool:
         return False
 

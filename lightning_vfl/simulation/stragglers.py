@@ -76,6 +76,10 @@ class Stragglers(FaultModel):
         ] = {}  # cached results of a pure function
 
     @property
+    def announces(self) -> bool:
+        return False
+
+    @property
     def tells_hosts_apart(self) -> bool:
         return False
 

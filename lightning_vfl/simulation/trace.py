@@ -76,6 +76,10 @@ class TraceReplay(FaultModel):
         held = [trace.parties["sends"], trace.parties["receives"], *([] if trace.links is None else [trace.links])]
         return not all(bool(flags.all()) for flags in held)
 
+    @property
+    def announces(self) -> bool:
+        return not bool(self._trace.parties["announced"].all())
+
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         trace, name = self._trace, Path(self.path).name
         steps, parties = trace.parties["delay"].shape

@@ -134,8 +134,15 @@ def hosts_are_those_of_a_sample(subject: Subject) -> None:
 
 
 def silent_is_what_the_outcomes_do(subject: Subject) -> None:
-    """A model that loses messages is ``silent``; one that some hosts or links feel ``tells_hosts_apart``."""
+    """A model that loses messages is ``silent``; one that some hosts or links feel ``tells_hosts_apart``.
+
+    One that announces absences ``announces``.
+    """
     for request, outcome in enumerate(subject.outcomes):
+        require(
+            subject.model.announces or bool(outcome.announced.all()),
+            f"announced of request {request} has absent parties, but announces is False; return True from announces",
+        )
         lost = [name for name in ("sends", "receives", "links") if not getattr(outcome, name).all()]
         require(
             subject.model.silent or not lost,

@@ -87,6 +87,51 @@ def with_parties(table: "pd.DataFrame", parties: "NDArray[np.bool_]") -> "pd.Dat
     return table.assign(**decisions, parties=told)
 
 
+_FORMULA = r"^[=+\-@\t\r]"  # with which a cell begins that a spreadsheet computes
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+
+def for_spreadsheets(table: "pd.DataFrame") -> "pd.DataFrame":
+    """The table with an apostrophe before each text that a spreadsheet would take for a formula.
+
+    These are texts that begin with =, +, -, @, a tab or a carriage return, also names of columns. Numbers, and texts
+    that are numbers such as -5, stay as they are. A carriage return becomes a line break, which ``to_csv`` quotes.
+
+    Examples:
+        >>> import pandas as pd
+        >>> for_spreadsheets(pd.DataFrame({"record": ["=1+1", "-5", "a"], "value": [-1.0, 0.5, 2.0]})).values.tolist()
+        [["'=1+1", -1.0], ['-5', 0.5], ['a', 2.0]]
+
+    References:
+        OWASP, "CSV Injection".
+    """
+    import pandas as pd
+
+    safe = table.copy(deep=False)
+    for position, kind in enumerate(table.dtypes):
+        if pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_datetime64_any_dtype(kind):
+            continue
+        column = table.iloc[:, position]
+        texts = column.astype("object")
+        whole = texts.astype(str)
+        is_text = texts.map(lambda cell: isinstance(cell, str))
+        formula = is_text & whole.str.match(_FORMULA) & ~whole.str.match(_NUMBER)
+        quoted = texts.where(~formula, "'" + whole).replace("\r", "\n", regex=True)
+        safe.isetitem(position, quoted.tolist())
+    names = pd.Series([str(name) for name in table.columns], dtype="object")
+    formula = names.str.match(_FORMULA) & ~names.str.match(_NUMBER)
+    return safe.set_axis(names.where(~formula, "'" + names).tolist(), axis=1) if formula.any() else safe
+
+
+def write_predictions(table: "pd.DataFrame", path: Path) -> None:
+    """Write predictions; a ``.csv`` file is safe to open in a spreadsheet, see ``for_spreadsheets``.
+
+    Raises:
+        ConfigurationError: for an ending other than ``.csv`` or ``.parquet``.
+    """
+    write_table(for_spreadsheets(table) if path.suffix == ".csv" else table, path)
+
+
 def write_table(table: "pd.DataFrame", path: Path) -> None:
     """Write a ``.csv`` or ``.parquet`` file, which appears complete or not at all.
 

@@ -114,6 +114,8 @@ def _of(protocol: str, *others: str, data: str = "Tiles", more: Mapping[str, Any
     silent = any(name.removeprefix("faults/") in SILENT for name in others)
     if silent and not any(name.startswith("policy/") for name in others) and protocol != "vafl":
         settings |= {"waiting.timeout": 1.0} if protocol in ("fedvs", "vfedsec") else PATIENT
+    if protocol in ("fedvs", "lagrange_shared", "vfedsec") and others:
+        settings |= {"allow_embeddings_by_subtraction": True}
     settings |= dict(more or {})
     return Case((f"protocol/{protocol}", *others), settings, data)
 

@@ -39,6 +39,7 @@ def train(folder, devices, records, blocks, steps, execution, faulty):
         waiting=Threshold(timeout=9.0),
         optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         evaluate="protocol",
+        allow_embeddings_by_subtraction=True,
     )
     callbacks = [Stragglers(), PartyDropout(0.5, 0.3)] if faulty else []
     strategy = "ddp" if devices > 1 else "auto"

@@ -56,6 +56,7 @@ def train(folder, devices, records, steps, silent, members, updates=None, **sett
         optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         evaluate="protocol",
         allow_invertible_updates=True,
+        allow_embeddings_by_subtraction=True,
         **(updates or {}),
     )
     t = trainer(

@@ -6,6 +6,7 @@ from tests.integration.injected import DIGITS, federated, simulated
 
 SHORT = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "10", "--trainer.limit_val_batches", "2")
 LATE = ("--model.waiting", "Deadline", "--model.waiting.seconds", "0.3")
+VARYING = ("--model.allow_embeddings_by_subtraction", "true")
 MASKED = ("--model.aggregator", "MaskedSum", "--model.aggregator.clip", "4.0", "--model.aggregator.rekey_every", "3")
 RECIPES = {
     "mean": ("--config", "protocol/mean", "--config", "policy/stale"),
@@ -13,7 +14,7 @@ RECIPES = {
     "sum": ("--config", "protocol/sum", "--config", "policy/buffer"),
     "max": ("--config", "protocol/max", *LATE),
     "vfedsec": ("--config", "protocol/vfedsec", "--model.aggregator.rekey_every", "3"),
-    "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE),
+    "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE, *VARYING),
     "pbm": (
         *("--config", "protocol/pbm", "--model.aggregator.draws", "seeded"),
         *("--model.aggregator.inner.recovery", "auto", *LATE),
@@ -26,8 +27,8 @@ RECIPES = {
         *("--config", "protocol/vfedsec", "--model.downlink", "RandomizedResponse", "--model.downlink.epsilon", "2.0"),
         *("--model.downlink.draws", "seeded"),
     ),
-    "fedvs": ("--config", "protocol/fedvs", "--model.waiting.timeout", "1.0"),
-    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
+    "fedvs": ("--config", "protocol/fedvs", "--model.waiting.timeout", "1.0", *VARYING),
+    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE, *VARYING),
     "wait_dp": ("--config", "protocol/wait_dp", "--model.aggregator.draws", "seeded", *LATE),
 }
 FAULTS = (

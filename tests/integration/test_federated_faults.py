@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.integration.kills import NAMES, differing, included, kill_and_resume_server
-from tests.integration.test_federated import LATE, MASKED
+from tests.integration.test_federated import LATE, MASKED, VARYING
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -17,9 +17,20 @@ RECIPES = {
     "stale": (*MEAN, "--model.missing", "Stale"),
     "zeros": (*MEAN, "--model.missing", "Zeros"),
     "exclude": MEAN,
-    "masked": ("--config", "protocol/mean", *MASKED, "--model.waiting", "WaitForAll", "--model.waiting.timeout", "5"),
-    "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE),
-    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
+    "masked": (
+        *(
+            "--config",
+            "protocol/mean",
+            *MASKED,
+            *VARYING,
+            "--model.waiting",
+            "WaitForAll",
+            "--model.waiting.timeout",
+            "5",
+        ),
+    ),
+    "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE, *VARYING),
+    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE, *VARYING),
     "skip": (*MEAN, "--model.missing", "Skip"),
 }
 RECIPES["masked, skip"] = (*RECIPES["masked"], "--model.missing", "Skip")

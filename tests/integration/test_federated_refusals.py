@@ -10,7 +10,7 @@ import yaml
 
 from lightning_vfl.commands.program import run_or_exit
 from tests.integration.federations import BASE, Federation, cut_digits, prepare
-from tests.integration.test_federated import LATE, MASKED
+from tests.integration.test_federated import LATE, MASKED, VARYING
 from tests.integration.test_federated_walls import apart
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -237,9 +237,9 @@ SCALED = ("--data.normaliser", "Unchanged")  # the tables are scaled; the protoc
 TAPPED = {
     "mean": MEAN,
     "concat": ("--config", "protocol/concat", *LATE),
-    "masked": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE),
+    "masked": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE, *VARYING),
     "pbm": ("--config", "protocol/pbm", *SCALED),
-    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE),
+    "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE, *VARYING),
     "fedvs": ("--config", "protocol/fedvs"),
     "wait_dp": ("--config", "protocol/wait_dp", *LATE, *SCALED),
 }

@@ -11,7 +11,9 @@ Slot = tuple[int, int]  # a party and a segment: one of the embeddings, or the p
 Vector = list[Fraction]
 
 
-def fallen(layer: SecureLayer, roster: Roster, colluders: Collection[int], lies: bool = False) -> frozenset[Slot]:
+def fallen(
+    layer: SecureLayer, roster: Roster, colluders: Collection[int], lies: bool = False, unchanged: bool = False
+) -> frozenset[Slot]:
     """The (party, segment) whose embedding a coalition reads exactly, to rounding, for records that it holds itself.
 
     The unknowns of a record are the parts of the embedding of each group. The coalition knows those of the groups that
@@ -19,9 +21,9 @@ def fallen(layer: SecureLayer, roster: Roster, colluders: Collection[int], lies:
     what the coalition knows. With recovery, all embeddings fall to a coalition that can put both secrets of a party
     together.
 
-    Guarantee: exact for one round of sums and shares.
-    Not guaranteed: anything about gradients, about several rounds of embeddings that hardly change, and about what a
-        sum of several tells. Of ``PoissonBinomial`` it is the draws that fall, not the embeddings.
+    Guarantee: exact for one round of sums and shares; with ``unchanged``, for as many rounds as the server likes.
+    Not guaranteed: anything about gradients, and about what a sum of several tells. Of ``PoissonBinomial`` it is the
+        draws that fall, not the embeddings.
 
     Args:
         layer: the sums, and who can undo masks.
@@ -29,6 +31,10 @@ def fallen(layer: SecureLayer, roster: Roster, colluders: Collection[int], lies:
         colluders: the parties of the coalition; the server is in it.
         lies: the server says what it likes about who is called and who is lost, instead of calling everybody and losing
             nobody. Keys are those of the parties: it does not replace them.
+        unchanged: the coalition knows the sums of one record over every set of groups that parties accept, of
+            embeddings that do not change in between: the server leaves out whom it likes, or parties are absent, and
+            no party refuses a set because of an earlier one (``subtractable_records`` of ``seat.yaml``). False: each
+            record is in one sum, or in sums of one set.
     """
     sums, coalition = layer.segments(roster), set(colluders)
     honest = [(m, segment) for m, segment in sums.slots if m not in coalition]
@@ -41,10 +47,11 @@ def fallen(layer: SecureLayer, roster: Roster, colluders: Collection[int], lies:
     read = set()
     for m, segment in honest:
         inside = sorted({group_of[other] for other in sums.members[segment]})
-        for summed in _choices(layer, roster, inside, lies):
-            if group_of[m] not in summed:
+        choices = list(_choices(layer, roster, inside, lies or unchanged))
+        for together in [choices] if unchanged else [[summed] for summed in choices]:
+            if not any(group_of[m] in summed for summed in together):
                 continue
-            rows = [_vector(summed, inside)]
+            rows = [_vector(summed, inside) for summed in together]
             # of a record that an honest member of a group holds, the others of the group hold nothing
             rows += [_vector((group,), inside) for group in known - {group_of[m]} if group in inside]
             if _in_span(_vector((group_of[m],), inside), rows):
@@ -53,10 +60,10 @@ def fallen(layer: SecureLayer, roster: Roster, colluders: Collection[int], lies:
     return frozenset(read)
 
 
-def tolerated(layer: SecureLayer, roster: Roster, lies: bool = False) -> int:
+def tolerated(layer: SecureLayer, roster: Roster, lies: bool = False, unchanged: bool = False) -> int:
     """The largest c so that no coalition of c parties with the server reads an embedding; -1: it needs no party."""
     for count in range(roster.parties):
-        if any(fallen(layer, roster, who, lies) for who in combinations(range(roster.parties), count)):
+        if any(fallen(layer, roster, who, lies, unchanged) for who in combinations(range(roster.parties), count)):
             return count - 1
     return roster.parties
 

@@ -54,7 +54,9 @@ class MaskedWire(Wire):
     @property
     def traits(self) -> Traits:
         loses_quietly = self.layer.layout == "segments" or self.layer.recovery is not None
-        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, hands_on=True)
+        charged = self.claim is not None  # the sums are of random draws, and each sum is charged
+        steady = charged or self.layer.layout == "segments"
+        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, hands_on=True, steady=steady)
 
     # ---- traffic
 
@@ -108,7 +110,8 @@ class MaskedWire(Wire):
             words = (
                 f"the server learns sums of embeddings; with up to {recovery.tolerated(m, lies=False)} parties that "
                 f"collude with it, the sums of the others; if it lies about who is lost, with up to "
-                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties)"
+                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties), as long as a record is always summed "
+                "over the same parties"
             )
         if roster is not None and roster.active is not None and self.layer.layout == "segments":
             words += (

@@ -363,7 +363,7 @@ class CascadeVFL(RoundVFL):
         if self.wire.traits.visible or not self.variant.distributed:
             return super().protection(uploads)
         others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
-        return (
+        return self.with_exposed(
             "for the sum of the other parties, because the party that joins it knows its own part: "
             f"{wire_of(others).protection(uploads)}"
         )

@@ -125,3 +125,13 @@ def test_the_watch_ends_with_the_parsing():
     with pytest.raises(KeyError), watched_imports():
         raise KeyError
     assert sys.meta_path == before
+
+
+def test_code_of_the_current_folder_that_a_recipe_runs_is_named_once(folder, capsys):
+    (folder / "own_fine.py").write_text(f"{MEAN}class Own(Mean):\n    pass\n")
+    (folder / "recipe.yaml").write_text("model:\n  aggregator: own_fine.Own\n")
+    VFLCLI([*FIT, "--config", "recipe.yaml"])
+    line = "the settings have imported code of this folder, which has run: own_fine.py\n"
+    assert capsys.readouterr().err.count(line) == 1
+    VFLCLI(FIT)
+    assert "imported code" not in capsys.readouterr().err

@@ -58,6 +58,11 @@ def test_what_is_read_is_what_was_charged(folder, before, rounds, again):
     assert accountant.covers(read) == (not rounds + again or counted(accountant) == expected)
 
 
+def test_only_its_owner_may_read_a_ledger(tmp_path):
+    ledger = PrivacyLedger.begin(tmp_path, PrivacyAccountant(10))
+    assert ledger.path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_line_is_json_that_another_program_can_read(tmp_path):
     ledger = PrivacyLedger.begin(tmp_path, PrivacyAccountant(1000))
     ids = [7, 3, 3, 999, 512]

@@ -37,6 +37,7 @@ def test_a_checkpoint_is_written_in_its_own_folder(tmp_path, monkeypatch):
     t.fit(split(), datamodule=Blobs(batch_size=6))
     t.save_checkpoint(tmp_path / "new" / "one.ckpt")
     assert os.listdir(tmp_path / "new") == ["one.ckpt"]
+    assert (tmp_path / "new" / "one.ckpt").stat().st_mode & 0o777 == 0o600  # its owner's alone
     assert WholeCheckpoints().load_checkpoint(tmp_path / "new" / "one.ckpt", weights_only=True)["global_step"] == 9
     t.strategy.remove_checkpoint(tmp_path / "new" / "one.ckpt")
     assert os.listdir(tmp_path / "new") == []

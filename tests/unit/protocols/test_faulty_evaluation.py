@@ -71,7 +71,7 @@ def test_a_round_that_is_given_up_has_no_prediction_and_is_not_scored(tmp_path):
 
 
 def test_masked_sums_are_evaluated_through_their_messages(tmp_path):
-    _module, table, _, _ = predicted(tmp_path, aggregator=MaskedSum(clip=50))
+    _module, table, _, _ = predicted(tmp_path, aggregator=MaskedSum(clip=50), allow_embeddings_by_subtraction=True)
     assert table["parties"].tolist() == ["0 1 2"] * 6 + ["0 2"] * 6 + ["0 1 2"] * 6
     assert table.filter(like="probability").notna().all(axis=None)
 

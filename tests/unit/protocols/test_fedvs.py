@@ -45,6 +45,7 @@ def fedvs(execution="coded", aggregator=None, **settings):
     settings.setdefault("waiting", Threshold(timeout=9.0))
     settings.setdefault("bottom", partial(PolynomialNetwork, degree=DEGREE))
     settings.setdefault("optimizer", SGD)
+    settings.setdefault("allow_embeddings_by_subtraction", True)
     return SplitVFL(aggregator, width=WIDTH, seed=0, **settings)
 
 

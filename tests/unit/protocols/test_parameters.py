@@ -12,6 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Zeros
 from lightning_vfl.networks import MLP
 from lightning_vfl.objectives import MultiClass
+from lightning_vfl.protocols.parameters import refuse_parameters_of
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.waiting import WaitForAll
 from tests.subjects import Blobs, split, trainer
@@ -90,6 +91,19 @@ class Weighted(Concat):
 def test_parameters_of_an_aggregator_are_refused(tmp_path, layer):
     with pytest.raises(ConfigurationError, match=re.escape("Weighted holds parameters (weights), which nobody would")):
         fitted(tmp_path, split(Weighted(layer)))
+
+
+class Module(Concat, nn.Module):
+    def __init__(self, inside):
+        nn.Module.__init__(self)
+        self.widths_given = None
+        self.weights = nn.Sequential(nn.Linear(2, 2)) if inside else nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(("inside", "name"), [(False, "weights"), (True, "weights.0.weight")])
+def test_parameters_of_an_aggregator_that_is_a_module_are_refused(inside, name):
+    with pytest.raises(ConfigurationError, match=re.escape(f"Module holds parameters ({name}), which nobody would")):
+        refuse_parameters_of(Module(inside))
 
 
 @pytest.mark.parametrize(

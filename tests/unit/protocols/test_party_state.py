@@ -20,7 +20,7 @@ TopK = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "own_compress
 
 
 def fit(folder, ckpt_path=None, saver=None, aggregator=None, **settings):
-    module = split(aggregator or TopK(2), dropout=True, **settings)
+    module = split(aggregator or TopK(2), dropout=True, allow_embeddings_by_subtraction=True, **settings)
     callbacks = [PartyDropout(0.3, 0.3), *([saver] if saver else [])]
     t = trainer(folder, max_epochs=3, callbacks=callbacks, enable_checkpointing=saver is not None)
     t.fit(module, datamodule=Blobs(batch_size=10), ckpt_path=ckpt_path)

@@ -240,7 +240,7 @@ def test_a_resumed_fit_has_the_same_bits(make, tmp_path):
 
 
 def test_rounds_without_parties_work_where_uploads_are_hidden(tmp_path):
-    module = split(MaskedSum(clip=50), subsets=DropParties(0.5, by="round"))
+    module = split(MaskedSum(clip=50), subsets=DropParties(0.5, by="round"), allow_embeddings_by_subtraction=True)
     trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
     sent = module.books.meter.total("up")
     rounds = module.books.rounds["fit"]

@@ -51,7 +51,7 @@ def vfedsec(layout="sum", **settings):
         if name in settings
     }  # fmt: skip
     usual = {"active": 0, "optimizer": SGD, "bottom": partial(MLP, hidden=[6]), "waiting": PATIENT()}
-    settings = usual | {"allow_invertible_updates": True} | settings
+    settings = usual | {"allow_invertible_updates": True, "allow_embeddings_by_subtraction": True} | settings
     return SplitVFL(MaskedSum(layout, **options), width=WIDTH, seed=0, **settings)
 
 

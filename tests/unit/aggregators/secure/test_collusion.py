@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -147,3 +148,58 @@ def test_the_page_has_the_table():
     text = Path(coalitions.PAGE).read_text(encoding="utf-8")
     made = f"{coalitions.BEGIN}\n\n{coalitions.table()}\n\n{coalitions.END}"
     assert made in text, "run python -m tests.coalitions"
+
+
+# ---- several rounds of embeddings that do not change
+
+
+def sets_of(layer, n):
+    """The sets that parties accept, from the rules of the page: t parties or two."""
+    least = 2 if layer.recovery is None else layer.recovery.needed(n)
+    return [set(who) for count in range(least, n + 1) for who in itertools.combinations(range(n), count)]
+
+
+def readable(sums, colluders, n):
+    """Parties whose embedding is fixed by what is known, by the null space of the known sums."""
+    known = [[float(m in who) for m in range(n)] for who in [*sums, *({m} for m in colluders)]]
+    _, values, vectors = np.linalg.svd(np.array(known), full_matrices=True)
+    free = vectors[int((values > 1e-9).sum()) :]  # what can change without changing a sum
+    return {m for m in range(n) if m not in colluders and not (abs(free[:, m]) > 1e-9).any()}
+
+
+@pytest.mark.parametrize("recovery", [None, Recovery(), Recovery(3)])
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_sums_over_all_sets_give_what_their_null_space_says(n, recovery):
+    layer, roster = SecureLayer(recovery=recovery), Roster.singles(n)
+    for count in range(n - 1):
+        for who in itertools.combinations(range(n), count):
+            if recovery is not None and count >= 2 * recovery.needed(n) - n:
+                continue  # these put both secrets of a party together
+            expected = {(m, 0) for m in readable(sets_of(layer, n), who, n)}
+            assert fallen(layer, roster, who, lies=True, unchanged=True) == expected, (who, expected)
+    alone = tolerated(layer, roster, lies=True, unchanged=True)
+    assert (alone == -1) == (len(sets_of(layer, n)) > 1)
+
+
+@pytest.mark.parametrize("recovery", [None, Recovery()])
+@pytest.mark.parametrize("n", [3, 4])
+def test_with_a_limit_of_no_record_several_rounds_give_what_one_gives(n, recovery):
+    """Of two different sets, no honest party is in both: enumerated over all such families, and all coalitions."""
+    layer, roster = SecureLayer(recovery=recovery), Roster.singles(n)
+    for count in range(n - 1):
+        for who in itertools.combinations(range(n), count):
+            if recovery is not None and count >= 2 * recovery.needed(n) - n:
+                continue
+            families, read = [[]], set()
+            for one in sets_of(layer, n):
+                families += [[*f, one] for f in families if all(one & other <= set(who) for other in f)]
+            for family in families[1:]:
+                read |= readable(family, who, n)
+            assert {m for m, _ in fallen(layer, roster, who, lies=True)} == read
+
+
+def test_segments_are_sums_of_one_set_whoever_is_absent():
+    layer, roster = SecureLayer("segments"), Roster.singles(4, active=0)
+    for count in range(4):
+        for who in itertools.combinations(range(4), count):
+            assert fallen(layer, roster, who, True, True) == fallen(layer, roster, who)

@@ -205,7 +205,8 @@ def test_a_hidden_sum_needs_two_others(tmp_path):
     """Events 3 and 7 find party 2 and 3 away, event 5 only one of them."""
     away = {3: {2: False, 3: False}, 7: {0: False, 2: False}, 5: {3: False}}
     model = Scripted(lambda event, way: {"announced": away.get(event, {})}, silent=False)
-    module = cascade(MaskedSum(rekey_every=1000), evaluate="plain", optimizer=ADAM, variant="single", alone=1)
+    settings = {"evaluate": "plain", "optimizer": ADAM, "allow_embeddings_by_subtraction": True}
+    module = cascade(MaskedSum(rekey_every=1000), variant="single", alone=1, **settings)
     learnt = []
     step = module.optimizer_step
 
