@@ -19,6 +19,7 @@ from lightning_vfl.protocols.accounts.charging import joint_ids
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
 from lightning_vfl.protocols.checks import refuse_several_processes
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
 from lightning_vfl.rounds.kept_state import KeptState
@@ -79,6 +80,7 @@ class RoundVFL(VFLModule, ABC):
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         self._refuse_missing()
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
         self.check_faults()
@@ -295,6 +297,7 @@ class RoundVFL(VFLModule, ABC):
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 
+    @toolkit_hook
     def on_train_start(self) -> None:
         """Refuse releases that have no ε in the unit that is logged at the end of an epoch, if an epoch ends."""
         super().on_train_start()
