@@ -64,8 +64,9 @@ def _beside(name: str, toolkit_part: Callable[..., Any], author_part: Callable[.
 
 def _toolkit_part(cls: type, name: str) -> Callable[..., Any]:
     """The toolkit's implementation of a hook that is nearest to a class."""
-    parts = (vars(base).get(name) for base in cls.__mro__)
-    return next(part for part in parts if hasattr(part, _MARK))
+    parts = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+    nearest: Callable[..., Any] = next(part for part in parts if hasattr(part, _MARK))
+    return nearest
 
 
 def _running(module: Any) -> set[str]:
