@@ -161,9 +161,8 @@ def test_a_subclass_with_a_constructor_of_its_own_runs_in_both_command_lines(tmp
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("sys.argv", ["fit"])  # LightningCLI warns of arguments that it is not to read
     quiet = ["--trainer.fast_dev_run=2", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    main(["fit", "--model=mine_of_a_test.Mine", "--model.alpha=0.3", "--data=Digits", *quiet])
+    main(["fit", "--model=mine_of_a_test.Mine", "--model.alpha=0.3", "--data=Digits", "--optimizer=Adam", *quiet])
     mine = importlib.import_module("mine_of_a_test").Mine
-    with pytest.warns(UserWarning, match="will be overridden by `LightningCLI.configure_optimizers`"):
-        ran = LightningCLI(mine, Digits, args=["fit", "--model.alpha=0.3", "--optimizer=Adam", *quiet])
+    ran = LightningCLI(mine, Digits, args=["fit", "--model.alpha=0.3", *quiet])
     assert ran.model.alpha == 0.3
     assert ran.trainer.global_step == 2
