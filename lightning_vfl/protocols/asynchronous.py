@@ -19,6 +19,7 @@ from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_event, refuse_several_processes
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundCosts
@@ -147,6 +148,7 @@ class AsyncVFL(VFLModule):
             return self.place.order(self, planned)
         return planned if self.replayed is None else self.replayed(planned)
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the table of latest embeddings."""
         refuse_several_processes(self.joint, "AsyncVFL serves one party at a time in one process; use devices: 1")
@@ -199,6 +201,7 @@ class AsyncVFL(VFLModule):
             seed_torch(value.device, self.seed, "networks", names.stage, names.round, "server")
         return self.rank_loss(self.top(value), batch)
 
+    @toolkit_hook
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
         if self.place is not None:

@@ -7,7 +7,7 @@ from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import (
+    SHAPES,
     BottomFactory,
     TopFactory,
     build_bottoms,
@@ -48,6 +49,7 @@ from lightning_vfl.protocols.checks import (
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
 from lightning_vfl.protocols.factories import refuse_made
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, position_in
 from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared
 from lightning_vfl.protocols.preparation import Preparation
@@ -240,7 +242,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     # ---- networks
 
-    @final
+    @toolkit_hook
     def configure_model(self) -> None:
         """Build the networks once, for the shapes in hparams or in the trainer's datamodule.
 
@@ -292,6 +294,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         note_shapes(self.hparams, data)
         self.configure_model()
 
+    @toolkit_hook
     def setup(self, stage: str) -> None:
         """Refuse unsuitable data and trainer settings before anything runs."""
         self._pending = None
@@ -348,6 +351,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     # ---- checkpoints
 
+    @toolkit_hook
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the counts and the texts that identify the model's parts."""
         books = self.books.state()
@@ -361,12 +365,16 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             kept = {} if self.memory is None else self.memory.state()
             checkpoint[BOOKS]["memory"] = self._resumed or kept
 
+    @toolkit_hook
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts, if the checkpoint is of a model with the same parts."""
         books = checkpoint.get(BOOKS)
         if books is None:
             return
         self.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else self.fitted
+        if self.hparams["party_shapes"] is None:  # the constructor of a subclass does not take them
+            kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
+            self.hparams.update({name: kept.get(name) for name in SHAPES})
         self.configure_model()
         if self.fitted is not None:
             refuse_other_shapes(self.fitted, self.hparams["party_shapes"])

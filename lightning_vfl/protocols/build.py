@@ -19,7 +19,8 @@ from lightning_vfl.wire import LinearForms
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
 TopFactory = Callable[[int], nn.Module]
 Shape = tuple[int, ...]
-_NOTED = ("seed", "party_shapes", "num_classes", "party_groups")  # the base class notes these for every protocol
+SHAPES = ("party_shapes", "num_classes", "party_groups")  # what the datamodule tells
+_NOTED = ("seed", *SHAPES)  # the base class notes these for every protocol
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"  # rebuilds parts in load_from_checkpoint
 
 
@@ -72,6 +73,8 @@ def plain_settings(
         The arguments that have no plain form, each with what it is.
     """
     hparams["seed"] = seed
+    for name in SHAPES:  # a subclass with a constructor of its own may not take them
+        hparams.setdefault(name, None)
     if party_shapes is not None:
         hparams["party_shapes"] = [[int(side) for side in shape] for shape in party_shapes]
         hparams["num_classes"] = None if num_classes is None else int(num_classes)

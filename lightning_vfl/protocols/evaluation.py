@@ -18,6 +18,7 @@ from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records
 from lightning_vfl.protocols.faulty_evaluation import Attendance
 from lightning_vfl.protocols.finite import refuse_nan_output
+from lightning_vfl.protocols.hooks import FreeHooks, toolkit_hook
 from lightning_vfl.protocols.logs import log_standing
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import Preparation
@@ -86,7 +87,7 @@ class Scores(nn.Module):
         return predicted
 
 
-class EvaluatedModule(LightningModule, ABC):
+class EvaluatedModule(FreeHooks, LightningModule, ABC):
     """The half of a protocol that validates, tests and predicts."""
 
     aggregator: Aggregator
@@ -142,16 +143,19 @@ class EvaluatedModule(LightningModule, ABC):
             return Stage.TEST
         return Stage.VALIDATION if trainer.validating or trainer.evaluating else Stage.FIT
 
+    @toolkit_hook
     def on_validation_start(self) -> None:
         """Reset the scores; set up the validation records, once a fit."""
         self.val.reset()
         self._set_up(Stage.VALIDATION, self.trainer.val_dataloaders)
 
+    @toolkit_hook
     def on_test_start(self) -> None:
         """Reset the scores; set up the test records."""
         self.test.reset()
         self._set_up(Stage.TEST, self.trainer.test_dataloaders)
 
+    @toolkit_hook
     def on_predict_start(self) -> None:
         """Set up the records to predict."""
         self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
@@ -196,27 +200,32 @@ class EvaluatedModule(LightningModule, ABC):
             return scores.log(self, output[answered], batch)
         return scores.log(self, output, batch)
 
+    @toolkit_hook
     def on_validation_epoch_end(self) -> None:
         """Log the progress of the training beside the validation's values."""
         self._share_metrics("val", at_parties=True)
         if self.stage == Stage.VALIDATION:
             log_standing(self)
 
+    @toolkit_hook
     def on_validation_end(self) -> None:
         """Free the memory of the shares; a fit keeps them for its next validation."""
         self._share_metrics("val", at_parties=False)
         if self.trainer.state.fn == TrainerFn.VALIDATING:
             self.forget(Stage.VALIDATION)
 
+    @toolkit_hook
     def on_test_epoch_end(self) -> None:
         """In a party's process, log the metrics that the server has found."""
         self._share_metrics("test", at_parties=True)
 
+    @toolkit_hook
     def on_test_end(self) -> None:
         """Free the memory of the shares."""
         self._share_metrics("test", at_parties=False)
         self.forget(Stage.TEST)
 
+    @toolkit_hook
     def on_predict_end(self) -> None:
         """Free the memory of the shares."""
         self.forget(Stage.PREDICT)

@@ -14,6 +14,7 @@ from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
 from lightning_vfl.protocols.checks import mean_loss, refuse_several_processes
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.types import RoundNames, VerticalBatch
 
 
@@ -53,6 +54,7 @@ class HeadsVFL(VFLModule, ABC):
         more = (build_top(self._top, self.top_width(), outputs) for _ in range(self.roster.parties - 1))
         self.top = nn.ModuleList([self.top, *more])
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings."""
         name = type(self).__name__

@@ -163,7 +163,7 @@ class LeanSteps:
         self._tell("on_before_optimizer_step", optimizer)
         self._ask("on_before_optimizer_step", optimizer)
         clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-        self._ask("configure_gradient_clipping", optimizer, gradient_clip_val=clip, gradient_clip_algorithm=algorithm)
+        self._call("configure_gradient_clipping", optimizer, gradient_clip_val=clip, gradient_clip_algorithm=algorithm)
 
     # ---- hooks
 

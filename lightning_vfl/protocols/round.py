@@ -19,6 +19,7 @@ from lightning_vfl.protocols.accounts.charging import charge_evaluation, joint_i
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
 from lightning_vfl.protocols.checks import refuse_several_processes
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.subtraction import SummedSets, in_words
@@ -109,6 +110,7 @@ class RoundVFL(VFLModule, ABC):
         """Whether the rounds of this training have happened already, in a federation."""
         return False
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
         self.check_faults()
@@ -348,6 +350,7 @@ class RoundVFL(VFLModule, ABC):
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 
+    @toolkit_hook
     def on_train_start(self) -> None:
         """Refuse releases that have no ε in the unit that is logged at the end of an epoch, if an epoch ends."""
         super().on_train_start()

@@ -28,6 +28,7 @@ from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_so
 from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.groups.sums import UpdateSums
 from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.labels import tell_of_labels
 from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.place import keep_own
@@ -150,6 +151,7 @@ class SplitVFL(RoundVFL):
 
     # ---- before training
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
         self.subsets.check(self.aggregator, self.missing, self.roster)
@@ -184,6 +186,7 @@ class SplitVFL(RoundVFL):
             refuse_scaler(self.trainer, "gradients cannot be clipped to their bound while they are scaled")
             open_account(self, self.label_privacy, self.datamodule, type(self.downlink).__name__)
 
+    @toolkit_hook
     def on_train_start(self) -> None:
         """Refuse batches that are too small for the norm, and updates of groups that determine their records."""
         super().on_train_start()
@@ -282,6 +285,7 @@ class SplitVFL(RoundVFL):
     def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
         send_updates(self, groups, records, optimizer, exchange)
 
+    @toolkit_hook
     def on_train_end(self) -> None:
         """Warn of groups whose last sum of updates was not sent."""
         super().on_train_end()
@@ -379,6 +383,7 @@ class SplitVFL(RoundVFL):
 
     # ---- checkpoints
 
+    @toolkit_hook
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         if "optimizer_states" in checkpoint and self.sums.rounds:
@@ -387,6 +392,7 @@ class SplitVFL(RoundVFL):
             kept = {"labels": self.label_privacy.state(), "secrets": dict(self.downlink.state())}
             checkpoint[BOOKS]["downlink"] = kept | {"title": guard.title(self.downlink)}
 
+    @toolkit_hook
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
+from lightning_vfl.protocols._lean_adam import Adam
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
@@ -38,7 +39,7 @@ from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
 from lightning_vfl.protocols.factories import made
-from lightning_vfl.protocols.lean_adam import Adam
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.lean_steps import use_lean_steps, use_own_steps
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
@@ -51,6 +52,10 @@ from lightning_vfl.types import Roster, RoundNames, Stage, VerticalBatch, joint_
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+def _is_abstract(cls: type, name: str) -> bool:
+    return getattr(vars(cls)[name], "__isabstractmethod__", False)
 
 
 class TrainedModule(EvaluatedModule, ABC):
@@ -77,11 +82,16 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        for name in ("training_step", "on_before_optimizer_step"):
-            if name in vars(cls) and cls.__module__ != __name__:
-                raise TypeError(
-                    f"{cls.__name__} overrides {name}, which calls step; implement step(batch, names) -> Step"
-                )
+        finished = [base for base in cls.__mro__[1:] if "step" in vars(base) and not _is_abstract(base, "step")]
+        if "step" in vars(cls) and finished:
+            raise TypeError(
+                f"{cls.__name__} overrides step of {finished[0].__name__}, whose downlink, policy and accounts are "
+                "applied there; derive from VFLModule or RoundVFL and write step of your own"
+            )
+        if "training_step" in vars(cls) and cls.__module__ != __name__:
+            raise TypeError(
+                f"{cls.__name__} overrides training_step, which calls step; implement step(batch, names) -> Step"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the rest of a step, its graph and its listener: a copy has no messages of a round."""
@@ -148,7 +158,7 @@ class TrainedModule(EvaluatedModule, ABC):
         parameters = list(self.parameters()) if joint else [next(self.parameters())]
         return torch.stack([parameter.sum() for parameter in parameters]).sum() * 0.0
 
-    @final
+    @toolkit_hook
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Delete the gradients of networks that do not learn: their parameters and optimiser state do not change."""
         step = self._pending
@@ -232,26 +242,37 @@ class TrainedModule(EvaluatedModule, ABC):
         schedule = made("lr_scheduler", self._lr_scheduler, optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val/loss"}}
 
-    def configure_gradient_clipping(
+    def clip_gradients(
         self,
         optimizer: Optimizer,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip separately for each owner: no owner knows the gradient norm of another."""
+        """Clip separately for each owner: no owner knows the gradient norm of another.
+
+        Lightning's ``configure_gradient_clipping`` calls this function. Networks that ``owners`` does not name are
+        clipped together with those of the last owner, the server.
+        """
+        if not gradient_clip_val:
+            return
         by_value = getattr(gradient_clip_algorithm, "value", gradient_clip_algorithm) == "value"
         clip = nn.utils.clip_grad_value_ if by_value else nn.utils.clip_grad_norm_
-        for network in self.owners() if gradient_clip_val else ():
-            clip(network.parameters(), gradient_clip_val or 0.0)
+        by_owner = [list(network.parameters()) for network in self.owners()]
+        named = {id(parameter) for parameters in by_owner for parameter in parameters}
+        by_owner[-1] += [parameter for parameter in self.parameters() if id(parameter) not in named]
+        for parameters in by_owner:
+            clip(parameters, gradient_clip_val)
 
     # ---- the hooks of a fit
 
+    @toolkit_hook
     def configure_callbacks(self) -> list[Callback]:
         """Give Lightning's default summary a row for each party; build networks in time for weight averages."""
         callbacks = callbacks_of(self.trainer)
         callbacks[:] = map(with_party_rows, with_networks(callbacks))
         return []
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings; set up the parties; allocate the memory between rounds."""
         self.clock.speeds(self.roster.parties)
@@ -301,6 +322,7 @@ class TrainedModule(EvaluatedModule, ABC):
             if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
 
+    @toolkit_hook
     def on_train_start(self) -> None:
         """Store the number of mini-batches of a pass, which is known from here on."""
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
@@ -314,6 +336,7 @@ class TrainedModule(EvaluatedModule, ABC):
         if self.lean_steps:
             use_lean_steps(self.trainer)
 
+    @toolkit_hook
     def on_train_batch_start(self, batch: VerticalBatch, batch_idx: int) -> int | None:
         """End the epoch (-1) if a callback has set ``end_before_round``."""
         if not self.end_before_round:
@@ -321,19 +344,23 @@ class TrainedModule(EvaluatedModule, ABC):
         self.trainer.should_stop = True
         return -1
 
+    @toolkit_hook
     def on_train_epoch_start(self) -> None:
         """Refuse gradient accumulation again: a callback may have changed it."""
         refuse_accumulation(self.trainer)
 
+    @toolkit_hook
     def on_train_epoch_end(self) -> None:
         """Log the progress of the training."""
         log_standing(self)
 
+    @toolkit_hook
     def on_train_end(self) -> None:
         """Reset the epoch's loss: a later fit starts its first epoch from zero."""
         self.books.epoch_loss = EpochLoss()
         use_own_steps(self.trainer)
 
+    @toolkit_hook
     def on_fit_end(self) -> None:
         """Free the memory of the shares, which are as large as the data."""
         self.forget(Stage.FIT, Stage.VALIDATION)

@@ -1,15 +1,19 @@
 """The classes of ``examples/own_*.py``, which docs/extending.md shows, do what the page says of them."""
 
+import importlib
 import runpy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.cli import LightningCLI
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import FaultInjector
+from lightning_vfl.cli import main
+from lightning_vfl.datamodules import Digits
 from lightning_vfl.rounds.ends import open_round
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.testing import check_aggregator, check_datamodule, check_protocol
@@ -137,3 +141,28 @@ def test_the_fault(tmp_path):
     assert module.books.rounds["fit"] == 7 * 6
     rounds = [7 * 6, 7 * 6 * 5 // 7, 7 * 6]
     assert module.books.meter.total("up").tolist() == [n * 9 * 5 * 4 for n in rounds]
+
+
+OWN = """
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Mean
+
+
+class Mine(SplitVFL):
+    def __init__(self, alpha: float = 0.1):
+        super().__init__(Mean(), width=4)
+        self.alpha = alpha
+"""
+
+
+def test_a_subclass_with_a_constructor_of_its_own_runs_in_both_command_lines(tmp_path, monkeypatch):
+    (tmp_path / "mine_of_a_test.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["fit"])  # LightningCLI warns of arguments that it is not to read
+    quiet = ["--trainer.fast_dev_run=2", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    main(["fit", "--model=mine_of_a_test.Mine", "--model.alpha=0.3", "--data=Digits", "--optimizer=Adam", *quiet])
+    mine = importlib.import_module("mine_of_a_test").Mine
+    ran = LightningCLI(mine, Digits, args=["fit", "--model.alpha=0.3", *quiet])
+    assert ran.model.alpha == 0.3
+    assert ran.trainer.global_step == 2

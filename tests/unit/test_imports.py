@@ -61,3 +61,49 @@ def test_the_program_imports_lightning_without_collections():
     _, collections, frozen = done.stdout.splitlines()[-1].split()
     assert int(collections) < 3  # start and stop of at most one, of the parsing; without it there are a dozen
     assert int(frozen) > 100_000
+
+
+STATE = """
+import logging, os, signal, sys, warnings
+import lightning.pytorch as pl, lightning.pytorch.cli, numpy, torch, torchmetrics
+from lightning.pytorch.strategies import StrategyRegistry
+from torch.optim.lr_scheduler import LRScheduler
+
+KINDS = torch.optim.Optimizer, LRScheduler, torchmetrics.Metric, pl.Callback, pl.loggers.Logger, pl.strategies.Strategy
+
+def below(kind):
+    return {kind}.union(*(below(one) for one in kind.__subclasses__())) if kind is not type else {kind}
+
+def short_names():  # as jsonargparse offers them to every command line of the process
+    public = {one for kind in KINDS for one in below(kind) if "._" not in f"{one.__module__}.{one.__name__}"}
+    return sorted((one.__name__, one.__module__) for one in public)
+
+def state():
+    loggers = logging.root.manager.loggerDict
+    return {
+        "environment": dict(os.environ),
+        "filters of warnings": [str(one) for one in warnings.filters],
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "torch": (torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()),
+        "generator": int(torch.get_rng_state().sum()),
+        "numpy": numpy.geterr(),
+        "strategies": sorted(StrategyRegistry.available_strategies()),
+        "signals": [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)],
+        "hooks": (sys.excepthook, sys.displayhook),
+        "loggers": {name: one.level for name, one in loggers.items() if isinstance(one, logging.Logger) and one.level},
+    }
+
+before, names = state(), short_names()
+import lightning_vfl.aggregators, lightning_vfl.callbacks, lightning_vfl.cli, lightning_vfl.datamodules
+import lightning_vfl.networks, lightning_vfl.protocols
+after = state()
+print([name for name in before if before[name] != after[name]])
+taken = {name for name, _ in names}
+print(sorted({name for name, module in short_names() if name in taken and module.startswith("lightning_vfl")}))
+"""
+
+
+def test_importing_the_package_changes_nothing_for_others():
+    """Environment, warnings, threads, generators, signals and loggers stay; no short name becomes ambiguous."""
+    done = subprocess.run([sys.executable, "-c", STATE], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["[]", "[]"]

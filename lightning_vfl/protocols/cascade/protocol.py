@@ -26,6 +26,7 @@ from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
 from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
 from lightning_vfl.protocols.cascade.variants import VariantName, variant_of
 from lightning_vfl.protocols.checks import needed_event, refuse_scaler, refuse_several_processes
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.periods import Periods
@@ -235,6 +236,7 @@ class CascadeVFL(RoundVFL):
             )
         return self.variant.choose(shares)
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then make the replicas."""
         refuse_several_processes(self.joint, "CascadeVFL serves one event at a time in one process; use devices: 1")
@@ -262,6 +264,7 @@ class CascadeVFL(RoundVFL):
     def memory(self) -> CascadeMemory:
         return self._memory
 
+    @toolkit_hook
     def on_train_start(self) -> None:
         """Give every active party a replica of the current networks, or the replica of a checkpoint."""
         super().on_train_start()
@@ -270,6 +273,7 @@ class CascadeVFL(RoundVFL):
             self.counts.seen = dict.fromkeys(parties, self.counts.version)
             self.counts.sent_back.clear()
 
+    @toolkit_hook
     def on_train_end(self) -> None:
         """Reset the epoch's counts: a later fit starts its first epoch from zero."""
         super().on_train_end()

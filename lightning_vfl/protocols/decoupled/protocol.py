@@ -31,6 +31,7 @@ from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, h
 from lightning_vfl.protocols.decoupled.listening import tell_of_embeddings
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.factories import refuse_made
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
@@ -213,6 +214,7 @@ class DecoupledVFL(VFLModule):
     def top_width(self) -> int:
         return self.host_count * self.host_width
 
+    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the buffers."""
         refuse_several_processes(
@@ -240,24 +242,25 @@ class DecoupledVFL(VFLModule):
             f"encodings up to {encodings / 1e6:,.1f} MB"
         )
 
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a schedule that monitors ``val/loss`` only in the owner's phase; before, the owner is untrained."""
-        if metric is None or self.phase == "owner":
-            super().lr_scheduler_step(scheduler, metric)
-
+    @toolkit_hook
     def on_train_epoch_start(self) -> None:
-        """Delete the logged losses of earlier phases, which are not values of this epoch."""
+        """Delete the losses of earlier phases; schedules that monitor a metric wait for the owner's phase."""
         super().on_train_epoch_start()
         over = {"owner": ("guest", "host"), "replay": ("guest",), "representation": ("owner",)}[self.phase]
         for who in over:
             self.trainer.callback_metrics.pop(f"train/{who}_loss", None)
+        for schedule in self.trainer.lr_scheduler_configs:
+            if schedule.reduce_on_plateau:  # it monitors val/loss, which is that of an untrained owner until then
+                schedule.interval = "epoch" if self.phase == "owner" else "not before the owner's phase"
 
+    @toolkit_hook
     def on_train_end(self) -> None:
         """Warn if the fit ended before the owner's first step."""
         super().on_train_end()
         if not self.counts.collected:
             warn_untrained(self.trainer)
 
+    @toolkit_hook
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "fit":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_vfl.protocols.lean_adam import Adam
+from lightning_vfl.protocols._lean_adam import Adam
 
 SHAPES = [(7, 5), (5,), (3, 3), (1,), (64, 17)]
 

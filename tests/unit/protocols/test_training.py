@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, SplitVFL
 from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
 from lightning_vfl.aggregators.coded.data_shares import Shares
 from lightning_vfl.aggregators.secure.period_keys import Keys
@@ -61,10 +61,44 @@ def test_keys_and_shares_are_freed_after_the_fit(tmp_path, make, secret):
     assert module.books.rounds["fit"]
 
 
-@pytest.mark.parametrize("name", ["training_step", "on_before_optimizer_step"])
-def test_overrides_that_would_skip_the_step_are_refused(name):
-    with pytest.raises(TypeError, match=f"Own overrides {name}, which calls step; implement step"):
-        type("Own", (SplitVFL,), {name: lambda self, *_: None})
+def test_overrides_that_would_skip_the_step_are_refused():
+    with pytest.raises(TypeError, match="Own overrides training_step, which calls step; implement step"):
+        type("Own", (SplitVFL,), {"training_step": lambda self, *_: None})
+
+
+@pytest.mark.parametrize("protocol", [SplitVFL, CascadeVFL, AsyncVFL, DecoupledVFL, LaserVFL, EnsembleVFL, LocalVFL])
+def test_the_step_of_a_finished_protocol_is_final(protocol):
+    with pytest.raises(TypeError, match=f"Own overrides step of {protocol.__name__}.*derive from VFLModule"):
+        type("Own", (protocol,), {"step": lambda self, batch, names: None})
+
+
+def test_networks_without_an_owner_are_clipped_with_the_servers(tmp_path):
+    class Own(SplitVFL):
+        def build(self):
+            super().build()
+            self.extra = torch.nn.Linear(3, 2)
+
+    module = Own(Mean(), width=4, party_shapes=[(2,), (3,)], num_classes=3)
+    module.configure_model()
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    module.configure_gradient_clipping(None, 0.5, "norm")
+    server = [p.grad for network in (module.top, module.extra) for p in network.parameters()]
+    assert torch.linalg.vector_norm(torch.cat([g.flatten() for g in server])) == pytest.approx(0.5)
+
+
+def test_a_constructor_of_ones_own_trains_and_loads(tmp_path):
+    class Own(SplitVFL):
+        def __init__(self, alpha: float = 0.1):
+            super().__init__(Mean(), width=5)
+            self.alpha = alpha
+
+    module, t = Own(0.3), trainer(tmp_path)
+    t.fit(module, datamodule=Blobs(batch_size=9))
+    t.save_checkpoint(tmp_path / "own.ckpt")
+    loaded = Own.load_from_checkpoint(tmp_path / "own.ckpt")
+    assert loaded.alpha == 0.3
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in module.state_dict().items())
 
 
 def test_an_optimiser_of_one_s_own_refreshes_the_replicas(tmp_path):

@@ -1,4 +1,8 @@
-"""The default optimiser: torch's fused Adam, without looking its state up anew at every step."""
+"""The default optimiser: torch's fused Adam, without looking its state up anew at every step.
+
+The name of this module begins with an underscore, because command lines made with jsonargparse offer all public
+subclasses of torch's optimisers by their short names: a second ``Adam`` would make ``--optimizer Adam`` ambiguous.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable

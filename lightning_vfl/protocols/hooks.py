@@ -1,0 +1,75 @@
+"""An author's hooks are free: what the toolkit does at the same moment runs before them, with and without ``super()``.
+
+Lightning documents its hooks as empty, and nobody calls ``super()`` in one. So the toolkit's part of a hook must not
+depend on that call.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+_MARK = "_of_the_toolkit"
+
+
+def toolkit_hook(hook: _Hook) -> _Hook:
+    """Mark a hook of the toolkit's own classes: it runs before an author's hook of the same name, and only once.
+
+    The hooks of the toolkit call each other with ``super()``. An author's ``super()`` finds that they have run.
+    """
+
+    @wraps(hook)
+    def once(self: Any, *args: Any, **settings: Any) -> Any:
+        return None if hook.__name__ in _running(self) else hook(self, *args, **settings)
+
+    setattr(once, _MARK, True)
+    return once  # type: ignore[return-value]  # the same signature
+
+
+class FreeHooks:
+    """A base class whose subclasses may write any hook that the toolkit implements, without ``super()``.
+
+    Guarantee: the toolkit's part of a hook runs once, before the author's, also for hooks of a mixin. If it has an
+        answer that ends an epoch, the author's hook is not called.
+    Not guaranteed: hooks that are assigned to an instance or to a finished class; they replace the toolkit's part.
+    """
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for name in {name for base in cls.__mro__ for name, value in vars(base).items() if hasattr(value, _MARK)}:
+            hook = getattr(cls, name)
+            if not hasattr(hook, _MARK):
+                setattr(cls, name, _beside(name, _toolkit_part(cls, name), hook))
+
+
+def _beside(name: str, toolkit_part: Callable[..., Any], author_part: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that runs the toolkit's part, then the author's."""
+
+    @wraps(author_part)
+    def both(self: Any, *args: Any, **settings: Any) -> Any:
+        running = _running(self)
+        if name in running:  # a subclass of this class has called super(): the toolkit's part has run
+            return author_part(self, *args, **settings)
+        answer = toolkit_part(self, *args, **settings)
+        if answer:
+            return answer
+        running.add(name)
+        try:
+            return author_part(self, *args, **settings)
+        finally:
+            running.discard(name)
+
+    return both
+
+
+def _toolkit_part(cls: type, name: str) -> Callable[..., Any]:
+    """The toolkit's implementation of a hook that is nearest to a class."""
+    parts = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+    nearest: Callable[..., Any] = next(part for part in parts if hasattr(part, _MARK))
+    return nearest
+
+
+def _running(module: Any) -> set[str]:
+    """The names of the author's hooks that are running."""
+    names: set[str] = module.__dict__.setdefault("_author_hooks", set())
+    return names
