@@ -161,7 +161,7 @@ def test_a_subclass_with_a_constructor_of_its_own_runs_in_both_command_lines(tmp
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("sys.argv", ["fit"])  # LightningCLI warns of arguments that it is not to read
     quiet = ["--trainer.fast_dev_run=2", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    main(["fit", "--model=mine_of_a_test.Mine", "--model.alpha=0.3", "--data=Digits", "--optimizer=Adam", *quiet])
+    main(["fit", "--model=mine_of_a_test.Mine", "--model.alpha=0.3", "--data=Digits", *quiet])
     mine = importlib.import_module("mine_of_a_test").Mine
     ran = LightningCLI(mine, Digits, args=["fit", "--model.alpha=0.3", *quiet])
     assert ran.model.alpha == 0.3
