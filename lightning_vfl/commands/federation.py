@@ -82,8 +82,9 @@ class FederateCommand(Command):
         parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
         parser.add_argument(
             "--weights",
-            type=Weights,
-            default=Weights.SECRET,
+            type=str,
+            choices=[str(one) for one in Weights],
+            default=str(Weights.SECRET),
             help="seeded: initial weights and noise follow from the seed, so that the server can compute every column",
         )
         return parser
@@ -99,7 +100,7 @@ class FederateCommand(Command):
         os.environ["OMP_NUM_THREADS"] = "1"
         parties = _find_parties(cli)
         folder = _new_folder(Path(given.trainer.default_root_dir or RUNS))
-        charter = found("local", parties, folder, given.weights)
+        charter = found("local", parties, folder, Weights(given.weights))
         events = folder / "events.csv" if given.events is None else Path(given.events)
         logs = {party.name: folder / party.name / "output.txt" for party in charter.parties}
 
