@@ -57,7 +57,7 @@ def drawn_from(key: bytes, *names: Name) -> Iterator[None]:
     """
     before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
     torch.default_generator.set_state(secret_state(key, "torch", *names))
-    np.random.set_state(("MT19937", secret_words(key, "numpy", *names), 624))
+    np.random.set_state(("MT19937", secret_words(key, "numpy", *names), 624, 0, 0.0))
     random.seed(secret_bytes(key, 64, "python", *names))
     try:
         yield

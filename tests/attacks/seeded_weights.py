@@ -1,8 +1,8 @@
 """Every column from uploads: a server that knows the initial bottoms inverts them, and repeats the parties' steps.
 
 The server follows the protocol. It knows the recipe, the uploads (or their sum), and the gradients that it has sent.
-With ``weights: seeded`` it builds the bottoms of all parties from the seed. A linear bottom with at least as many outputs
-as columns is inverted by least squares; its optimiser's step follows from the columns and the gradients, and gives the
+With ``weights: seeded`` it builds the bottoms of all parties from the seed. A linear bottom that is at least as wide as
+the columns is inverted by least squares; its optimiser's step follows from the columns and the gradients, and gives the
 bottom of the next round. The noise of ``AsyncVFL`` follows from the seed too, and is subtracted.
 
 With ``weights: secret`` the same attack starts from bottoms of another draw.
