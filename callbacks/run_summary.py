@@ -101,6 +101,8 @@ def summary_lines(
     uploads = -(-rounds // max(module.books.epoch_batches, 1))  # a record is uploaded once an epoch
     if uploads and (protection := module.protection(uploads)):
         yield "protection", protection
+    if weights := weights_line(module):
+        yield "weights", weights
     accounting = module.aggregator.accounting
     remark = "" if accounting is None or accounting.simulated is None else f", {accounting.simulated}"
     alone = "" if accounting is not None else " in model updates of groups alone"
@@ -122,6 +124,21 @@ def summary_lines(
     yield "evaluation", evaluation
     if disclosed := module.privacy.in_the_clear():
         yield "sent in the clear", disclosed
+
+
+def weights_line(module: VFLModule) -> str | None:
+    """What follows from where initial weights come from; None: nobody could take it for a protection."""
+    if module.place is not None and module.keys:
+        return "initial weights are secret; they do not hide what uploads show, and how these change between rounds"
+    if module.place is not None:
+        return "the server can compute every column: seeded weights"
+    if module.keys:
+        return "replayed: initial weights follow from the secrets of the federation"
+    if module.wire.traits.visible:
+        return None
+    return (
+        "simulated: weights follow from the seed; in a federation with seeded weights the server computes every column"
+    )
 
 
 def _from_here(path: str) -> str:

@@ -8,7 +8,7 @@ Only raw bits are taken from numpy: numpy's compatibility promise (NEP 19) cover
 distributions built on them.
 """
 
-from hashlib import blake2b
+from hashlib import blake2b, shake_256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,11 +18,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Name = str | int
+Seed = int | bytes
+"""The seed of a run, which everybody knows, or the secret key of one process of a federation."""
+_STATE_BYTES = 2496  # of the state of a Mersenne Twister: 624 words of 32 bits
+_STATE_BEGIN = 24  # of these words in a state of torch's generator, which stores each in 64 bits
 
 
 def _digest(seed: int, names: tuple[Name, ...], size: int) -> bytes:
     # repr keeps ("a", "b") and ("ab",), 1 and "1" apart
     return blake2b(repr((int(seed), *names)).encode(), digest_size=size).digest()
+
+
+def secret_bytes(key: bytes, size: int, *names: Name) -> bytes:
+    """Bytes that depend only on a secret key and names: SHAKE-256 of both.
+
+    Guarantee: without the key they are indistinguishable from random bytes, also for someone who knows those of other
+        names; the key must have the same length everywhere.
+    """
+    return shake_256(key + repr(names).encode()).digest(size)
 
 
 def stream(seed: int, *names: Name) -> np.random.Philox:
@@ -95,18 +108,42 @@ def seed_of(seed: int, *names: Name) -> int:
     return int.from_bytes(_digest(seed, names, 8), "little") >> 1
 
 
-def seed_torch(device: "torch.device", seed: int, *names: Name) -> None:
+def seed_torch(device: "torch.device", seed: Seed, *names: Name) -> None:
     """Seed torch's global generators of the CPU and of ``device`` from seed and names.
 
     Called once in a training round, so that dropout in all networks depends only on the round and not on earlier draws.
     A checkpoint then needs no generator state.
+
+    Not guaranteed: with a key, more than 64 secret bits for the generator of a GPU.
     """
     import torch  # 1 s, which programs that only sign or read settings do not need
 
-    value = seed_of(seed, *names)
-    torch.default_generator.manual_seed(value)
+    if isinstance(seed, bytes):
+        value = int.from_bytes(secret_bytes(seed, 8, "gpu", *names), "little")
+        torch.default_generator.set_state(secret_state(seed, *names))
+    else:
+        value = seed_of(seed, *names)
+        torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.manual_seed(value)
+
+
+def secret_words(key: bytes, *names: Name) -> "NDArray[np.uint32]":
+    """(624,), the whole state of a Mersenne Twister, from a secret key and names."""
+    return np.frombuffer(secret_bytes(key, _STATE_BYTES, *names), "<u4")
+
+
+def secret_state(key: bytes, *names: Name) -> "torch.Tensor":
+    """A state of torch's generator of the CPU, all of whose 19,968 bits follow from a secret key and names.
+
+    ``manual_seed`` would keep 32 bits of its argument, which somebody can try out.
+    """
+    import torch
+
+    state = torch.Generator().manual_seed(0).get_state()
+    words = torch.from_numpy(secret_words(key, *names).astype(np.int64))
+    state[_STATE_BEGIN : _STATE_BEGIN + 8 * len(words)] = words.view(torch.uint8)
+    return state
 
 
 def even_shares(n: int, sharers: int, seed: int, *names: Name) -> "NDArray[np.int64]":

@@ -17,7 +17,7 @@ from lightning_vfl.commands.run_config import RUNS
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.charter import Charter, Consent, SeatFile
+from lightning_vfl.federation.charter import Charter, Consent, SeatFile, Weights
 from lightning_vfl.federation.identity import Identity, load, paths
 from lightning_vfl.federation.local import found, start, wait_for
 from lightning_vfl.federation.recipe import recipe_digest
@@ -87,6 +87,13 @@ class FederateCommand(Command):
         parser.add_argument("--local", action="store_true", help="all processes on this machine (needed)")
         parser.add_argument("--inject", action="store_true", help="play the faults of the recipe")
         parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
+        parser.add_argument(
+            "--weights",
+            type=str,
+            choices=[str(one) for one in Weights],
+            default=str(Weights.SECRET),
+            help="seeded: initial weights and noise follow from the seed, so that the server can compute every column",
+        )
         return parser
 
     def run(self, cli: VFLCLI) -> int:
@@ -100,7 +107,7 @@ class FederateCommand(Command):
         os.environ["OMP_NUM_THREADS"] = "1"
         parties = _find_parties(cli)
         folder = _new_folder(Path(given.trainer.default_root_dir or RUNS))
-        charter = found("local", parties, folder)
+        charter = found("local", parties, folder, Weights(given.weights))
         events = folder / "events.csv" if given.events is None else Path(given.events)
         logs = {party.name: folder / party.name / "output.txt" for party in charter.parties}
 

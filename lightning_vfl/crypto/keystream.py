@@ -87,6 +87,15 @@ class SeededSecrets(Secrets):
         return stream(self.seed, "insecure secrets", *names).random_raw
 
 
+def keyed_words(key: bytes) -> "Words":
+    """The function that returns the next n words of AES-256 in counter mode under a secret key, from its beginning.
+
+    Guarantee: as ``Keystream``, if a key (32 bytes) is used once.
+    """
+    encryptor = Cipher(AES(key), CTR(bytes(BLOCK))).encryptor()
+    return lambda n: np.frombuffer(encryptor.update(bytes(8 * n)), "<u8").astype(np.uint64)
+
+
 def repeatable_bytes(size: int, seed: int, *names: Name) -> "NDArray[np.uint8]":
     """Uniform bytes of the named stream, by AES-256-CTR: for large draws, a third of Philox's time. NOT secret.
 

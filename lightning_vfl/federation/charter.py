@@ -26,6 +26,13 @@ class Alignment(StrEnum):
     PSI = "psi"  # private set intersection: the server compares masked ids
 
 
+class Weights(StrEnum):
+    """Where the initial weights of networks, their dropout and the noise of parties come from."""
+
+    SECRET = "secret"  # from the operating system of each host
+    SEEDED = "seeded"  # from the seed of the recipe: the server can compute every column
+
+
 class Consent(StrEnum):
     """The evaluation to which a party agrees if the aggregator hides embeddings."""
 
@@ -89,6 +96,7 @@ class Charter:
         alignment: how the records find each other.
         patience: how long processes wait for each other.
         normalise: how ids are made equal that are written in different ways, for ``alignment: psi``.
+        weights: where initial weights and the noise of parties come from.
     """
 
     federation: str
@@ -97,6 +105,7 @@ class Charter:
     alignment: Alignment = Alignment.CLEAR
     patience: Patience = field(default_factory=Patience)
     normalise: tuple[Step, ...] = ()
+    weights: Weights = Weights.SECRET
 
     @classmethod
     def read(cls, path: str | Path) -> "Charter":
@@ -123,6 +132,7 @@ class Charter:
         patience = [float(getattr(self.patience, one.name)) for one in fields(Patience)]
         content = ["lightning-vfl federation", self.federation, server, parties, str(self.alignment), patience]
         content += [list(self.normalise)] if self.normalise else []  # a file without it keeps its digest
+        content += [f"weights: {self.weights}"] if self.weights != Weights.SECRET else []
         return sha256(json.dumps(content).encode()).digest()
 
     def number(self, name: str) -> int:
@@ -237,7 +247,8 @@ def _charter(said: Any, folder: Path) -> Charter:
         )
     waits = _known(given.get("patience", {}), [one.name for one in fields(Patience)], "patience")
     patience = Patience(**{key: _number(value, f"patience.{key}", "seconds above 0") for key, value in waits.items()})
-    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps)
+    weights = Weights(_choice(given.get("weights", Weights.SECRET), Weights, "weights"))
+    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps, weights)
 
 
 def _steps(said: Any) -> tuple[Step, ...]:

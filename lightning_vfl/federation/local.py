@@ -11,18 +11,19 @@ from time import sleep
 import yaml
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.charter import Charter, Weights
 from lightning_vfl.federation.identity import make_identity, paths
 from lightning_vfl.orphans import end_with_parent
 
 
-def found(name: str, parties: int | Sequence[str], folder: Path) -> Charter:
+def found(name: str, parties: int | Sequence[str], folder: Path, weights: Weights = Weights.SECRET) -> Charter:
     """A charter of a server and M parties at a free port of this machine, with new identities.
 
     Args:
         name: of the federation.
         parties: the names of the M parties; a number: they are ``party0``, ``party1`` and so on.
         folder: of ``federation.yaml`` and the keys.
+        weights: where initial weights and the noise of parties come from.
 
     Raises:
         ConfigurationError: for names that are not allowed.
@@ -42,6 +43,7 @@ def found(name: str, parties: int | Sequence[str], folder: Path) -> Charter:
         "federation": name,
         "server": {"name": "server", "address": f"127.0.0.1:{port}", "certificate": files["server"]},
         "parties": [{"name": one, "certificate": files[one]} for one in names[1:]],
+        "weights": str(weights),
     }
     (folder / "federation.yaml").write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
     return Charter.read(folder / "federation.yaml")

@@ -66,8 +66,8 @@ def first_difference(mine: Mapping[str, str], theirs: Mapping[str, str], who: st
         one, other = mine.get(key), theirs.get(key)
         if one == other:
             continue
-        has = f"has no {_shown(key)}" if other is None else f"has {_shown(key)} {_shown(other)}"
-        return f"{who} {has}, the server {'has none' if one is None else _shown(one)}; use the same recipe"
+        has = f"has no {shown(key)}" if other is None else f"has {shown(key)} {shown(other)}"
+        return f"{who} {has}, the server {'has none' if one is None else shown(one)}; use the same recipe"
     return None
 
 
@@ -105,6 +105,6 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _shown(text: str) -> str:
+def shown(text: object) -> str:
     """A text of another host in an error message: one line."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:LENGTH])

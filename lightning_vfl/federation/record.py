@@ -116,7 +116,9 @@ class Replayed:
         try:
             with self.path.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
-            self.parties = len({row["party"] for row in rows})
+            named = {int(row["party"]): row["name"] for row in rows}
+            self.names = tuple(named[party] for party in sorted(named))
+            self.parties = len(self.names)
             by_round: dict[int, list[dict[str, Any]]] = {}
             for row in rows:
                 by_round.setdefault(int(row["round"]), []).append(row)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.align.group import check_installed
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.charter import Alignment
+from lightning_vfl.federation.charter import Alignment, Weights
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.protocols.subsets import Everybody
@@ -42,6 +42,8 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         raise ConfigurationError(f"{setting} runs simulated only; leave it out between processes")
     elif model.downlink is not None and model.downlink.sum_sizes is not None:
         raise ConfigurationError(f"{type(model.downlink).__name__} runs simulated only; use another downlink")
+    if run.charter.weights == Weights.SECRET:
+        refuse_seeded(model.aggregator, getattr(model, "downlink", None))
     aggregator, kind = model.aggregator, type(model.aggregator).__name__
     if aggregator.wire is not None and aggregator.wire.traits.equivalent:
         raise ConfigurationError(
@@ -69,6 +71,28 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         )
     if trainer.world_size > 1:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
+
+
+def refuse_seeded(*parts: Any) -> None:
+    """Refuse parts, and parts of these, whose noise or masks every process could compute from the seed.
+
+    Raises:
+        ConfigurationError: naming the part and its setting.
+    """
+    left, seen = [(part, type(part).__name__) for part in parts], set[int]()
+    while left:
+        part, name = left.pop()
+        if id(part) in seen or not hasattr(part, "__dict__") or isinstance(part, type):
+            continue
+        seen.add(id(part))
+        settings = vars(part)
+        for setting, insecure in (("draws", "seeded"), ("insecure_seeded_secrets", True)):
+            if settings.get(setting) == insecure:
+                raise ConfigurationError(
+                    f"{setting}: {str(insecure).lower()} of {name} lets the server and every party "
+                    "compute what protects a party; leave it out, or use weights: seeded in federation.yaml to test"
+                )
+        left += [(inner, name) for inner in settings.values()]
 
 
 def _refuse_events(model: AsyncVFL, data: Any) -> None:

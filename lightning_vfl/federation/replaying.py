@@ -1,15 +1,19 @@
 """Repeat in a simulation what has happened in a federation."""
 
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.arrivals import Recorded
 from lightning_vfl.federation.record import Replayed
 from lightning_vfl.protocols.asynchronous import AsyncVFL
+from lightning_vfl.protocols.owner_keys import FILE, read_key
 
 
 class Replay(Callback):
@@ -19,10 +23,23 @@ class Replay(Callback):
 
     Args:
         record: of the federation.
+        secrets: by owner (None: the server) its secrets, in the order in which it drew them; empty: the weights of the
+            federation follow from the seed.
+
+    Raises:
+        ConfigurationError: if a party has more or fewer secrets than times at which it has begun anew.
     """
 
-    def __init__(self, record: Replayed) -> None:
+    def __init__(self, record: Replayed, secrets: Mapping[int | None, Sequence[bytes]]) -> None:
         self.record = record
+        self._later = {owner: list(keys[1:]) for owner, keys in secrets.items()}
+        for party in range(record.parties) if secrets else ():
+            anew = sum(back.get(party) == 0 for back in record.restored.values())
+            if anew != len(self._later[party]):
+                raise ConfigurationError(
+                    f"party {record.names[party]} has come back {anew} times without a checkpoint, and has "
+                    f"{len(self._later[party]) + 1} different secrets; name those of this training with --secrets"
+                )
         self._wanted: dict[int, set[int]] = {}  # round -> parties whose state at its beginning is put back later
         for back in record.restored.values():
             for party, since in back.items():
@@ -64,6 +81,9 @@ class Replay(Callback):
         for party, since in self.record.restored.get(round, {}).items():
             weights, moments = self._kept[since, party]
             bottom = module.bottoms.parties[party]
+            if since == 0 and module.keys:  # it has begun anew, with another secret
+                module.keys[party] = self._later[party].pop(0)
+                weights = module.initial_bottom(party).state_dict()
             bottom.load_state_dict(weights)
             for parameter, moment in zip(bottom.parameters(), moments, strict=True):
                 if moment is None:
@@ -73,3 +93,49 @@ class Replay(Callback):
                         name: value.clone() if isinstance(value, torch.Tensor) else value
                         for name, value in moment.items()
                     }
+
+
+def secrets_of(record: Replayed, given: str | Mapping[str, str] | None) -> dict[int | None, list[bytes]]:
+    """By party, and None for the server, the secrets of the processes of a federation, in the order of their files.
+
+    Args:
+        record: of the federation.
+        given: by name of the process, a file or a folder in which to look; or a folder that has a folder for each
+            process, as ``federate --local`` makes it. None: the folder of the record.
+
+    Returns:
+        Empty, if nothing is given and there are no secrets in the folder of the record: weights follow from the seed.
+
+    Raises:
+        ConfigurationError: naming processes whose secret is missing.
+    """
+    folder = Path(given) if isinstance(given, str) else record.path.parent
+    if isinstance(given, Mapping):
+        places = {name: Path(path) for name, path in given.items()}
+    else:
+        places = {one.name: one for one in folder.iterdir() if one.is_dir()} if folder.is_dir() else {}
+    files = {name: _files(path) for name, path in places.items()}
+    owners = {name: found for name, found in files.items() if found or isinstance(given, Mapping)}
+    if given is None and not owners:
+        return {}
+    servers = sorted(owners.keys() - set(record.names))
+    missing = [name for name in record.names if not owners.get(name)]
+    missing += [] if len(servers) == 1 and owners[servers[0]] else ["the server"]
+    if missing:
+        raise ConfigurationError(
+            f"the {FILE} of {', '.join(missing)} is missing; give --secrets a file or folder of each process: "
+            "{NAME: PATH, ...}, the server too"
+        )
+    named: list[tuple[int | None, str]] = [*enumerate(record.names), (None, servers[0])]
+    return {owner: list(dict.fromkeys(map(read_key, owners[name]))) for owner, name in named}
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of secrets, the oldest first."""
+    return sorted(path.rglob(FILE), key=lambda one: one.stat().st_mtime_ns) if path.is_dir() else [path]
+
+
+def drawn_anew(aggregator: Aggregator) -> bool:
+    """Whether uploads have noise of the operating system that is kept nowhere, so that a replay has other bits."""
+    accounting = aggregator.accounting
+    return accounting is not None and accounting.simulated is None

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl import __version__
 from lightning_vfl.crypto import verified
@@ -15,7 +16,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
-from lightning_vfl.federation.charter import Charter, Consent, SeatFile
+from lightning_vfl.federation.charter import Charter, Consent, SeatFile, Weights
 from lightning_vfl.federation.events_at_party import EventsAtParty
 from lightning_vfl.federation.events_at_server import EventsAtServer
 from lightning_vfl.federation.frames import VERSION
@@ -25,7 +26,7 @@ from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.reception import Reception
-from lightning_vfl.federation.recipe import first_difference
+from lightning_vfl.federation.recipe import first_difference, shown
 from lightning_vfl.federation.record import Record
 from lightning_vfl.federation.refusals import refuse_unfederated
 from lightning_vfl.federation.relay import Relayed, RelayPort
@@ -34,6 +35,8 @@ from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.loading import rounds_in
+from lightning_vfl.protocols.owner_keys import new_key, save_key
+from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.types import Seat
 
 _RELAYED = 60.0  # seconds that a relay may take to bring the last requests
@@ -89,7 +92,22 @@ class Run:
     def about(self) -> dict[str, Any]:
         """What processes compare."""
         versions = {"frames": VERSION, "package": __version__, "torch": torch.__version__}
-        return {"digest": self.charter.digest.hex(), "versions": versions, "method": self.method}
+        weights = str(self.charter.weights)
+        return {"digest": self.charter.digest.hex(), "versions": versions, "method": self.method, "weights": weights}
+
+    def draw_secrets(self, owner: int | None) -> None:
+        """Draw the secret from which this process's weights, dropout and noise follow, if they are to be secret."""
+        if self.charter.weights == Weights.SECRET:
+            self.model.keys[owner] = new_key()
+            self.trainer.callbacks.append(KeepKey())
+
+
+class KeepKey(Callback):
+    """Writes the secret of this process into the folder of its run, before anything that depends on it is sent."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        module: Any = pl_module
+        save_key(module.keys[module.owner], Path(run_folder(trainer)))
 
 
 def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = print) -> None:
@@ -136,6 +154,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         place = _places(run.model)[0](hub, run.injected, charter.patience.reconnect, kept)
         place.calls.joins = lambda: reception.joins
         run.model.place = place
+        run.draw_secrets(None)
         run.train()
         _part(hub, f"{charter.federation} is over", 5.0 if run.relay is None else _RELAYED)
     except BaseException as error:
@@ -190,6 +209,7 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
         if isinstance(place, RoundsAtParty):
             place.sum_guard.limit = seat.subtractable_records
         run.model.place = place
+        run.draw_secrets(party)
         if run.data.own_files:
             run.use_fitted()
             align(
@@ -268,6 +288,11 @@ def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | No
     """What is wrong with a hello; None: nothing."""
     name, own = run.charter.parties[party].name, run.about()
     theirs = hello.get("recipe")
+    if hello.get("weights") != own["weights"]:
+        return (
+            f"party {name} has weights: {shown(hello.get('weights'))}, the server {own['weights']}; use the same "
+            "federation.yaml"
+        )
     if hello.get("digest") != own["digest"]:
         return f"party {name} has another federation.yaml than the server; use the same file"
     if hub.runs_twice(party, bytes.fromhex(str(hello.get("process", "")))):

@@ -1,6 +1,6 @@
 """The bottom models of all parties; bottoms of the same architecture run in one batched call."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import batched, has_rule
 from lightning_vfl.networks.tied import Tied, own_memory
-from lightning_vfl.streams import seed_torch
+from lightning_vfl.streams import Name, seed_torch
 
 # From this number of equal bottoms on, the batched call is faster than the loop (benchmarks.split_step measures it).
 BATCH_FROM = 8
@@ -53,8 +53,10 @@ class PartyBank(nn.Module):
             if has_rule(bottom):
                 alike.setdefault(_architecture(bottom), []).append(party)
         self.groups = tuple(tuple(group) for group in alike.values() if len(group) >= batch_from)
-        self.stream: tuple[int, tuple[str | int, ...]] | None = None
+        self.stream: tuple[int, tuple[Name, ...]] | None = None
         """Seed and names of what bottoms draw at random in this round; None: torch's generators as they are."""
+        self.keys: Mapping[int | None, bytes] = {}
+        """By party, the secret key that replaces the seed."""
         self._drawing = frozenset(m for m, bottom in enumerate(bottoms) if not has_rule(bottom))
         self._tied = {group: Tied([bottoms[m] for m in group]) for group in self.groups} if tied else {}
         for party in (m for group in self._tied for m in group):
@@ -85,7 +87,8 @@ class PartyBank(nn.Module):
     def one(self, party: int, x: Tensor) -> Tensor:
         """The embedding (B, D_m) of one party, alone."""
         if self.stream is not None and party in self._drawing:
-            seed_torch(x.device, self.stream[0], *self.stream[1], "party", party)
+            seed, names = self.stream
+            seed_torch(x.device, self.keys.get(party, seed), *names, "party", party)
         h: Tensor = self.parties[party](x)
         return h
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -10,12 +11,15 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.local_gaussian import grid
 from lightning_vfl.aggregators.messages import GRADIENTS
+from lightning_vfl.crypto.keystream import keyed_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.memory import LatestEmbeddings
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
+from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_event, refuse_several_processes
@@ -25,7 +29,7 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Schedule
-from lightning_vfl.streams import seed_of, seed_torch
+from lightning_vfl.streams import Name, secret_bytes, seed_of, seed_torch
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Message
 
@@ -66,8 +70,9 @@ class AsyncVFL(VFLModule):
         top: as in ``VFLModule``.
         width: as in ``VFLModule``.
         noise: standard deviation of the Gaussian noise that a party adds to each number of its embeddings before the
-            upload (VAFL's perturbation). The noise comes from a stream of the party and its event: it simulates
-            privacy, and the generator is not cryptographically secure.
+            upload (VAFL's perturbation). In a simulation it comes from a stream of the party and its event: it
+            simulates privacy. Between processes it is secret, and rounded to a grid as in ``LocalGaussian``, unless
+            ``federation.yaml`` has ``weights: seeded``. Embeddings are not clipped, so the noise has no ε.
         table_dtype: ``float16`` halves the memory of the latest embeddings.
         limit_bytes: the largest allowed table of latest embeddings, which has N × Σ D_m numbers.
         settings: settings of ``VFLModule``.
@@ -182,6 +187,8 @@ class AsyncVFL(VFLModule):
         party, names = event.party, (Stage.FIT, "party", event.party, event.request)
         self.bottoms.stream = self.seed, ("networks", *names)
         fresh = self.bottoms.one(party, batch.features[party])
+        if self.noise and party in self.keys:
+            return _noisy(fresh, self.noise, self.keys[party], *names)
         if self.noise:
             generator = torch.Generator(fresh.device).manual_seed(seed_of(self.seed, "noise", *names))
             fresh = fresh + self.noise * torch.randn(fresh.shape, generator=generator, device=fresh.device)
@@ -198,7 +205,7 @@ class AsyncVFL(VFLModule):
             self._tell(batch.record_ids, event.party, fresh, names)
             self.tap.joined(value.detach(), names, batch.record_ids)
         if self._top_may_draw:
-            seed_torch(value.device, self.seed, "networks", names.stage, names.round, "server")
+            seed_torch(value.device, self.keys.get(None, self.seed), "networks", names.stage, names.round, "server")
         return self.rank_loss(self.top(value), batch)
 
     @toolkit_hook
@@ -251,3 +258,25 @@ class AsyncVFL(VFLModule):
             self.books.meter.add(leg, alone & outcome.announced & outcome.sends)
         if event.refresh and self._event_costs.downlink is not None:
             self.books.meter.add(self._event_costs.downlink, alone)
+
+
+def _noisy(fresh: Tensor, sigma: float, key: bytes, *names: Name) -> Tensor:
+    """Embeddings with secret noise, whose gradient is that of the embeddings.
+
+    The noise depends on the embeddings too: a party that comes back from a checkpoint uploads other embeddings under
+    the same names, and the same noise on two values would show their difference. Equal embeddings have equal noise.
+
+    Raises:
+        ConfigurationError: for NaN and infinite embeddings.
+    """
+    h = fresh.detach().double().cpu()
+    if not bool(torch.isfinite(h).all()):
+        raise ConfigurationError(
+            "NaN or infinite embeddings cannot be hidden by noise; clean the data or lower the learning rate"
+        )
+    step = grid(sigma, 0.0)
+    words = keyed_words(secret_bytes(key, 32, "noise", *names, sha256(h.numpy().tobytes()).hexdigest()))
+    whole = torch.trunc(h / step).clamp(-(2.0**62), 2.0**62).to(torch.int64)
+    whole += torch.from_numpy(rounded_normal(h.numel(), sigma / step, words)).reshape(h.shape)
+    sent = (whole.double() * step).to(fresh.dtype).to(fresh.device)
+    return sent + (fresh - fresh.detach())  # the difference is zero and has the gradient

@@ -29,6 +29,7 @@ from lightning_vfl.protocols.build import (
     build_top,
     drop_others,
     note_shapes,
+    party_bottom,
     plain_settings,
     refuse_overlap,
     roster_of,
@@ -51,6 +52,7 @@ from lightning_vfl.protocols.evaluation import Scores
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, position_in
+from lightning_vfl.protocols.owner_keys import drawn_from
 from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
@@ -170,6 +172,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.privacy = PrivacyBooks()
         self.label_privacy = PrivacyBooks()
         self.privacy_ledger = privacy_ledger
+        self.keys = {}
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -236,6 +239,12 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         """What the protocol hides of a record after so many uploads, as a text for the summary; None: no claim."""
         return self.wire.protection(uploads)
 
+    def initial_bottom(self, party: int) -> nn.Module:
+        """The bottom of a party before training, built again from the party's key."""
+        shape = tuple(self.hparams["party_shapes"][party])
+        factory = self._bottom_of.get(party, self._bottom)
+        return party_bottom(factory, party, shape, self.embedding_widths[party], self.keys)
+
     def requests_made(self) -> int:
         """How many requests each party has received in training so far; two a round."""
         return 2 * self.books.rounds.get(Stage.FIT, 0)
@@ -252,8 +261,14 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         """
         if self._built:
             return
-        with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
-            self.build()
+        own = drawn_from(self.keys[self.owner], "networks") if self.keys else nullcontext()
+        with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
+            try:
+                self.build()
+            except BaseException:
+                if self.keys:  # the trainer moves what is left, and networks without numbers cannot be moved
+                    self._modules.clear()
+                raise
         refuse_shared(self)
         self._built = True  # what has refused to be built is refused again
 
@@ -270,10 +285,12 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.objective = self._objective or objective_for(classes)
         self.objective.prepare(classes)
         refuse_other_targets(self.objective.targets, self.datamodule)
-        self.bottoms = build_bottoms(self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster)
+        self.bottoms = build_bottoms(
+            self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster, self.keys
+        )
         refuse_parameters_of(self.aggregator)
         try_aggregator(self.aggregator, self.width, self.roster)
-        self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes))
+        self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes), self.keys)
         self.books.begin(self.roster.parties)
         chosen = self._metrics or self.objective.metrics(classes)
         self.val, self.test = Scores("val", chosen), Scores("test", chosen)
@@ -364,6 +381,8 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming
             kept = {} if self.memory is None else self.memory.state()
             checkpoint[BOOKS]["memory"] = self._resumed or kept
+            if self.place is not None and self.keys:
+                checkpoint[BOOKS]["secret key"] = self.keys[self.owner].hex()
 
     @toolkit_hook
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -388,3 +407,5 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         path = None if self._trainer is None else self.trainer.ckpt_path
         self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
         self._resumed, self.position = books.get("memory", {}), position_in(checkpoint)
+        if self.place is not None and self.keys and "secret key" in books:  # a resumed process draws as it would have
+            self.keys[self.owner] = bytes.fromhex(books["secret key"])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import LinearForms
@@ -149,6 +150,7 @@ def build_bottoms(
     shapes: Sequence[Shape],
     width: int,
     roster: Roster,
+    keys: Keys,
 ) -> PartyBank:
     """Build one bottom for each party, and check that it has the embedding width that the aggregator needs.
 
@@ -170,15 +172,27 @@ def build_bottoms(
         if party in leader:
             bottoms.append(_copied(bottoms[leader[party]], shape, shapes[leader[party]], party))
             continue
-        network = _make(bottom_of.get(party, bottom), f"the bottom of party {party}", shape, wide)
-        _try(network, (2, *shape), wide, f"the bottom {type(network).__name__} of party {party}")
+        network = party_bottom(bottom_of.get(party, bottom), party, shape, wide, keys)
         if aggregator.form is LinearForms and not (hasattr(network, "expand") and hasattr(network, "weight")):
             raise ConfigurationError(
                 f"{type(aggregator).__name__} needs bottoms that are linear in one weight matrix, but party {party} "
                 f"has {type(network).__name__}; use PolynomialNetwork"
             )
         bottoms.append(network)
-    return PartyBank(bottoms, shared=roster.shared)
+    bank = PartyBank(bottoms, shared=roster.shared)
+    bank.keys = keys
+    return bank
+
+
+def party_bottom(factory: BottomFactory, party: int, shape: Shape, width: int, keys: Keys) -> nn.Module:
+    """The bottom of a party; see ``build_for``."""
+    return build_for(party, "bottom", keys, shape, partial(_bottom, factory, party, shape, width))
+
+
+def _bottom(factory: BottomFactory, party: int, shape: Shape, width: int) -> nn.Module:
+    network = _make(factory, f"the bottom of party {party}", shape, width)
+    _try(network, (2, *shape), width, f"the bottom {type(network).__name__} of party {party}")
+    return network
 
 
 def _copied(bottom: nn.Module, shape: Shape, leading: Shape, party: int) -> nn.Module:
@@ -234,22 +248,24 @@ def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> lis
     return networks
 
 
-def build_top(top: TopFactory, width: int, outputs: int) -> nn.Module:
+def build_top(top: TopFactory, width: int, outputs: int, keys: Keys) -> nn.Module:
     """The top for an aggregate of this width.
 
     A factory with a parameter ``outputs`` that is left open gets the number of outputs that the task needs. Any other
     factory is called with the width alone and must choose the number itself.
     """
     wanted = {"outputs": outputs} if _leaves_open(top, "outputs") else {}
-    network = _make(top, "the top", width, **wanted)
-    _try(network, (2, width), outputs, f"the top {type(network).__name__}")
-    return network
+    return build_for(None, "top", keys, (width,), partial(_of_server, top, "the top", width, outputs, wanted))
 
 
-def build_norm(norm: Callable[[int], nn.Module], width: int) -> nn.Module:
+def build_norm(norm: Callable[[int], nn.Module], width: int, keys: Keys) -> nn.Module:
     """The norm over an aggregate of this width."""
-    network = _make(norm, "the norm", width)
-    _try(network, (2, width), width, f"the norm {type(network).__name__}")
+    return build_for(None, "norm", keys, (width,), partial(_of_server, norm, "the norm", width, width, {}))
+
+
+def _of_server(factory: TopFactory, who: str, width: int, outputs: int, wanted: Mapping[str, int]) -> nn.Module:
+    network = _make(factory, who, width, **wanted)
+    _try(network, (2, width), outputs, f"{who} {type(network).__name__}")
     return network
 
 

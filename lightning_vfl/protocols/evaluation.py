@@ -100,9 +100,16 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
     val: Scores
     test: Scores
     place: Place | None = None  # None: everybody is hosted in this process
+    keys: dict[int | None, bytes]
+    """By hosted owner (None: the server), the secret that replaces the seed in a federation; empty in a simulation."""
     tap: Tap | None = None  # listens to all messages, for an audit
     passes_to_tap: bool = True  # False: a tap would not hear the messages
     attendance: Attendance | None = None  # of the last evaluation round; None: no fault happens in evaluation
+
+    @property
+    def owner(self) -> int | None:
+        """Whose process this is: a party's, or None for the server's, and for a simulation, which hosts everybody."""
+        return None if self.place is None else self.place.seat.party
 
     @abstractmethod
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:

@@ -51,7 +51,7 @@ class HeadsVFL(VFLModule, ABC):
     def build(self) -> None:
         super().build()
         outputs = self.objective.outputs(self.hparams["num_classes"])
-        more = (build_top(self._top, self.top_width(), outputs) for _ in range(self.roster.parties - 1))
+        more = (build_top(self._top, self.top_width(), outputs, self.keys) for _ in range(self.roster.parties - 1))
         self.top = nn.ModuleList([self.top, *more])
 
     @toolkit_hook

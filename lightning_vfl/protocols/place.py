@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.parts import Setup
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.parameters import refuse_shared
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Schedule
@@ -97,9 +98,17 @@ def needed(setup: Setup | None) -> Setup:
 def keep_own(module: "VFLModule", seat: Seat) -> None:
     """Replace the networks of other processes, after the costs of rounds are known from all of them.
 
-    All networks are built here first, in order of their owners, because initial weights follow from the seed of the
-    recipe: every process then has the initial weights of the simulation.
+    With ``weights: secret`` the networks of others have been built for their sizes alone. With ``weights: seeded`` all
+    networks are built here, in order of their owners: every process then has the initial weights of the simulation.
+
+    Raises:
+        ConfigurationError: for parties that share a bottom.
     """
+    if module.roster.shared:
+        raise ConfigurationError(
+            f"parties {list(module.roster.shared[0])} share a bottom, which runs simulated only; give each party "
+            "columns of its own between processes"
+        )
     refuse_shared(module)
     module.costs.know()
     for party in range(module.roster.parties):

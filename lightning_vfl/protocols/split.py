@@ -135,7 +135,7 @@ class SplitVFL(RoundVFL):
 
     def build(self) -> None:
         super().build()
-        self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width()))
+        self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width(), self.keys))
         self._top_may_draw = not has_rule(self.top)
         if self.downlink is not None:
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
@@ -347,7 +347,7 @@ class SplitVFL(RoundVFL):
         """The server's output; what its networks draw does not depend on the draws of bottoms."""
         if self.training and self.bottoms.stream is not None and self._top_may_draw:
             seed, names = self.bottoms.stream
-            seed_torch(value.device, seed, *names, "server")
+            seed_torch(value.device, self.keys.get(None, seed), *names, "server")
         return super().head(value, columns)
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:

@@ -196,7 +196,8 @@ class TrainedModule(EvaluatedModule, ABC):
         stage = self.stage
         number = self.books.next_round(stage)
         if seed_global:  # dropout masks become a function of the round: a resumed run needs no generator state
-            seed_torch(self.device, self.seed, "networks", stage, number, self.global_rank)
+            seed = self.keys.get(self.owner, self.seed)
+            seed_torch(self.device, seed, "networks", stage, number, self.global_rank)
         return RoundNames(self.seed, stage, number)
 
     def rank_loss(self, output: Tensor, batch: VerticalBatch) -> Tensor:

@@ -34,14 +34,12 @@ def prepare() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def cut_digits(folder: Path, parties: int = 4) -> Path:
-    """Write the digits as a table for each party, and one with the labels; returns the folder."""
+def cut_digits(folder: Path, parties: int = 4, data: str = "data/digits") -> Path:
+    """Write the digits, or other data, as a table for each party, and one with the labels; returns the folder."""
 
     def role() -> None:
         prepare()
-        run_or_exit(
-            ["cut", "--config", "data/digits", "--data.partitioner.parties", str(parties), "--out", str(folder)]
-        )
+        run_or_exit(["cut", "--config", data, "--data.partitioner.parties", str(parties), "--out", str(folder)])
 
     _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
     if status:
@@ -57,6 +55,7 @@ class Federation:
         names: of the parties.
         recipe: arguments of every process.
         sockets: by name, where a relay calls each process; None: over gRPC.
+        weights: as in ``federation.yaml``; seeded ones are those of a simulation.
         patience: as in ``federation.yaml``.
     """
 
@@ -66,9 +65,11 @@ class Federation:
         names: tuple[str, ...],
         recipe: tuple[str, ...],
         sockets: Mapping[str, Path] | None = None,
+        weights: str = "seeded",
         **patience: float,
     ) -> None:
         self.folder, self.names, self.recipe, self.sockets = folder, names, recipe, sockets or {}
+        self.weights = weights
         self.running: dict[str, int] = {}
         self.started: dict[str, int] = {}
         self.before: dict[str, Callable[[], None]] = {}  # by name, what a process does before its command
@@ -83,6 +84,7 @@ class Federation:
             "federation": "trial",
             "server": {"name": "scorer", "address": self.address, "certificate": "keys/scorer.crt"},
             "parties": [{"name": name, "certificate": f"keys/{name}.crt"} for name in names],
+            "weights": weights,
             "patience": {"join": 60, "reconnect": 60, **patience},
         }
         self.charter = folder / "federation.yaml"
@@ -172,7 +174,8 @@ class Federation:
 
     def replay(self, *more: str, seconds: float = 300.0) -> dict[str, torch.Tensor]:
         """The weights of the simulation of the record."""
-        self._start("replay", "replay", str(self.events), *more, own=False)
+        folder = ("--secrets", str(self.folder / "runs")) if self.weights == "secret" else ()
+        self._start("replay", "replay", str(self.events), *folder, *more, own=False)
         if self.wait(seconds)["replay"]:
             raise RuntimeError(self.log("replay"))
         weights: dict[str, torch.Tensor] = torch.load(self.checkpoint("replay"), weights_only=True)["state_dict"]

@@ -88,7 +88,17 @@ def federated(folder: Path, *recipe: str, parties: int = 4, seconds: float = 120
     def role() -> None:
         prepare()
         run_or_exit(
-            ["federate", "--local", "--inject", *recipe, *BASE, "--trainer.default_root_dir", str(folder / "fed")]
+            [
+                "federate",
+                "--local",
+                "--inject",
+                "--weights",
+                "seeded",
+                *recipe,
+                *BASE,
+                "--trainer.default_root_dir",
+                str(folder / "fed"),
+            ]
         )
 
     _finish(role, folder / "fed.txt", seconds)
