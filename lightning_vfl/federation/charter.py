@@ -15,7 +15,10 @@ import yaml
 
 from lightning_vfl.align.ids import Step, steps_of
 from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.federation.fields import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
+
+MOST = {"frame": 1024, "columns": 2**31, "server_ids": 2**31}  # the largest limits that a charter can set
 
 
 class Alignment(StrEnum):
@@ -89,6 +92,7 @@ class Charter:
         alignment: how the records find each other.
         patience: how long processes wait for each other.
         normalise: how ids are made equal that are written in different ways, for ``alignment: psi``.
+        limits: sizes above which a process refuses what another one sends.
     """
 
     federation: str
@@ -97,6 +101,7 @@ class Charter:
     alignment: Alignment = Alignment.CLEAR
     patience: Patience = field(default_factory=Patience)
     normalise: tuple[Step, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
     def read(cls, path: str | Path) -> "Charter":
@@ -123,7 +128,12 @@ class Charter:
         patience = [float(getattr(self.patience, one.name)) for one in fields(Patience)]
         content = ["lightning-vfl federation", self.federation, server, parties, str(self.alignment), patience]
         content += [list(self.normalise)] if self.normalise else []  # a file without it keeps its digest
+        content += [vars(self.limits)] if self.limits != Limits() else []
         return sha256(json.dumps(content).encode()).digest()
+
+    def agreed(self, labels: int | None) -> Agreed:
+        """What fields of messages are checked against; ``labels``: the party that has the labels, or None."""
+        return Agreed(tuple(party.name for party in self.parties), labels, self.limits)
 
     def number(self, name: str) -> int:
         """The number of the party with this name.
@@ -230,7 +240,18 @@ def _charter(said: Any, folder: Path) -> Charter:
         )
     waits = _known(given.get("patience", {}), [one.name for one in fields(Patience)], "patience")
     patience = Patience(**{key: _number(value, f"patience.{key}", "seconds above 0") for key, value in waits.items()})
-    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps)
+    sizes = _known(given.get("limits", {}), [one.name for one in fields(Limits)], "limits")
+    limits = Limits(**{key: _size(value, key) for key, value in sizes.items()})
+    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps, limits)
+
+
+def _size(said: Any, key: str) -> Any:
+    where = f"limits.{key}"
+    if key == "value":
+        return _number(said, where, "a number above 0")
+    if type(said) is not int or not 1 <= said <= MOST[key]:
+        raise ConfigurationError(f"{where} must be a whole number from 1 to {MOST[key]}; got {said!r}")
+    return said
 
 
 def _steps(said: Any) -> tuple[Step, ...]:

@@ -105,7 +105,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     """
     charter = run.charter
     refuse_unfederated(run)
-    hub = Hub(len(charter.parties))
+    hub = Hub(len(charter.parties), charter.agreed(run.model.active))
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, hub, party, hello))
     run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
@@ -176,7 +176,8 @@ def take_part(run: Run, seat: SeatFile, name: str) -> None:
                     "certificate, so somebody has replaced it on the way; check who runs the server"
                 )
 
-        place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check)
+        agreed = charter.agreed(run.model.active)
+        place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check, agreed)
         place.least_members = seat.least_members
         run.model.place = place
         if run.data.own_files:
@@ -222,6 +223,7 @@ def _dialled(run: Run) -> Dialled:
         reconnect=charter.patience.reconnect,
         silence=charter.patience.silence,
         expected=charter.server.name,
+        largest=len(charter.parties) * charter.limits.frame_bytes,
     )
 
 
