@@ -56,7 +56,7 @@ class RollCall:
         self.active = active
         self._common: NDArray[np.generic] | None = None  # the ids that all have, if a party draws the splits
         self._told: dict[str, Any] = {}  # the classes, of the party that has the labels
-        self._ring = PrivateRing(data, names, active is None, normalise) if kind == Alignment.PSI else None
+        self._ring = PrivateRing(data, names, active, normalise) if kind == Alignment.PSI else None
         self._ids: dict[int, NDArray[np.generic]] = {}
         self._digests: dict[int, IdDigest] = {}
         self._shapes: dict[int, list[int]] = {}
@@ -244,7 +244,16 @@ def align(
     if kind == Alignment.PSI:
         if seals is None:
             raise ConfigurationError("alignment: psi needs sealed channels between the parties; give seals")
-        align_privately(link, data, seals, bool(others), keep, lambda: _asked(link, "ids"), normalise)
+        align_privately(
+            link,
+            data,
+            seals,
+            bool(others),
+            keep,
+            lambda: _asked(link, "ids"),
+            normalise,
+            most=link.agreed.limits.server_ids,
+        )
     else:
         frame = _asked(link, "ids", *_own_ids(data, kind))
         if others:
