@@ -37,8 +37,8 @@ class Limits:
             messages of all parties.
         columns: the largest number of values of a record at a party.
         value: the largest magnitude of a number of an embedding, a gradient or a real label.
-        server_ids: how many ids of its own the server may have compared under ``alignment: psi``; 0: up to twice as
-            many as the party has.
+        server_ids: how many ids of its own the server may have compared under ``alignment: psi``; 0: 1,000, or twice
+            as many as the party has.
     """
 
     frame: int = 64

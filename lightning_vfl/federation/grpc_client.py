@@ -76,8 +76,8 @@ class Dialled(Transport):
                 began = monotonic() if began is None else began
                 if monotonic() - began > self.reconnect:
                     raise ConfigurationError(
-                        f"the server at {self.address} has not answered for {self.reconnect:g} s ({printable(details)}); check "
-                        "that it runs, and that both sides have each other's certificates"
+                        f"the server at {self.address} has not answered for {self.reconnect:g} s ({printable(details)}); "
+                        "check that it runs, and that both sides have each other's certificates"
                     ) from None
                 sleep(0.2)
 

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import MalformedFrame
@@ -187,7 +187,7 @@ class Hub:
         """Print why a request was refused; a party that sends many such requests is printed a few times."""
         self._refused[party] += 1
         if self._refused[party] <= LINES:
-            rank_zero_warn(f"refused: {line}")
+            rank_zero_info(f"refused: {line}")
 
     def joined(self, party: int, process: bytes = b"") -> None:
         """A connection of this party is open; ``process``: random bytes of the process behind it."""

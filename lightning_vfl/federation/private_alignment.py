@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.generic]
 
+FEW = 1000  # ids of the server's own that a party always compares
+
 
 @dataclass(frozen=True)
 class Common:
@@ -107,7 +109,7 @@ def align_privately(
         keep: a file of this party alone, in which it keeps the order for when it comes back.
         ask: asks the server for the order.
         normalise: how ids are made equal, as all have agreed.
-        most: how many ids of its own the server may have compared; 0: up to twice as many as this party has.
+        most: how many ids of its own the server may have compared; 0: 1,000, or twice as many as this party has.
 
     Raises:
         ConfigurationError: if the server refuses, for lists that cannot be used, and for a party that comes back
@@ -122,7 +124,9 @@ def align_privately(
                     f"the server normalises ids by {', '.join(session.normalise) or 'nothing'}, federation.yaml says "
                     f"{', '.join(normalise) or 'nothing'}; check who runs the server"
                 )
-            common = _common(link, data.own_ids(), seals, session, bool(for_server), most or 2 * len(data.own_ids()))
+            common = _common(
+                link, data.own_ids(), seals, session, bool(for_server), most or max(FEW, 2 * len(data.own_ids()))
+            )
         except ConfigurationError as error:
             with suppress(ConfigurationError):  # the server tells the others, which would wait
                 _ask(link, "failed", why=str(error))

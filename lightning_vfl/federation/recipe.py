@@ -68,8 +68,12 @@ def first_difference(mine: Mapping[str, str], theirs: Mapping[str, str], who: st
         one, other = mine.get(key), theirs.get(key)
         if one == other:
             continue
-        has = f"has no {printable(key)}" if other is None else f"has {printable(key)} {printable(other)}"
-        return f"{who} {has}, the server {'has none' if one is None else printable(one)}; use the same recipe"
+        has = (
+            f"has no {printable(key, LENGTH)}"
+            if other is None
+            else f"has {printable(key, LENGTH)} {printable(other, LENGTH)}"
+        )
+        return f"{who} {has}, the server {'has none' if one is None else printable(one, LENGTH)}; use the same recipe"
     return None
 
 
