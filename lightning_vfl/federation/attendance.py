@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.aggregators.clear import EMBEDDINGS
-from lightning_vfl.aggregators.secure.layer import SIGNED
+from lightning_vfl.aggregators.secure.consent import SIGNED
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.fields import Agreed

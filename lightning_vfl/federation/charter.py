@@ -128,7 +128,9 @@ class Charter:
         patience = [float(getattr(self.patience, one.name)) for one in fields(Patience)]
         content = ["lightning-vfl federation", self.federation, server, parties, str(self.alignment), patience]
         content += [list(self.normalise)] if self.normalise else []  # a file without it keeps its digest
-        content += [vars(self.limits)] if self.limits != Limits() else []
+        content += (
+            [[f"{key}: {value!r}" for key, value in vars(self.limits).items()]] if self.limits != Limits() else []
+        )
         return sha256(json.dumps(content).encode()).digest()
 
     def agreed(self, labels: int | None) -> Agreed:

@@ -402,8 +402,9 @@ def _wrong_request(
     wrong = wrong_field(header, {**EVERY, **table}, agreed)
     if wrong is not None:
         return f"{wrong} (request '{say}')"
-    if len(listed) > TENSORS.get(say, 0):
-        return f"{len(listed)} tensors with '{say}', where at most {TENSORS.get(say, 0)} are allowed"
+    most = TENSORS.get(str(say), 0)
+    if len(listed) > most:
+        return f"{len(listed)} tensors with '{say}', where at most {most} are allowed"
     labels = [name for name, entry in table.items() if entry.sender == Sender.LABELS and name in header]
     if header.get("labels") is True:
         labels.append("labels")

@@ -76,7 +76,8 @@ class Dialled(Transport):
                 began = monotonic() if began is None else began
                 if monotonic() - began > self.reconnect:
                     raise ConfigurationError(
-                        f"the server at {self.address} has not answered for {self.reconnect:g} s ({printable(details)}); "
+                        f"the server at {self.address} has not answered for {self.reconnect:g} s "
+                        f"({printable(details)}); check "
                         "check that it runs, and that both sides have each other's certificates"
                     ) from None
                 sleep(0.2)

@@ -309,8 +309,8 @@ def test_a_party_that_is_started_again_in_between_ends_it_for_all(tmp_path):
     run_hub = []
 
     class Hubs(Hub):
-        def __init__(self, parties):
-            super().__init__(parties)
+        def __init__(self, parties, agreed):
+            super().__init__(parties, agreed)
             run_hub.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
