@@ -178,6 +178,7 @@ def raised(points: "Points", key: bytes, tell: "Progress | None" = None) -> "Poi
     Raises:
         NoPoint: for bytes that are no point, and for the identity.
     """
+    _refuse_other_encodings(points)
     raise_point, content = _library().crypto_scalarmult_ristretto255, np.ascontiguousarray(points).tobytes()
 
     def chunk(start: int) -> bytes:
@@ -203,6 +204,7 @@ def check_points(points: "Points") -> None:
     Raises:
         NoPoint: for the first other one.
     """
+    _refuse_other_encodings(points)
     content = np.ascontiguousarray(points).tobytes()
 
     def chunk(start: int) -> bytes:
@@ -211,6 +213,21 @@ def check_points(points: "Points") -> None:
 
     for _ in _spread(chunk, range(0, len(content) // SIZE, _CHUNK), None):
         pass
+
+
+def _refuse_other_encodings(points: "Points") -> None:
+    """Refuse points with bit 255, which libsodium ignores: a point, and the identity, would have two encodings.
+
+    RFC 9496, section 4.3.1: a decoder must refuse what is not the canonical encoding. libsodium refuses all others.
+
+    Raises:
+        NoPoint: for the first such point.
+    """
+    flat = np.asarray(points).reshape(-1, SIZE)
+    if (high := flat[:, -1] & 0x80).any():
+        place = int(high.argmax())
+        alias = not (flat[place, :-1].any() or flat[place, -1] & 0x7F)
+        raise NoPoint(place, alias)
 
 
 def _part(content: bytes, start: int) -> list[bytes]:

@@ -21,7 +21,7 @@ from lightning_vfl.federation.charter import Alignment
 from lightning_vfl.federation.frames import Frame, pack
 from lightning_vfl.federation.hub import DOOR, Request
 from lightning_vfl.federation.letters import Seals
-from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.link import Link, fields_of
 from lightning_vfl.federation.private_alignment import align_privately, rows_of, told_splits
 from lightning_vfl.federation.private_ring import PrivateRing
 from lightning_vfl.types import SeatedData
@@ -56,7 +56,7 @@ class RollCall:
         self.active = active
         self._common: NDArray[np.generic] | None = None  # the ids that all have, if a party draws the splits
         self._told: dict[str, Any] = {}  # the classes, of the party that has the labels
-        self._ring = PrivateRing(data, names, active is None, normalise) if kind == Alignment.PSI else None
+        self._ring = PrivateRing(data, names, active, normalise) if kind == Alignment.PSI else None
         self._ids: dict[int, NDArray[np.generic]] = {}
         self._digests: dict[int, IdDigest] = {}
         self._shapes: dict[int, list[int]] = {}
@@ -76,7 +76,7 @@ class RollCall:
                 self._take_ids(request)
                 self._wait(lambda: (self._common if draws else self._order) is not None)
             elif request.say == "order":
-                self._take_order(request, draws)
+                self._take_order(request)
             else:
                 self._take_shape(request)
                 self._wait(lambda: len(self._shapes) == len(self.names))
@@ -151,9 +151,9 @@ class RollCall:
             self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
             self.data.align(self._order)
 
-    def _take_order(self, request: Request, draws: bool) -> None:
-        header = request.frame.header
-        splits = [str(name) for name in header["splits"]] if draws else []
+    def _take_order(self, request: Request) -> None:
+        header = request.frame.header  # of the party with the labels: see the table in ``fields``
+        splits = [str(name) for name in header["splits"]]
         if self._ring is None:
             self._order = dict(zip(splits, map(ids_from_tensor, request.frame.tensors), strict=True))
         else:
@@ -164,7 +164,7 @@ class RollCall:
         header = request.frame.header
         self._shapes[request.party] = [int(side) for side in header["shape"]]
         if request.party == self.active:
-            self._told = {name: header[name] for name in ("num_classes", "class_names")}
+            self._told = {name: header.get(name) for name in ("num_classes", "class_names")}
         self._changed.notify_all()
 
     def _take_ids(self, request: Request) -> None:
@@ -172,13 +172,15 @@ class RollCall:
         if self._ring is not None:
             return
         if self.kind == Alignment.GIVEN:
-            digest = IdDigest(int(header["count"]), str(header["sha256"]))
+            digest = IdDigest(int(header.get("count", -1)), str(header.get("sha256")))
             try:
                 refuse_other_ids(IdDigest.of(self.data.own_ids()), {self.names[request.party]: digest})
                 self._digests[request.party] = digest
             except ConfigurationError as error:
                 self._failed = str(error)
         else:
+            if not request.frame.tensors:
+                raise ConfigurationError(f"party {self.names[request.party]} has sent no ids; use the same recipe")
             self._ids[request.party] = ids_from_tensor(request.frame.tensors[0])
         self._changed.notify_all()
 
@@ -242,18 +244,31 @@ def align(
     if kind == Alignment.PSI:
         if seals is None:
             raise ConfigurationError("alignment: psi needs sealed channels between the parties; give seals")
-        align_privately(link, data, seals, bool(others), keep, lambda: _asked(link, "ids"), normalise)
+        align_privately(
+            link,
+            data,
+            seals,
+            bool(others),
+            keep,
+            lambda: _asked(link, "ids"),
+            normalise,
+            most=link.agreed.limits.server_ids,
+        )
     else:
         frame = _asked(link, "ids", *_own_ids(data, kind))
         if others:
             order = data.split_records(dict.fromkeys(others, ids_from_tensor(frame.tensors[0])))
             link.ask(DOOR, "order", {"splits": list(order)}, [ids_to_tensor(part) for part in order.values()])
         else:
-            parts = zip(frame.header["splits"], frame.tensors, strict=True)
-            data.align({name: ids_from_tensor(part) for name, part in parts})
+            (splits,) = fields_of(frame, "splits")
+            if len(splits) != len(frame.tensors):
+                raise ConfigurationError(
+                    f"the server tells {len(frame.tensors)} lists of {len(splits)} splits; check who runs the server"
+                )
+            data.align({name: ids_from_tensor(part) for name, part in zip(splits, frame.tensors, strict=True)})
     more = classes_of(data) if others else {}
-    told = _asked(link, "shape", {"shape": list(data.own_shape()), **more}).header
-    data.told_shapes(told["shapes"], told["num_classes"], told["class_names"])
+    told = _asked(link, "shape", {"shape": list(data.own_shape()), **more})
+    data.told_shapes(*fields_of(told, "shapes", "num_classes", "class_names"))
 
 
 def _own_ids(data: SeatedData, kind: Alignment) -> tuple[Mapping[str, Any], list[Tensor]]:

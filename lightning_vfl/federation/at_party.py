@@ -1,7 +1,7 @@
 """The process of one party: what is the same for all protocols, and its part of evaluations."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ class AtParty(Place):
             return None
         if "message" not in frame.header:
             return Message("nothing", "parties", (), frame.tensors)
-        return read(dict(frame.header["message"]), iter(frame.tensors), module.seed)
+        return read(dict(frame.header["message"]), iter(frame.tensors), module.seed, self.link.agreed)
 
     def own_labels(self, module: Any, batch: VerticalBatch) -> Tensor | None:
         """The labels of the batch, if this party holds them and the round needs them."""
@@ -108,6 +108,25 @@ class AtParty(Place):
     def bits(self, module: Any, rows: int) -> Mapping[str, int]:
         """By kind, the size of an integer on the wire, in a round with so many rows."""
         return {leg.kind: leg.bits for leg in module.costs.legs(rows)}
+
+    def refuse_absurd(self, grads: Sequence[Tensor], leaves: Sequence[Tensor], module: Any) -> tuple[Tensor, ...]:
+        """The server's gradients of this party's embeddings.
+
+        A precision that scales losses gives infinite gradients on purpose, so that their values are not compared there.
+
+        Raises:
+            ConfigurationError: for other shapes, and numbers that are not finite or above ``limits.value``.
+        """
+        most, shapes = self.link.agreed.limits.value, [tuple(leaf.shape) for leaf in leaves]
+        if [tuple(grad.shape) for grad in grads] != shapes or not all(grad.is_floating_point() for grad in grads):
+            raise ConfigurationError(f"the server has sent no gradients of shapes {shapes}; check who runs the server")
+        scaled = getattr(module.trainer.precision_plugin, "scaler", None) is not None
+        if not scaled and not all(bool((grad.abs() <= most).all()) for grad in grads):
+            raise ConfigurationError(
+                f"the server has sent gradients that are not finite or larger than {most:g}, which is limits.value of "
+                "federation.yaml; lower the learning rate, or check who runs the server"
+            )
+        return tuple(grads)
 
     # ---- evaluation
 

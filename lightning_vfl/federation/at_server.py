@@ -8,7 +8,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
-from lightning_vfl.federation.attendance import Attendance, Planned, Seen
+from lightning_vfl.federation.attendance import Attendance, Form, Planned, Seen
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.collecting import Collector, Uploads
 from lightning_vfl.federation.hub import Hub, Key
@@ -54,11 +54,20 @@ class AtServer(Place):
         """The policy that says whether the parties that are there are enough for a round."""
 
     def attendance(
-        self, module: Any, planned: Roll | None, policy: MissingPolicy, evaluation: bool = False
+        self,
+        module: Any,
+        batch: VerticalBatch,
+        names: RoundNames,
+        planned: Roll | None,
+        policy: MissingPolicy,
+        evaluation: bool = False,
     ) -> Attendance:
+        """Who takes part in a round, and what the form of their messages is."""
+        clear = module.wire.traits.visible or (evaluation and not module.protected_evaluation)
+        form = Form(module, self.hub.agreed, joint_rows(batch).total, clear, names)
         if planned is not None:
-            return Planned(self.hub, planned, module.wire.needed(module.roster.parties))
-        return Seen(module, self.hub, self.calls.called.clone(), policy, evaluation)
+            return Planned(self.hub, planned, module.wire.needed(module.roster.parties), form)
+        return Seen(module, self.hub, self.calls.called.clone(), policy, evaluation, form)
 
     def decoded(
         self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads, policy: MissingPolicy
@@ -102,7 +111,7 @@ class AtServer(Place):
             if module.protected_evaluation:
                 module.enter_evaluation(batch, names, roll)
             self.calls.begin(module, at, self.policy(module))
-            attendance = self.attendance(module, roll if self.injected else None, Exclude(), evaluation=True)
+            attendance = self.attendance(module, batch, names, roll if self.injected else None, Exclude(), True)
             uploads = self.collector.collect(module, batch, at, attendance, clear=not module.protected_evaluation)
             if module.protected_evaluation:
                 charge_evaluation(module, uploads.roll, uploads.roll.called, batch)

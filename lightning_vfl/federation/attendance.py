@@ -1,25 +1,31 @@
 """Who takes part in a round at the server: as it was planned, or as it turns out."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import inf, isfinite, nan, prod
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.secure.consent import SIGNED
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.calls import numbers
+from lightning_vfl.federation.fields import Agreed
 from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rounds.plan import close_leg, rule_of
-from lightning_vfl.types import Roll
+from lightning_vfl.types import Roll, RoundNames
 from lightning_vfl.wire import Leg
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
+
+RELAYED = (SIGNED,)  # kinds that the server hands on unchanged to the parties that answer
 
 
 class Attendance(ABC):
@@ -63,12 +69,14 @@ class Planned(Attendance):
         hub: the parties' requests.
         roll: of the round.
         needed: how many parties answer the legs after the first.
+        form: what messages are compared with.
     """
 
     tolerant = False
 
-    def __init__(self, hub: Hub, roll: Roll, needed: int) -> None:
+    def __init__(self, hub: Hub, roll: Roll, needed: int, form: "Form") -> None:
         self.hub = hub
+        self.form = form
         self.needed = needed
         self.roll = roll
         self.everybody = torch.ones_like(roll.called)
@@ -86,6 +94,10 @@ class Planned(Attendance):
             return None if lacking else True
 
         self.hub.wait(all_here)
+        for party in wanted:
+            request = self.hub.request(party, key)
+            if request is not None and (wrong := self.form.misfit(request, leg)) is not None:
+                raise ConfigurationError(f"{self.form.name(party)} sent {wrong}; all must run the same recipe")
         return asked
 
     def include(self, arrived: Tensor) -> bool:
@@ -110,12 +122,16 @@ class Seen(Attendance):
         called: (M,) bool, the parties that are called.
         policy: for missing uploads.
         evaluation: there is no waiting rule; who is alive is waited for.
+        form: what messages are compared with.
     """
 
     tolerant = True
 
-    def __init__(self, module: "SplitVFL", hub: Hub, called: Tensor, policy: MissingPolicy, evaluation: bool) -> None:
+    def __init__(
+        self, module: "SplitVFL", hub: Hub, called: Tensor, policy: MissingPolicy, evaluation: bool, form: "Form"
+    ) -> None:
         nobody = torch.zeros_like(called)
+        self.form = form
         self.module, self.hub, self.policy, self.evaluation = module, hub, policy, evaluation
         self.roll = Roll(called, nobody, nobody, nobody)
         self.everybody = self.uploading = called
@@ -185,37 +201,103 @@ class Seen(Attendance):
 
     def _fits(self, request: Request, leg: Leg) -> bool:
         """Whether a message has the form of its leg; tells a sender whose message has not."""
-        wrong = misfit(request, leg, self.module.wire.traits.visible)
+        wrong = self.form.misfit(request, leg)
         if wrong is None:
             return True
         self._refused.add(request.party)
-        why = f"refused: party {request.party} sent {wrong}; all must run the same recipe"
+        why = f"refused: {self.form.name(request.party)} sent {wrong}; all must run the same recipe"
         rank_zero_warn(why)
         self.hub.post(request.party, request.key, {"outcome": "refused", "why": why})
         return False
 
 
-def misfit(request: Request, leg: Leg, visible: bool) -> str | None:
-    """What a message is instead of what its leg has planned; None: it fits. Visible uploads are real numbers."""
-    letter, party = request.frame.header.get("message"), request.party
-    if request.frame.header.get("part") != "upload" or not isinstance(letter, dict):
-        return f"'{request.say}', '{leg.kind}' was planned"
-    if letter.get("kind") != leg.kind or letter.get("to") != leg.to or letter.get("senders") != [party]:
-        told = (letter.get("kind"), letter.get("to"), letter.get("senders"))
-        return f"'{told[0]}' to {told[1]} of parties {told[2]}, '{leg.kind}' to {leg.to} was planned"
-    try:
-        read(letter, iter(request.frame.tensors), 0)
-    except MalformedMessage as error:
-        return str(error)
-    if leg.to != "server":  # sealed: the receivers check it
-        listed = "sealed" in request.frame.header and request.sealed is not None
-        return None if listed else f"'{leg.kind}' without the list of its receivers"
-    if letter.get("pieces") != 1 or not request.frame.tensors:
-        return f"{letter.get('pieces')} pieces, one was planned"
-    first = request.frame.tensors[0]
-    if visible and not first.is_floating_point():
-        return f"'{leg.kind}' of {first.dtype}, real numbers were planned"
-    shape = tuple(first.shape)
-    if prod(shape) != int(leg.elements[party]):
-        return f"'{leg.kind}' of shape {shape}, {int(leg.elements[party])} numbers were planned"
-    return None
+@dataclass(frozen=True)
+class Form:
+    """The form of the parties' messages in a round.
+
+    Args:
+        module: the protocol.
+        agreed: of the federation.
+        rows: of the batch.
+        clear: the server reads embeddings.
+        names: of the round; None: a message may name any round.
+    """
+
+    module: Any
+    agreed: Agreed
+    rows: int
+    clear: bool
+    names: RoundNames | None = None
+
+    def name(self, party: int) -> str:
+        """A party, for an error."""
+        return f"party {party} ({self.agreed.names[party]})"
+
+    def misfit(self, request: Request, leg: Leg) -> str | None:
+        """What a message is instead of what its leg has planned; None: it fits."""
+        header, party = request.frame.header, request.party
+        letter = header.get("message")
+        if header.get("part") != "upload" or not isinstance(letter, dict):
+            return f"'{request.say}', '{leg.kind}' was planned"
+        if letter["kind"] != leg.kind or letter["to"] != leg.to or letter["senders"] != [party]:
+            told = (letter["kind"], letter["to"], letter["senders"])
+            return f"'{told[0]}' to {told[1]} of parties {told[2]}, '{leg.kind}' to {leg.to} was planned"
+        if letter["relayed"] != (leg.kind in RELAYED):
+            return f"'{leg.kind}' with relayed: {letter['relayed']}"
+        if self.names is not None and letter["round"] not in (None, [str(self.names.stage), self.names.round]):
+            return f"'{leg.kind}' of round {letter['round']}, this is {self.names.round} of the {self.names.stage}"
+        rest = iter(request.frame.tensors)
+        try:
+            read(letter, rest, 0, self.agreed)
+        except MalformedMessage as error:
+            return str(error)
+        wrong = self._wrong_labels(next(rest, None)) if header.get("labels") else None
+        if wrong is not None:
+            return wrong
+        if leg.to != "server":  # sealed: the receivers check it
+            listed = "sealed" in header and request.sealed is not None
+            return None if listed else f"'{leg.kind}' without the list of its receivers"
+        if letter["pieces"] != 1 or not request.frame.tensors:
+            return f"{letter['pieces']} pieces, one was planned"
+        return self._wrong_piece(request.frame.tensors[0], leg, party)
+
+    def _wrong_piece(self, piece: Tensor, leg: Leg, party: int) -> str | None:
+        shape, elements = tuple(piece.shape), int(leg.elements[party])
+        if self.clear and not piece.is_floating_point():
+            return f"'{leg.kind}' of {piece.dtype}, real numbers were planned"
+        width = self.module.embedding_widths[party]
+        exact = self.clear and leg.kind == EMBEDDINGS and shape != (elements // width, width)
+        if prod(shape) != elements or exact:
+            due = (elements // width, width) if exact else f"{elements} numbers"
+            return f"'{leg.kind}' of shape {shape}, {due} was planned"
+        if not self.clear:
+            return None
+        own = next((p.dtype for p in self.module.top.parameters()), piece.dtype)
+        mixed = "mixed" in str(self.module.trainer.precision) and piece.dtype != torch.float64
+        if piece.dtype != own and not mixed:
+            return f"'{leg.kind}' of {piece.dtype}, {own} was planned"
+        return absurd(piece, leg.kind, self.agreed.limits.value)
+
+    def _wrong_labels(self, labels: Tensor | None) -> str | None:
+        """What is wrong with the labels of the party that holds them."""
+        targets = self.module.objective.targets
+        due = (self.rows,) if targets == 1 else (self.rows, targets)
+        if labels is None or tuple(labels.shape) != due:
+            return f"labels of shape {None if labels is None else tuple(labels.shape)}, {due} was planned"
+        if labels.is_floating_point():
+            return absurd(labels, "labels", self.agreed.limits.value)
+        classes = self.module.hparams.get("num_classes")
+        if classes is not None and len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < max(classes, 2):
+            return f"labels that are no classes from 0 to {classes - 1}"
+        return None
+
+
+def absurd(numbers: Tensor, kind: str, most: float) -> str | None:
+    """What is wrong with real numbers; None: they are finite, and none is larger than ``most``."""
+    if bool((numbers.abs() <= most).all()):  # False for NaN
+        return None
+    if not bool(torch.isfinite(numbers).all()):
+        return f"'{kind}' with NaN or infinite numbers"
+    return (
+        f"'{kind}' with a number of {float(numbers.abs().max()):.3g}, limits.value of federation.yaml allows {most:g}"
+    )

@@ -15,7 +15,10 @@ import yaml
 
 from lightning_vfl.align.ids import Step, steps_of
 from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.federation.fields import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
+
+MOST = {"frame": 1024, "columns": 2**31, "server_ids": 2**31}  # the largest limits that a charter can set
 
 
 class Alignment(StrEnum):
@@ -97,6 +100,7 @@ class Charter:
         patience: how long processes wait for each other.
         normalise: how ids are made equal that are written in different ways, for ``alignment: psi``.
         weights: where initial weights and the noise of parties come from.
+        limits: sizes above which a process refuses what another one sends.
     """
 
     federation: str
@@ -106,6 +110,7 @@ class Charter:
     patience: Patience = field(default_factory=Patience)
     normalise: tuple[Step, ...] = ()
     weights: Weights = Weights.SECRET
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
     def read(cls, path: str | Path) -> "Charter":
@@ -133,7 +138,14 @@ class Charter:
         content = ["lightning-vfl federation", self.federation, server, parties, str(self.alignment), patience]
         content += [list(self.normalise)] if self.normalise else []  # a file without it keeps its digest
         content += [f"weights: {self.weights}"] if self.weights != Weights.SECRET else []
+        content += (
+            [[f"{key}: {value!r}" for key, value in vars(self.limits).items()]] if self.limits != Limits() else []
+        )
         return sha256(json.dumps(content).encode()).digest()
+
+    def agreed(self, labels: int | None) -> Agreed:
+        """What fields of messages are checked against; ``labels``: the party that has the labels, or None."""
+        return Agreed(tuple(party.name for party in self.parties), labels, self.limits)
 
     def number(self, name: str) -> int:
         """The number of the party with this name.
@@ -248,7 +260,18 @@ def _charter(said: Any, folder: Path) -> Charter:
     waits = _known(given.get("patience", {}), [one.name for one in fields(Patience)], "patience")
     patience = Patience(**{key: _number(value, f"patience.{key}", "seconds above 0") for key, value in waits.items()})
     weights = Weights(_choice(given.get("weights", Weights.SECRET), Weights, "weights"))
-    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps, weights)
+    sizes = _known(given.get("limits", {}), [one.name for one in fields(Limits)], "limits")
+    limits = Limits(**{key: _size(value, key) for key, value in sizes.items()})
+    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps, weights, limits)
+
+
+def _size(said: Any, key: str) -> Any:
+    where = f"limits.{key}"
+    if key == "value":
+        return _number(said, where, "a number above 0")
+    if type(said) is not int or not 1 <= said <= MOST[key]:
+        raise ConfigurationError(f"{where} must be a whole number from 1 to {MOST[key]}; got {said!r}")
+    return said
 
 
 def _steps(said: Any) -> tuple[Step, ...]:

@@ -189,7 +189,7 @@ class Collector:
         if request is None:
             raise MalformedMessage(f"the message of party {party} in round {key.at.round} is gone")
         header, tensors = request.frame.header, iter(request.frame.tensors)
-        message = read(dict(header["message"]), tensors, module.seed)
+        message = read(dict(header["message"]), tensors, module.seed, self.hub.agreed)
         labels = next(tensors, None) if header.get("labels") else None  # before what is sealed, which nobody reads here
         return message, labels
 

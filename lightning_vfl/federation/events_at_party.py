@@ -11,6 +11,7 @@ from lightning_vfl.federation.answers import answered
 from lightning_vfl.federation.arrivals import OwnEvents
 from lightning_vfl.federation.at_party import AtParty, Evaluation
 from lightning_vfl.federation.hub import At, Key
+from lightning_vfl.federation.link import fields_of
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.step import Step
@@ -82,8 +83,9 @@ class EventsAtParty(AtParty):
         frame = self.tell_server(module, message, len(embedding), Key(at, 0), request=event.request)
         if frame is None:
             return None
-        number, clock = int(frame.header["number"]), float(frame.header["clock"])
-        return _Served(event._replace(number=number, end=clock), embedding, frame.tensors[0])
+        number, clock = fields_of(frame, "number", "clock")
+        (grad,) = self.refuse_absurd(frame.tensors, (embedding,), module)
+        return _Served(event._replace(number=number, end=float(clock)), embedding, grad)
 
     def _learn(self, served: _Served) -> Step:
         return Step(answered((served.grad,), (served.embedding,)), (self.party,))

@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import arrived
 from lightning_vfl.federation.arrivals import AsTheyCome
 from lightning_vfl.federation.at_server import AtServer
-from lightning_vfl.federation.attendance import misfit
+from lightning_vfl.federation.attendance import Form
 from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.federation.turns import at_of
@@ -125,9 +125,7 @@ class EventsAtServer(AtServer):
         else:
             rows = planned.rows(request.party)
             leg = InTheClear(module.aggregator).legs(rows, module.embedding_widths, (), module.roster)[0]
-            why = misfit(request, leg, visible=True)
-            shape = rows, module.embedding_widths[request.party]
-            why = _unusable(request.frame.tensors[0], shape, module) if why is None else why
+            why = Form(module, self.hub.agreed, rows, clear=True).misfit(request, leg)
         if why is None:
             return True
         why = f"refused: party {request.party} sent {why}; all must run the same recipe"
@@ -138,14 +136,3 @@ class EventsAtServer(AtServer):
 
 
 _FIT = RoundNames(0, Stage.FIT, 0)
-
-
-def _unusable(embedding: Tensor, shape: tuple[int, int], module: Any) -> str | None:
-    """Why the server cannot compute with an embedding; None: it can."""
-    if tuple(embedding.shape) != shape:
-        return f"embeddings of shape {tuple(embedding.shape)}, {shape} was planned"
-    own = next((p.dtype for p in module.top.parameters()), embedding.dtype)
-    mixed = "mixed" in str(module.trainer.precision) and embedding.dtype != torch.float64
-    if embedding.dtype != own and not mixed:
-        return f"embeddings of {embedding.dtype}, {own} was planned"
-    return None if bool(torch.isfinite(embedding).all()) else "NaN or infinite numbers"

@@ -6,7 +6,7 @@ The tensors follow in this order, without gaps.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from struct import Struct
@@ -49,6 +49,7 @@ _PACKED = {  # "p31:i8": int64 numbers of 31 bits each
     if code[0] != "f"
     for bits in range(1, 2 if code == "b1" else _WIDTHS[code])
 }
+_MEMORY = {code: _WIDTHS[code] // 8 for code in _DTYPES} | dict.fromkeys(_PACKED, 8)  # unpacked in 64-bit words
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -125,16 +126,20 @@ def pack_alike(
     return frames
 
 
-def unpack(content: bytes | bytearray | memoryview, limit: int | None = None) -> Frame:
+Check = Callable[[Mapping[str, Any], Sequence[tuple[int, int]]], None]
+
+
+def unpack(content: bytes | bytearray | memoryview, limit: int | None = None, check: Check | None = None) -> Frame:
     """The header and the tensors of a frame.
 
     Guarantee: accepted frames are those that ``pack`` writes: ``pack`` of the result, with the same bits, gives the
-        frame again. Sizes are compared with the length of the frame before memory is allocated for them. A tensor whose
-        numbers are packed to b bits takes up to 64 / b times the memory of its part of the frame.
+        frame again. Sizes are compared with the length of the frame, and with ``limit``, before memory is allocated for
+        them: numbers that are packed to b bits take up to 64 / b times the memory of their part of the frame.
 
     Args:
         content: what has arrived.
-        limit: the largest number of bytes of a frame; None: any.
+        limit: the largest number of bytes of a frame, and of its tensors in memory; None: any.
+        check: is called with the header, and the dimensions and bytes in memory of each tensor, before these are read.
 
     Raises:
         MalformedFrame: for everything else; the message is one line.
@@ -145,13 +150,19 @@ def unpack(content: bytes | bytearray | memoryview, limit: int | None = None) ->
     listed = header.pop("tensors")
     if not isinstance(listed, list):
         raise MalformedFrame("the key 'tensors' of a frame must be a list")
-    parts, end = [], start
+    parts, sizes, end = [], [], start
     for entry in listed:
         code, shape, count, size = _part(entry)
         parts.append((code, shape, count, end, size))
+        sizes.append((len(shape), count * _MEMORY[code]))
         end += size
     if end != len(content):
         raise MalformedFrame(f"the frame has {len(content)} bytes, but its header says {end}")
+    memory = sum(size for _, size in sizes)
+    if limit is not None and memory > limit:
+        raise MalformedFrame(f"the tensors of the frame would take {memory} bytes; at most {limit} are allowed here")
+    if check is not None:
+        check(header, sizes)
     return Frame(header, tuple(_read(content, *part) for part in parts))
 
 

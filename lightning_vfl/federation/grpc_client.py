@@ -10,7 +10,8 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.grpc_server import SERVICE, options
+from lightning_vfl.federation.fields import printable
+from lightning_vfl.federation.grpc_server import LARGEST, SERVICE, options
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
 
@@ -31,6 +32,7 @@ class Dialled(Transport):
         reconnect: seconds for which a broken connection is tried again.
         silence: seconds without an answer after which the connection has ended.
         expected: the name in the server's certificate, if it is not the host of the address.
+        largest: bytes of an answer.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class Dialled(Transport):
         reconnect: float = 600.0,
         silence: float = 15.0,
         expected: str | None = None,
+        largest: int = LARGEST,
     ) -> None:
         self.address = address
         self.reconnect = reconnect
-        settings: list[tuple[str, Any]] = [*options(silence), ("grpc.initial_reconnect_backoff_ms", 100)]
+        settings: list[tuple[str, Any]] = [*options(silence, largest), ("grpc.initial_reconnect_backoff_ms", 100)]
         settings.append(("grpc.max_reconnect_backoff_ms", 2000))
         if expected is not None:
             settings.append(("grpc.ssl_target_name_override", expected))
@@ -67,12 +70,15 @@ class Dialled(Transport):
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()
                 if code not in _AGAIN:
-                    raise ConfigurationError(f"the server at {self.address} refuses this party: {details}") from None
+                    raise ConfigurationError(
+                        f"the server at {self.address} refuses this party: {printable(details)}"
+                    ) from None
                 began = monotonic() if began is None else began
                 if monotonic() - began > self.reconnect:
                     raise ConfigurationError(
-                        f"the server at {self.address} has not answered for {self.reconnect:g} s ({details}); check "
-                        "that it runs, and that both sides have each other's certificates"
+                        f"the server at {self.address} has not answered for {self.reconnect:g} s "
+                        f"({printable(details)}); check "
+                        "check that it runs, and that both sides have each other's certificates"
                     ) from None
                 sleep(0.2)
 

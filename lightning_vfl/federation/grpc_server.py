@@ -1,8 +1,12 @@
 """The server's port: two unary methods over gRPC, with mutual TLS."""
 
-from collections.abc import Callable, Sequence
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Thread
 from typing import Any
 
 import grpc
@@ -12,11 +16,15 @@ from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
 
+PROCESS = 64  # bytes that name a process
 SERVICE = "lightning_vfl.Federation"
-LARGEST = 2**30  # bytes of a frame
+LARGEST = 2**31 - 1  # bytes of a frame
+CALLS = 2  # open calls of a party to each method: the one that waits, and the one that a new connection repeats
+HANDSHAKE = 5.0  # seconds that a connection may take to show a certificate
+SOURCE = 64  # connections of an address from which no call has come yet
 
 
-def options(silence: float) -> list[tuple[str, int]]:
+def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
     """Settings of both ends of a connection.
 
     A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
@@ -24,7 +32,7 @@ def options(silence: float) -> list[tuple[str, int]]:
     """
     half = max(500, round(500 * silence))  # milliseconds
     return [
-        ("grpc.max_receive_message_length", LARGEST),
+        ("grpc.max_receive_message_length", min(largest, LARGEST)),
         ("grpc.max_send_message_length", LARGEST),
         ("grpc.http2.lookahead_bytes", 2**20),
         ("grpc.keepalive_time_ms", half),
@@ -68,11 +76,23 @@ class Port:
     ) -> None:
         self.hub = hub
         self.who = who
-        self._pool = ThreadPoolExecutor(max_workers=4 * hub.parties + 4, thread_name_prefix="federation")
-        self._server = grpc.server(self._pool, options=[*options(silence), ("grpc.so_reuseport", 0)])
+        raise_descriptors()
+        workers = 2 * CALLS * hub.parties + 4
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="federation")
+        settings = [
+            *options(silence, hub.agreed.limits.frame_bytes),
+            ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
+            ("grpc.max_concurrent_streams", 2 * CALLS),
+        ]
+        self._server = grpc.server(self._pool, options=settings)
+        self._open = Counter[tuple[int, str]]()  # calls by party and method
+        self._lock = Lock()
+        self._known: dict[str, None] = {}  # addresses and ports from which a party has called, the newest last
+        # a stream of requests, of which one is read: who calls is known before a frame is received
         methods = {
-            "Exchange": grpc.unary_unary_rpc_method_handler(self._exchange),
-            "Alive": grpc.unary_unary_rpc_method_handler(self._alive),
+            "Exchange": grpc.stream_unary_rpc_method_handler(self._exchange),
+            "Alive": grpc.stream_unary_rpc_method_handler(self._alive),
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
         try:
@@ -84,6 +104,7 @@ class Port:
             raise ConfigurationError(f"the server cannot listen at {address}; use an address that is free") from error
         self._over = Event()
         self._server.start()
+        Thread(target=self._guard, name="guard", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening, after the answers that are on their way."""
@@ -93,15 +114,46 @@ class Port:
     def _caller(self, context: Any) -> int:
         shown: Sequence[bytes] = context.auth_context().get("x509_pem_cert", ())
         try:
-            return self.who(shown[0] if shown else None)
+            party = self.who(shown[0] if shown else None)
+            with self._lock:
+                self._known.pop(context.peer(), None)
+                self._known[context.peer()] = None
+                while len(self._known) > 100 * self.hub.parties:
+                    self._known.pop(next(iter(self._known)))
+            return party
         except ConfigurationError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise  # abort has raised already
 
-    def _exchange(self, content: bytes, context: Any) -> bytes:
-        party = self._caller(context)
+    @contextmanager
+    def _counted(self, party: int, method: str, context: Any) -> Iterator[None]:
+        """A call of a party; one too many is refused at once, so that the calls of others have threads."""
+        with self._lock:
+            full = self._open[party, method] >= CALLS
+            self._open[party, method] += 0 if full else 1
+        if full:
+            context.abort(grpc.StatusCode.UNAVAILABLE, f"{CALLS} calls of this party are open; close one")
         try:
-            return self.hub.call(party, content, context.is_active)
+            yield
+        finally:
+            with self._lock:
+                self._open[party, method] -= 1
+
+    def _guard(self) -> None:
+        """Close the connections of an address that has too many without a call."""
+        while not self._over.wait(timeout=1.0):
+            with self._lock:
+                known = {*self._known}
+            close_idle(self.port, known, SOURCE)
+
+    def _exchange(self, contents: Iterator[bytes], context: Any) -> bytes:
+        party = self._caller(context)
+        with self._counted(party, "Exchange", context):
+            return self._answer(party, contents, context)
+
+    def _answer(self, party: int, contents: Iterator[bytes], context: Any) -> bytes:
+        try:
+            return self.hub.call(party, next(contents, b""), context.is_active)
         except Interrupted as error:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
@@ -109,12 +161,63 @@ class Port:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
 
-    def _alive(self, content: bytes, context: Any) -> bytes:
+    def _alive(self, contents: Iterator[bytes], context: Any) -> bytes:
         """Held open: its end is how the death of a party is noticed."""
         party = self._caller(context)
-        self.hub.joined(party, content)
-        if not context.add_callback(lambda: self.hub.left(party, content)):  # it has ended already
-            self.hub.left(party, content)
-        while context.is_active() and not self._over.wait(timeout=1.0):
-            pass
+        with self._counted(party, "Alive", context):
+            content = next(contents, b"")
+            if len(content) > PROCESS:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a process has a name of up to {PROCESS} bytes")
+            self.hub.joined(party, content)
+            if not context.add_callback(lambda: self.hub.left(party, content)):  # it has ended already
+                self.hub.left(party, content)
+            while context.is_active() and not self._over.wait(timeout=1.0):
+                pass
         return b""
+
+
+def raise_descriptors() -> None:
+    """Allow this process as many open connections as the system lets it."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def close_idle(port: int, known: Collection[str], most: int) -> int:
+    """Close connections to a port of this process: those of each address beyond ``most`` from which no call has come.
+
+    gRPC accepts connections by itself and has no limit for an address. A copy of a descriptor belongs to the same
+    connection whatever gRPC does meanwhile, and is looked at before it is shut down. Without /dev/fd nothing is closed.
+
+    Returns:
+        How many connections were closed.
+    """
+    closed, idle = 0, Counter[str]()
+    try:
+        descriptors = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        return 0
+    if len(descriptors) <= most:
+        return 0
+    for descriptor in descriptors:
+        try:
+            copy = socket.socket(fileno=os.dup(descriptor))
+        except OSError:  # no socket, or closed since
+            continue
+        with copy, suppress(OSError):
+            if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.getsockname()[1] != port:
+                continue
+            host, own = copy.getpeername()[:2]
+            host = host.removeprefix("::ffff:")
+            if {f"ipv4:{host}:{own}", f"ipv6:%5B{host}%5D:{own}", f"ipv6:[{host}]:{own}"} & {*known}:
+                continue
+            idle[host] += 1
+            if idle[host] > most:
+                copy.shutdown(socket.SHUT_RDWR)
+                closed += 1
+    return closed

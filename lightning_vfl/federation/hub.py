@@ -12,9 +12,11 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import MalformedFrame
+from lightning_vfl.federation.fields import Agreed, refuse_request
 from lightning_vfl.federation.frames import Frame, pack, unpack
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ class Key(NamedTuple):
     turn: int
 
 
+LINES = 5  # refused requests of a party that are printed
 DOOR = Key(At(-1, 0, 0), 0)  # of requests that belong to no round
 
 
@@ -102,12 +105,12 @@ class Hub:
 
     Args:
         parties: M.
-        limit: the largest frame in bytes; None: no limit.
+        agreed: against which requests are checked; None: the usual limits, and the labels at the server.
     """
 
-    def __init__(self, parties: int, limit: int | None = None) -> None:
+    def __init__(self, parties: int, agreed: Agreed | None = None) -> None:
         self.parties = parties
-        self.limit = limit
+        self.agreed = agreed or Agreed.of(parties)
         self.greet: Callable[[Request], bytes | None] | None = None  # answers who joins
         lock = RLock()
         self.changed = Condition(lock)  # wakes the server: a party has asked, joined or left
@@ -116,6 +119,7 @@ class Hub:
         self._closing: Callable[[Request], bytes | None] | None = None
         self._over: bytes | None = None
         self.bytes_in = self.bytes_out = 0
+        self._refused = [0] * parties  # requests of each party
 
     # ---- called by the transport
 
@@ -126,7 +130,8 @@ class Hub:
             Interrupted: if the connection has ended.
             ValueError: for a frame that is none, and one that is no request.
         """
-        request = _request(party, unpack(content, self.limit))
+        request, size = self._read(party, content), len(content)
+        del content  # a request that waits keeps its tensors alone
         desk, call = self._desks[party], request.call
         met = None if self.greet is None else self.greet(request)
         if met is not None:
@@ -135,7 +140,7 @@ class Hub:
                     desk.last, desk.waiting, desk.posted = (call, met), None, {}
             return met
         with self.changed:
-            self.bytes_in += len(content)
+            self.bytes_in += size
             if call == desk.last[0]:
                 return desk.last[1]
             if call < desk.last[0]:
@@ -159,6 +164,30 @@ class Hub:
                 desk.changed.wait(timeout=5.0)
                 if not alive():
                     raise Interrupted(f"party {party} has hung up")
+
+    def _read(self, party: int, content: bytes) -> Request:
+        """The request of a frame, after its sizes and its fields are checked."""
+        agreed = self.agreed
+        try:
+            frame = unpack(
+                content,
+                agreed.limits.frame_bytes,
+                lambda header, listed: refuse_request(party, header, listed, agreed),
+            )
+        except MalformedFrame as error:
+            name = f"party {agreed.names[party]}"
+            line = str(error) if str(error).startswith(name) else f"{name} has sent what is refused: {error}"
+            self._tell(party, line)
+            raise MalformedFrame(line) from None
+        header = frame.header
+        key = Key(At(*header["at"]), header["turn"])
+        return Request(party, header["call"], key, header["say"], frame, monotonic())
+
+    def _tell(self, party: int, line: str) -> None:
+        """Print why a request was refused; a party that sends many such requests is printed a few times."""
+        self._refused[party] += 1
+        if self._refused[party] <= LINES:
+            rank_zero_info(f"refused: {line}")
 
     def joined(self, party: int, process: bytes = b"") -> None:
         """A connection of this party is open; ``process``: random bytes of the process behind it."""
@@ -292,14 +321,3 @@ class Hub:
             if closing is not None:
                 return closing
         return self._over
-
-
-def _request(party: int, frame: Frame) -> Request:
-    header = frame.header
-    try:
-        key = Key(At(*map(int, header["at"])), int(header["turn"]))
-        return Request(party, int(header["call"]), key, str(header["say"]), frame, monotonic())
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedFrame(
-            f"party {party} has sent a frame that is no request ({type(error).__name__}: {error})"
-        ) from None

@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.at_party import AtParty
+from lightning_vfl.federation.fields import Agreed
 from lightning_vfl.federation.hub import DOOR
 from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link, Transport
@@ -19,6 +20,7 @@ def join(
     injected: bool,
     sign: Callable[[bytes], bytes],
     check: Callable[[int, bytes, bytes], None],
+    agreed: Agreed | None = None,
 ) -> AtParty:
     """The place of a party, after the server has welcomed it.
 
@@ -31,15 +33,17 @@ def join(
         injected: faults are played from the recipe.
         sign: signs this party's public key.
         check: raises an error for a public key that its party has not signed.
+        agreed: against which answers are checked; None: the usual limits.
 
     Raises:
         ConfigurationError: if the server refuses this party, and for keys that somebody has replaced.
     """
-    link, seals = Link(transport), Seals(party, session)
+    link, seals = Link(transport, agreed), Seals(party, session)
+    seals.agreed = link.agreed
 
     def publics(header: Mapping[str, Any]) -> dict[int, bytes]:
         found = {}
-        for number, (public, signature) in header["publics"].items():
+        for number, (public, signature) in header.get("publics", {}).items():
             found[int(number)] = bytes.fromhex(public)
             check(int(number), found[int(number)], bytes.fromhex(signature))
         if found.get(party, seals.pair.public) != seals.pair.public:

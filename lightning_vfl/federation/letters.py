@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_vfl.crypto import KeyPair, PairKeys, Sealed
 from lightning_vfl.crypto.sealed import NONCE
 from lightning_vfl.errors import MalformedMessage
+from lightning_vfl.federation.fields import MOST_PARTIES, Agreed, refuse_letter
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.types import RoundNames, Stage
 from lightning_vfl.wire import Message
@@ -54,19 +55,29 @@ def _size(piece: Tensor, bits: int | None) -> int | None:
     return None if bits is None or piece.is_floating_point() or bits >= whole else bits
 
 
-def read(letter: Letter, tensors: Iterator[Tensor], seed: int) -> Message:
+_ANYBODY = Agreed.of(MOST_PARTIES)
+
+
+def read(letter: Letter, tensors: Iterator[Tensor], seed: int, agreed: Agreed = _ANYBODY) -> Message:
     """The message of a header, which takes its tensors from the front of ``tensors``.
+
+    Args:
+        letter: the header, which is compared with the table ``fields.LETTER``.
+        tensors: of the frame.
+        seed: of this process, for the round's random streams.
+        agreed: of the federation.
 
     Raises:
         MalformedMessage: for a header that is none.
     """
+    refuse_letter(letter, agreed)
     try:
         names = letter["round"]
         round = None if names is None else RoundNames(seed, Stage(names[0]), int(names[1]))
         pieces = tuple(islice(tensors, int(letter["pieces"])))
         if len(pieces) < int(letter["pieces"]):
             raise ValueError(f"{letter['pieces']} pieces, but {len(pieces)} tensors")
-        alongside = read(letter["alongside"], tensors, seed) if letter.get("alongside") is not None else None
+        alongside = read(letter["alongside"], tensors, seed, agreed) if letter.get("alongside") is not None else None
         receivers = letter["receivers"]
         return Message(
             str(letter["kind"]),
@@ -119,6 +130,7 @@ class Seals:
     def __init__(self, party: int, session: bytes) -> None:
         self.party = party
         self.session = session
+        self.agreed = _ANYBODY  # against which letters are checked
         self.pair = KeyPair()
         self.publics: dict[int, bytes] = {}
         self.fetch: Callable[[], Mapping[int, bytes]] | None = None  # asks for the others' public keys
@@ -176,11 +188,14 @@ class Seals:
                 f"a sealed message of party {sender} has come twice; the server must relay each once"
             )
         try:
-            frame = unpack(channel.open(content, number))
+            frame = unpack(channel.open(content, number), self.agreed.limits.frame_bytes)
         except ValueError as error:
             raise MalformedMessage(f"a sealed message of party {sender} cannot be opened: {error}") from error
         self._in[sender] = channel, number
-        message = read(dict(frame.header), iter(frame.tensors), seed)
+        try:
+            message = read(dict(frame.header), iter(frame.tensors), seed, self.agreed)
+        except MalformedMessage as error:
+            raise MalformedMessage(f"a sealed message of party {sender} cannot be used: {error}") from None
         if message.senders != (sender,) or message.receivers != (self.party,):
             raise MalformedMessage(
                 f"party {sender} has sealed a message of parties {message.senders} for {message.receivers}; each party "

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedFrame
+from lightning_vfl.federation.fields import MOST_PARTIES, Agreed, printable, refuse_answer
 from lightning_vfl.federation.frames import Frame, pack, unpack
 from lightning_vfl.federation.hub import At, Key
 
@@ -57,17 +58,29 @@ class Standing:
     retries: int = 0
 
 
+def fields_of(frame: Frame, *names: str) -> list[Any]:
+    """Fields of the server's answer that a party cannot do without.
+
+    Raises:
+        ConfigurationError: naming the first one that is missing.
+    """
+    for name in names:
+        if name not in frame.header:
+            raise ConfigurationError(f"the server has sent no '{name}'; check who runs the server, and its version")
+    return [frame.header[name] for name in names]
+
+
 class Link:
     """A party's requests.
 
     Args:
         transport: carries the frames.
-        limit: the largest answer in bytes; None: no limit.
+        agreed: against which answers are checked; None: the usual limits.
     """
 
-    def __init__(self, transport: Transport, limit: int | None = None) -> None:
+    def __init__(self, transport: Transport, agreed: Agreed | None = None) -> None:
         self.transport = transport
-        self.limit = limit
+        self.agreed = agreed or Agreed.of(MOST_PARTIES)
         self.standing = Standing()
         self.told: Mapping[str, Any] | None = None  # what has become of the round of the last request
         self.metrics: Mapping[str, float] = {}  # the server's latest
@@ -89,7 +102,14 @@ class Link:
         """
         about = {**(header or {}), "call": self._calls, "at": list(key.at), "turn": key.turn, "say": say}
         self._calls += 1
-        frame = unpack(self.transport.exchange(pack(about, tensors, bits)), self.limit)
+        content = pack(about, tensors, bits)
+        allowed = self.agreed.limits
+        if max(len(content), sum(piece.nbytes for piece in tensors)) > allowed.frame_bytes:
+            raise ConfigurationError(
+                f"a message of this party has more than the {allowed.frame} MiB that limits.frame of federation.yaml "
+                "allows; raise it on all hosts"
+            )
+        frame = self._read(self.transport.exchange(content))
         standing = frame.header.get("standing")
         if standing is not None:
             at, called = At(*standing["at"]), frozenset(standing["called"])
@@ -103,6 +123,20 @@ class Link:
             case "closed":
                 return None
             case "over":
-                raise FederationEnded(str(frame.header.get("why", "the server has ended the training")))
+                raise FederationEnded(printable(frame.header.get("why", "the server has ended the training")))
             case _:
-                raise ConfigurationError(str(frame.header.get("why", "the server refuses this request")))
+                raise ConfigurationError(printable(frame.header.get("why", "the server refuses this request")))
+
+    def _read(self, content: bytes) -> Frame:
+        """The server's answer, which may have a message of every party.
+
+        Raises:
+            ConfigurationError: naming the server, for another answer than the tables allow.
+        """
+        most = self.agreed.limits.frame_bytes * len(self.agreed.names)
+        try:
+            return unpack(content, most, lambda header, _: refuse_answer(header, self.agreed))
+        except MalformedFrame as error:
+            raise ConfigurationError(
+                f"the server has sent what is refused: {error}; check who runs the server"
+            ) from None

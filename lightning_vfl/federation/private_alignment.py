@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.align.files import write_whole
@@ -31,7 +32,7 @@ from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import DOOR
 from lightning_vfl.federation.letters import Seals
-from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.link import Link, fields_of
 from lightning_vfl.federation.private_ring import OWN, SAY, SERVER, id_messages, tensor_of
 from lightning_vfl.types import SeatedData
 from lightning_vfl.wire import Message
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from lightning_vfl.align.group import Points
 
     Ids = NDArray[np.generic]
+
+FEW = 1000  # ids of the server's own that a party always compares
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def align_privately(
     keep: Path,
     ask: Callable[[], Frame],
     normalise: tuple[Step, ...] = (),
+    most: int = 0,
 ) -> None:
     """A party's part, up to the order of its records.
 
@@ -105,21 +109,24 @@ def align_privately(
         keep: a file of this party alone, in which it keeps the order for when it comes back.
         ask: asks the server for the order.
         normalise: how ids are made equal, as all have agreed.
+        most: how many ids of its own the server may have compared; 0: 1,000, or twice as many as this party has.
 
     Raises:
         ConfigurationError: if the server refuses, for lists that cannot be used, and for a party that comes back
             without its file.
     """
-    told = _ask(link, "session", process=secrets.token_hex(8)).header
-    session, others = _read(told["session"]), [*seals.publics]
-    if not told["done"]:
+    said, for_server, done = fields_of(_ask(link, "session", process=secrets.token_hex(8)), "session", "server", "done")
+    session, others = _read(said), [*seals.publics]
+    if not done:
         try:
             if session.normalise != normalise:
                 raise ConfigurationError(
                     f"the server normalises ids by {', '.join(session.normalise) or 'nothing'}, federation.yaml says "
                     f"{', '.join(normalise) or 'nothing'}; check who runs the server"
                 )
-            common = _common(link, data.own_ids(), seals, session, bool(told["server"]))
+            common = _common(
+                link, data.own_ids(), seals, session, bool(for_server), most or max(FEW, 2 * len(data.own_ids()))
+            )
         except ConfigurationError as error:
             with suppress(ConfigurationError):  # the server tells the others, which would wait
                 _ask(link, "failed", why=str(error))
@@ -139,7 +146,7 @@ def align_privately(
         data.align(kept)
 
 
-def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: bool) -> Common:
+def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: bool, most: int) -> Common:
     """Mask the ids of this party, raise the lists of the others, and learn which ids are common to all."""
     me, parties = seals.party, len(seals.publics) + 1
     if len(session.parties) != parties + 1:
@@ -161,12 +168,12 @@ def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: 
         what = f"list {owner} hop {hop}"
         given = _open(seals, before, what, _ask(link, "fetch", of=before, what=what))
         hand_on(owner, hop + 1, _raised(given, secret, f"party {session.parties[owner]}"))
-    shuffle = _raise_for_server(link, seals, secret, parties) if for_server else None
-    places = _ask(link, "places").tensors[0].numpy()
+    shuffle = _raise_for_server(link, seals, secret, parties, most) if for_server else None
+    places = _only(_ask(link, "places")).numpy()
     if not _are_places(places, len(ids)):
         raise ConfigurationError("the places of common records that the server tells are none; start again")
     if shuffle is not None:
-        asked = _ask(link, "fetch", of=SERVER, what="places of the server").tensors[0].numpy()
+        asked = _only(_ask(link, "fetch", of=SERVER, what="places of the server")).numpy()
         # the server may learn of the records that all have, and of no other
         if asked.shape != places.shape or not _are_places(asked, len(shuffle)):
             raise ConfigurationError("the server asks for others than the common records; check who runs the server")
@@ -211,11 +218,24 @@ def told_splits(sizes: Mapping[str, int]) -> "dict[str, NDArray[np.int64]]":
     return {name: np.arange(ends[i], ends[i + 1]) for i, name in enumerate(sizes)}
 
 
-def _raise_for_server(link: Link, seals: Seals, secret: Secret, parties: int) -> "NDArray[np.int64] | None":
-    """Raise the server's list; the last party returns it in another order, which this function returns then."""
+def _raise_for_server(link: Link, seals: Seals, secret: Secret, parties: int, most: int) -> "NDArray[np.int64] | None":
+    """Raise the server's list; the last party returns it in another order, which this function returns then.
+
+    Raises:
+        ConfigurationError: for a list of more than ``most`` ids, which may be guessed.
+    """
     me, what = seals.party, "list server"
     fetched = _ask(link, "fetch", of=me - 1 if me else SERVER, what=what)
-    given = _open(seals, me - 1, what, fetched) if me else fetched.tensors[0]
+    given = _open(seals, me - 1, what, fetched) if me else _only(fetched)
+    if len(given) > most:
+        raise ConfigurationError(
+            f"the server asks for {len(given)} ids of its own, and this party compares at most {most}: they may be "
+            "guessed; check the server's table, or raise limits.server_ids of federation.yaml"
+        )
+    rank_zero_info(
+        f"alignment: psi: the server compares {len(given)} ids of its own with those of the parties (at most {most}), "
+        "and learns which of them all parties have"
+    )
     points = _raised(given, secret, OWN)
     if me < parties - 1:
         _ask(link, "give", [_seal(seals, me + 1, what, tensor_of(points))], to=me + 1, what=what)
@@ -234,6 +254,15 @@ def _raised(given: Tensor, secret: Secret, owner: str) -> "Points":
         raise ConfigurationError(f"the list of {owner}: {error}; start all processes again") from None
 
 
+def _only(frame: Frame) -> Tensor:
+    """The one tensor of an answer."""
+    if len(frame.tensors) != 1:
+        raise ConfigurationError(
+            f"the server has sent {len(frame.tensors)} tensors, not one; check who runs the server"
+        )
+    return frame.tensors[0]
+
+
 def _ask(link: Link, step: str, tensors: Sequence[Tensor] = (), **more: Any) -> Frame:
     frame = link.ask(DOOR, SAY, {"step": step, **more}, tensors)
     if frame is None:
@@ -248,7 +277,7 @@ def _seal(seals: Seals, receiver: int, what: str, content: Tensor) -> Tensor:
 
 def _open(seals: Seals, sender: int, what: str, frame: Frame) -> Tensor:
     try:
-        message = seals.open(sender, frame.tensors[0], 0)
+        message = seals.open(sender, _only(frame), 0)
         if message.kind != f"psi {what}" or len(message.pieces) != 1:
             raise MalformedMessage(f"party {sender} has sealed a {message.kind}, not {what}")
     except MalformedMessage as error:

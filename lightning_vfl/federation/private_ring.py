@@ -20,6 +20,7 @@ from lightning_vfl.align.matching import common_places, refuse_bad_points
 from lightning_vfl.align.ring import Secret, masked
 from lightning_vfl.align.session import Session
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
+from lightning_vfl.federation.fields import printable
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import Request
 from lightning_vfl.wire.record_ids import as_ids
@@ -57,12 +58,13 @@ class PrivateRing:
     Args:
         data: the server's datamodule.
         names: of the parties.
-        has_table: whether the server may have a table of its own.
+        labels: the party that has the labels; None: the server, which may have a table of its own.
         normalise: how ids are made equal that are written in different ways.
     """
 
-    def __init__(self, data: Any, names: Sequence[str], has_table: bool, normalise: tuple[Step, ...] = ()) -> None:
+    def __init__(self, data: Any, names: Sequence[str], labels: int | None, normalise: tuple[Step, ...] = ()) -> None:
         self.names = tuple(names)
+        self._labels, has_table = labels, labels is None
         self._data, self._has_table = data, has_table
         self._name = "server"
         while self._name in {name.casefold() for name in names}:
@@ -134,10 +136,13 @@ class PrivateRing:
                     )
                 return {"session": self._session.told(), "server": self._ids is not None, "done": done}, ()
             case "give":
+                self._refuse_letter(party, int(header["to"]), str(header["what"]), len(tensors))
                 self._letters[Letter(party, int(header["to"]), str(header["what"]))] = list(tensors)
                 self._changed.notify_all()
                 return {}, ()
             case "list":
+                if len(tensors) != 1:
+                    raise ValueError("it has sent no list")
                 self._take_list(party, str(header["of"]), tensors[0])
                 return {}, ()
             case "fetch":
@@ -148,9 +153,18 @@ class PrivateRing:
                 self._wait(lambda: self._places is not None)
                 return {}, [] if self._places is None else [torch.from_numpy(self._places[party])]
             case "failed":
-                raise ValueError(str(header["why"]))
+                raise ValueError(printable(header["why"]))
             case other:
                 raise ValueError(f"there is no step {other}")
+
+    def _refuse_letter(self, party: int, to: int, what: str, tensors: int) -> None:
+        """Accept a letter that this party has to give to this receiver, once, so that the letters have a bound."""
+        m = len(self.names)
+        allowed = {((party + 1) % m, f"list {(party - hop) % m} hop {hop + 1}") for hop in range(m - 1)}
+        allowed |= {(other, "order") for other in range(m) if party == self._labels}
+        allowed |= {(party + 1, "list server")} if party < m - 1 else {(SERVER, "places of the server")}
+        if (to, what) not in allowed or tensors != 1 or Letter(party, to, what) in self._letters:
+            raise ValueError(f"it has given '{what}' to {to}, which is not its turn")
 
     def _take_list(self, party: str | int, owner: str, points: Tensor) -> None:
         number = SERVER if owner == OWN else int(owner)

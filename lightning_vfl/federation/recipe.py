@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+from lightning_vfl.federation.fields import printable
+
 HOST_OWN = (  # settings that may differ from host to host; * stands for one part of a key, and all below a key is meant
     "ckpt_path",
     "config",
@@ -66,8 +68,12 @@ def first_difference(mine: Mapping[str, str], theirs: Mapping[str, str], who: st
         one, other = mine.get(key), theirs.get(key)
         if one == other:
             continue
-        has = f"has no {shown(key)}" if other is None else f"has {shown(key)} {shown(other)}"
-        return f"{who} {has}, the server {'has none' if one is None else shown(one)}; use the same recipe"
+        has = (
+            f"has no {printable(key, LENGTH)}"
+            if other is None
+            else f"has {printable(key, LENGTH)} {printable(other, LENGTH)}"
+        )
+        return f"{who} {has}, the server {'has none' if one is None else printable(one, LENGTH)}; use the same recipe"
     return None
 
 
@@ -103,8 +109,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def shown(text: object) -> str:
-    """A text of another host in an error message: one line."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:LENGTH])

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.fields import printable
 from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
@@ -34,7 +35,7 @@ from lightning_vfl.federation.sealed_line import (
 
 T = TypeVar("T")
 
-LARGEST = 2**30  # bytes of a frame
+LARGEST = 2**31 - 1  # bytes of a frame
 HOLD = 10.0  # seconds for which a call of the relay waits for the next frame; the relay waits longer
 _DONE, _AGAIN, _REFUSED = b"d", b"a", b"r"  # the first byte of a sealed answer
 
@@ -98,7 +99,9 @@ class Relayed(Transport):
             if kind == _DONE:
                 return content
             if kind == _REFUSED:
-                raise ConfigurationError(f"the server refuses this party: {content.decode(errors='replace')}")
+                raise ConfigurationError(
+                    f"the server refuses this party: {printable(content.decode(errors='replace'))}"
+                )
             if kind == UNKNOWN:  # another process of the server, or another connection of the relay
                 self._line = None
             else:
@@ -155,7 +158,7 @@ class Relayed(Transport):
 
 def _welcomed(greeting: Greeting, content: bytes) -> SealedLine | None:
     if content[:1] == REFUSED:
-        raise ConfigurationError(f"the server refuses this party: {content[1:].decode(errors='replace')}")
+        raise ConfigurationError(f"the server refuses this party: {printable(content[1:].decode(errors='replace'))}")
     return greeting.accept(content)
 
 
@@ -215,7 +218,7 @@ class RelayPort:
         hello = welcomed = b""
         try:
             while self._open:
-                content = call.recv_bytes(LARGEST)
+                content = call.recv_bytes(self.hub.agreed.limits.frame_bytes + 1024)
                 if content == hello:
                     answer = welcomed
                 elif content[:1] == HELLO:

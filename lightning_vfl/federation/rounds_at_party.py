@@ -16,7 +16,7 @@ from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
 from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
-from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.link import Link, fields_of
 from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
 from lightning_vfl.federation.turns import at_of, turns_of
@@ -76,7 +76,7 @@ class RoundsAtParty(AtParty):
         contribution, answer, view = found
         grads = module.sides.party.carry(answer, _detached(contribution), view)
         self.sum_guard.refuse_zeros(module, grads)
-        loss = answered(grads, contribution.leaves)
+        loss = answered(self.refuse_absurd(grads, contribution.leaves, module), contribution.leaves)
         return Step(loss, (self.party,), {f"aggregator/{name}": value for name, value in view.notes.items()})
 
     def _renews(self, stage: Stage, called: Tensor) -> bool:
@@ -173,6 +173,10 @@ class RoundsAtParty(AtParty):
         if frame.header.get("final"):
             return [], frame
         senders = frame.header.get("relayed", ())
+        if len(senders) != len(frame.tensors):
+            raise ConfigurationError(
+                f"the server relays {len(frame.tensors)} messages of {len(senders)} parties; check who runs the server"
+            )
         heard = [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=True)]
         included = frame.header.get("heard", {}).get("included")
         if message.senders and self.party in receivers and (included is None or self.party in included):
@@ -232,10 +236,10 @@ class RoundsAtParty(AtParty):
                 return None
             frame, received = given, None
             if "message" in frame.header:
-                received = read(dict(frame.header["message"]), iter(frame.tensors), module.seed)
+                received = read(dict(frame.header["message"]), iter(frame.tensors), module.seed, self.link.agreed)
         if frame.header.get("final"):
             return self.answer(module, frame)
-        heard = frame.header["heard"]
+        (heard,) = fields_of(frame, "heard")
         included = mask_of(heard["included"], module.roster.parties)
         hosted = (self.party,) if self.party in heard["answering"] else ()
         return Heard(included, hosted, received)
@@ -262,7 +266,7 @@ class RoundsAtParty(AtParty):
             frame = self.link.ask(Key(at, turn), "propose", {"proposal": proposal})
             if frame is None:
                 raise ConfigurationError("the set-up before the first round is over; start all processes again")
-            agreed, turn = dict(frame.header["agreed"]), turn + 1
+            agreed, turn = dict(fields_of(frame, "agreed")[0]), turn + 1
         everybody = torch.ones(roster.parties, dtype=torch.bool)
         rows = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
         view = PartyView(names, roster, (self.party,), everybody, rows, agreed=agreed)
@@ -276,7 +280,7 @@ class RoundsAtParty(AtParty):
                 raise ConfigurationError("the set-up before the first round is over; start all processes again")
             for one in heard[0]:
                 memory = setup.accept(memory, one, view)
-            if heard[1].header["over"]:
+            if fields_of(heard[1], "over")[0]:
                 return agreed, memory
             message, turn = next(offers, None), turn + 1
 

@@ -43,7 +43,7 @@ class RoundsAtServer(AtServer):
             if plan.skipped:
                 return Step(None)
         self.calls.begin(module, at, self.policy(module))
-        attendance = self.attendance(module, None if plan is None else plan.roll, module.missing)
+        attendance = self.attendance(module, batch, names, None if plan is None else plan.roll, module.missing)
         uploads = self.collector.collect(module, batch, at, attendance)
         aggregate = self.decoded(module, batch, names, uploads, module.missing)
         if plan is None:

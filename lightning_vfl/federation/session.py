@@ -26,7 +26,7 @@ from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.reception import Reception
-from lightning_vfl.federation.recipe import first_difference, shown
+from lightning_vfl.federation.recipe import first_difference
 from lightning_vfl.federation.record import Record
 from lightning_vfl.federation.refusals import refuse_unfederated
 from lightning_vfl.federation.relay import Relayed, RelayPort
@@ -124,7 +124,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     """
     charter = run.charter
     refuse_unfederated(run)
-    hub = Hub(len(charter.parties))
+    hub = Hub(len(charter.parties), charter.agreed(run.model.active))
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, hub, party, hello))
     run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
@@ -204,7 +204,8 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
                     "certificate, so somebody has replaced it on the way; check who runs the server"
                 )
 
-        place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check)
+        agreed = charter.agreed(run.model.active)
+        place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check, agreed)
         place.least_members = seat.least_members
         if isinstance(place, RoundsAtParty):
             place.sum_guard.limit = seat.subtractable_records
@@ -267,6 +268,7 @@ def _dialled(run: Run) -> Dialled:
         reconnect=charter.patience.reconnect,
         silence=charter.patience.silence,
         expected=charter.server.name,
+        largest=len(charter.parties) * charter.limits.frame_bytes,
     )
 
 
@@ -290,7 +292,7 @@ def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | No
     theirs = hello.get("recipe")
     if hello.get("weights") != own["weights"]:
         return (
-            f"party {name} has weights: {shown(hello.get('weights'))}, the server {own['weights']}; use the same "
+            f"party {name} has weights: {hello.get('weights')}, the server {own['weights']}; use the same "
             "federation.yaml"
         )
     if hello.get("digest") != own["digest"]:

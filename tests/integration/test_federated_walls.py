@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +77,7 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
 
         def greet(request):
             met.append(request.party)
-            return pack({"outcome": "go", "party": request.party})
+            return pack({"outcome": "go", "number": request.party})
 
         hub.greet = greet
         own = load(*paths("scorer", tmp_path))
@@ -85,7 +87,7 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         def asks(credentials, server="scorer"):
             line = Dialled(address, credentials, reconnect=0.3, expected=server)
             try:
-                return Link(line).ask(Key(At(-1, 0, 0), 0), "hello").header["party"]
+                return Link(line).ask(Key(At(-1, 0, 0), 0), "publics").header["number"]
             finally:
                 line.close()
 
@@ -116,6 +118,23 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
                 assert "frame" in refused.value.details()
         assert met == []
         assert asks(party_credentials(of("bank"), charter)) == 0  # the others do not notice
+
+        secret = party_credentials(of("telco"), charter)
+        many = [*settings, ("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.secure_channel(address, secret, many) for _ in range(8)]
+        alive = [one.unary_unary(f"/{SERVICE}/Alive").future(b"process") for one in channels * 4]
+        time.sleep(0.5)
+        assert asks(party_credentials(of("bank"), charter)) == 0  # 32 calls of telco leave threads for bank
+        assert sum(not call.done() for call in alive) <= 2 + 8  # two are open, others are on their way
+        idle = [socket.create_connection(("127.0.0.1", port.port)) for _ in range(100)]
+        time.sleep(2.5)  # the guard looks every second
+        ended = 0
+        for one in idle:
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                ended += one.recv(1) == b""
+        assert ended >= 30  # 64 of an address may shake hands
+        assert asks(party_credentials(of("bank"), charter)) == 0
         port.close()
 
     apart(role, tmp_path / "role.txt")

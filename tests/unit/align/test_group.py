@@ -131,3 +131,14 @@ def test_no_temporary_file_is_left(tmp_path):
     code = "from lightning_vfl.align.group import new_key; new_key()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={"TMPDIR": str(tmp_path), "PATH": ""})
     assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize("identity", [False, True])
+def test_an_encoding_with_bit_255_is_refused_before_it_is_raised(identity):
+    points = mask([(b"a")], lambda _: b"", new_key(), b"tag").copy()
+    if identity:
+        points[:] = 0
+    points[0, 31] |= 0x80
+    for work in (check_points, lambda given: raised(given, new_key())):
+        with pytest.raises(NoPoint, match="point 0 is the identity" if identity else "point 0 is no point"):
+            work(points)

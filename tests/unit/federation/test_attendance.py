@@ -2,13 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
-from lightning_vfl.federation.attendance import Seen
+from lightning_vfl.federation.attendance import Form, Seen
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.letters import written
@@ -43,7 +44,9 @@ def met(waiting, threads, uploading, present=(0, 1, 2), restarted=()):
         hub.left(party)
         hub.joined(party, b"another process")
     (leg,) = module.costs.legs(ROWS)
-    attendance, began = Seen(module, hub, everybody, Exclude(), evaluation=False), monotonic()
+    module._trainer = SimpleNamespace(precision="32-true", accelerator=None)
+    form = Form(module, hub.agreed, ROWS, clear=True)
+    attendance, began = Seen(module, hub, everybody, Exclude(), False, form), monotonic()
     arrived = threads.submit(attendance.await_leg, KEY, leg, everybody)
     for party in uploading:
         threads.submit(hub.call, party, upload(party))

@@ -107,7 +107,9 @@ def restarted(server):
     server.hub.left(1, b"a process")
     server.hub.joined(1, b"another process")
     server.hub.greet = lambda request: pack({"outcome": "go"}) if request.say == "hello" else None
-    server.hub.call(1, pack({"call": 0, "at": [-1, 0, 0], "turn": 0, "say": "hello"}))
+    server.hub.call(
+        1, pack({"call": 0, "at": [-1, 0, 0], "turn": 0, "say": "hello", "public": ["0" * 64, ""], "rounds": 0})
+    )
     return server
 
 

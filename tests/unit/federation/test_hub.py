@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lightning_vfl.errors import MalformedFrame
+from lightning_vfl.federation.fields import Agreed, Limits
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Interrupted, Key, Request
 
@@ -187,7 +188,8 @@ def test_who_says_hello_begins_to_count_again(hub):
     hub.call(0, asked(7))
     hub.post(0, Key(ROUND, 1), {"outcome": "of the process that is gone"})
     hub.greet = lambda request: pack({"outcome": "welcome"}) if request.say == "hello" else None
-    assert unpack(hub.call(0, asked(0, say="hello"))).header == {"outcome": "welcome"}
+    hello = {"call": 0, "at": list(ROUND), "turn": 0, "say": "hello", "public": ["0" * 64, ""], "rounds": 0}
+    assert unpack(hub.call(0, pack(hello))).header == {"outcome": "welcome"}
     hub.close(At(9, 2, 0), closed)
     assert unpack(hub.call(0, asked(1, turn=1))).header["outcome"] == "closed"
 
@@ -208,9 +210,9 @@ def test_what_is_no_frame_is_refused(hub, content):
 
 
 def test_a_frame_above_the_limit_is_refused():
-    hub = Hub(1, limit=200)
-    with pytest.raises(MalformedFrame, match="at most 200 are allowed here"):
-        hub.call(0, asked(0, tensors=[torch.zeros(100)]))
+    hub = Hub(1, Agreed.of(1, Limits(frame=1)))
+    with pytest.raises(MalformedFrame, match="at most 1048576 are allowed here"):
+        hub.call(0, asked(0, tensors=[torch.zeros(2**18)]))
 
 
 @pytest.mark.parametrize(

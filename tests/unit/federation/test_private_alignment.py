@@ -12,6 +12,7 @@ from lightning_vfl.align.ids import USUAL
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.charter import Alignment
+from lightning_vfl.federation.fields import Agreed
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import Hub
 from lightning_vfl.federation.letters import Seals
@@ -87,7 +88,7 @@ class Run:
         patience=1.5,
     ):
         self.parties = len(tables)
-        self.hub = Hub(self.parties)
+        self.hub = Hub(self.parties, Agreed(NAMES[: self.parties], active))
         self.data = {m: Ids(ids) for m, ids in tables.items()} | {"server": Ids(labels)}
         self.roll = RollCall(self.data["server"], NAMES[: self.parties], kind, active, steps[0])
         self.hub.greet = self.roll.answer
@@ -308,8 +309,8 @@ def test_a_party_that_is_started_again_in_between_ends_it_for_all(tmp_path):
     run_hub = []
 
     class Hubs(Hub):
-        def __init__(self, parties):
-            super().__init__(parties)
+        def __init__(self, parties, agreed):
+            super().__init__(parties, agreed)
             run_hub.append(self)
 
     with pytest.MonkeyPatch.context() as patch:

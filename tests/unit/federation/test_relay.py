@@ -68,7 +68,7 @@ def ends(charter, identities, tmp_path):
 
     def make(meddle=lambda way, content: [content]):
         hub = Hub(2)
-        hub.greet = lambda request: pack({"outcome": "go", "echo": request.frame.header["text"], "by": request.party})
+        hub.greet = lambda request: pack({"outcome": "go", "why": request.frame.header["why"], "by": request.party})
         port = RelayPort(hub, tmp_path / "server.sock", identities["server"], charter)
         transport = Relayed(tmp_path / "party.sock", 0, identities["party0"], charter)
         carrier = Carrier(transport.socket, port.socket, meddle)
@@ -81,8 +81,8 @@ def ends(charter, identities, tmp_path):
 
 
 def echoed(link, text=SECRET):
-    frame = link.ask(Key(START, 0), "echo", {"text": text})
-    return frame.header["echo"], frame.header["by"]
+    frame = link.ask(Key(START, 0), "psi", {"step": "failed", "why": text})
+    return frame.header["why"], frame.header["by"]
 
 
 def test_every_request_gets_its_own_answer_and_the_relay_reads_nothing(ends):
@@ -90,7 +90,7 @@ def test_every_request_gets_its_own_answer_and_the_relay_reads_nothing(ends):
     assert [echoed(link, f"{SECRET} {number}") for number in range(5)] == [(f"{SECRET} {n}", 0) for n in range(5)]
     assert [hub.present(party) for party in range(2)] == [True, False]
     assert len(carrier.seen) == 2 + 2 * 5
-    assert not any(b"party" in content or b"echo" in content for content in carrier.seen)
+    assert not any(b"party" in content or b"failed" in content for content in carrier.seen)
 
 
 def twice(way, content):
@@ -120,7 +120,7 @@ def test_a_frame_that_comes_twice_reaches_the_hub_once(charter, identities, tmp_
     with Client(str(port.socket), "AF_UNIX") as line:
         line.send_bytes(greeting.content)
         sealed = greeting.accept(line.recv_bytes())
-        frame = pack({"call": 0, "at": [0, 0, -1], "turn": 0, "say": "echo"})
+        frame = pack({"call": 0, "at": [0, 0, -1], "turn": 0, "say": "ready"})
         content = b"f" + sealed.sends.seal(frame, 0)
         answers = set()
         for _ in range(3):
