@@ -63,7 +63,7 @@ def train(
             loss = nn.functional.binary_cross_entropy_with_logits(top(upload)[:, 0], labels[ids])
             (sent,) = torch.autograd.grad(loss, upload, retain_graph=True)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             steps.append(ServedStep(ids, upload.detach().double(), sent.double(), rate))
     return Training(ServedSteps(tuple(steps), rule, records, columns), truth, weights)
@@ -74,7 +74,7 @@ def _optimizer(rule: StepRule, parameters: list[nn.Parameter], rate: float) -> t
         return torch.optim.SGD(
             parameters, rate, momentum=rule.momentum, nesterov=rule.nesterov, weight_decay=rule.weight_decay
         )
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[rule.kind]
+    kind = torch.optim.Adam if rule.kind == "adam" else torch.optim.AdamW
     return kind(parameters, rate, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay)
 
 

@@ -18,7 +18,7 @@ from lightning_vfl.audit.attacks.drift.served import ServedSteps, StepRule
 Activation = Literal["relu", "tanh"]
 
 SHARPNESS = (4.0, 12.0, 40.0, 120.0, 400.0)  # β of the smoothed ReLU, stage by stage
-HELD_STAGES = 2  # without the redundant unknowns: while the uploads are fitted badly, these follow the wrong errors
+SMALL_MISFIT = 0.1  # of the drift; while the misfit is larger, the redundant unknowns would follow it, so they stay
 ITERATIONS = 3000  # of Adam, in all stages
 ADAM_RATE = 0.02
 ADAM_SHARE = 0.8  # of the time; the rest is for the Gauss-Newton steps
@@ -64,12 +64,12 @@ def smoothed(
     upload. Adam moves the unknowns while the ReLU, smoothed as :math:`\log(1 + e^{\beta a}) / \beta`, gets sharper;
     damped Gauss-Newton steps end the fit. Three redundant unknowns make it quick: an affine map of the columns that
     the first layer undoes, and a scale of each hidden unit that the last layer undoes. They leave the first uploads as
-    they are, so that the change of the uploads alone decides about them.
+    they are, so that the change of the uploads alone decides about them. They move once the misfit is small.
 
     Shapes: a result (N, d), d the sum of ``served.columns``.
     Guarantee: the result fits the uploads at least as well as the start. The same arguments give the same result where
         ``complete`` is true. The global generator is not used.
-    Not guaranteed: the best fit. Where d is larger than W, the fit shows little more than the uploads. Under ``adam``
+    Not guaranteed: the best fit, and columns nearer to the truth than the uploads where the fit ends early. Where d is larger than W, the fit shows little more than the uploads. Under ``adam``
         and ``adamw`` the first steps depend on signs of gradients, and the fit gains less.
 
     Args:
@@ -97,9 +97,8 @@ def smoothed(
     possible = int(ADAM_SHARE * (seconds - (time.monotonic() - began)) / per_iteration)
     planned = max(min(iterations, possible), 0)
     best, lowest, unknowns = first, first_misfit, first
-    for stage, sharpness in enumerate(SHARPNESS):
-        redundant = stage >= HELD_STAGES
-        unknowns = _adam(run, unknowns, sharpness, redundant, planned // len(SHARPNESS), began + seconds)
+    for sharpness in SHARPNESS:
+        unknowns = _adam(run, unknowns, sharpness, planned // len(SHARPNESS), began + seconds)
         if (misfit := float(run.residual(unknowns, sharpest).square().mean())) < lowest:
             best, lowest = unknowns, misfit
     newton, ended = _gauss_newton(run, best, sharpest, began + seconds)
@@ -122,18 +121,22 @@ class Unrolled:
         self.rule, self.activation, self.bias, self.parties = served.rule, activation, bias, parties
         self.width_in, self.width_out, self.hidden = sum(served.columns), served.width, hidden * parties
         ids = torch.cat([step.ids for step in served.steps])
-        self.seen, self.places = ids.unique(return_inverse=True)
+        self.seen = torch.bincount(ids).nonzero()[:, 0]
+        self.places = torch.searchsorted(self.seen, ids)
         self.rates = [step.rate for step in served.steps]
         sizes = [len(step.ids) for step in served.steps]
-        self.batches = self.places.split(sizes)
+        self.batches = torch.split(self.places, sizes)
         self.gradients = [step.gradient.double() for step in served.steps]
         self.uploads = torch.cat([step.upload.double() for step in served.steps])
         self.scale = (self.uploads - self.uploads.mean(0)).square().mean().sqrt().clamp_min(TINY)
         self.visits = torch.bincount(self.places).double()
         self.mean = self.by_record(self.uploads)
-        ones = [torch.ones(count, count, dtype=torch.float64) for count in served.columns]
-        self.same_party = torch.block_diag(*ones)
-        self.reads = torch.block_diag(*[block[:1].expand(hidden, -1) for block in ones])  # (H, d)
+        moved = DRIFT_WEIGHT * (self.uploads - self.mean[self.places]) / self.scale
+        self.drift = float(moved.square().mean())
+        parties_of_columns = torch.arange(parties).repeat_interleave(torch.tensor(served.columns))
+        parties_of_units = torch.arange(parties).repeat_interleave(hidden)
+        self.same_party = (parties_of_columns[:, None] == parties_of_columns).double()
+        self.reads = (parties_of_units[:, None] == parties_of_columns).double()  # (H, d)
         n, d = len(self.seen), self.width_in
         wide, out = self.hidden, self.width_out
         # columns, first and last layer; then the redundant unknowns: map and shift of the columns, scale of the units
@@ -144,6 +147,13 @@ class Unrolled:
         """(n, W) means over the visits of each record."""
         total = torch.zeros(len(self.seen), rows.shape[1], dtype=torch.float64)
         return total.index_add(0, self.places, rows) / self.visits[:, None]
+
+    def free(self, misfit: float) -> Tensor:
+        """1 for the unknowns that may move at this misfit, 0 for the others."""
+        free = torch.ones(sum(math.prod(shape) for shape in self.shapes), dtype=torch.float64)
+        if misfit > SMALL_MISFIT * self.drift:
+            free[-self.redundant :] = 0
+        return free
 
     def principal(self, scaled: bool) -> Tensor:
         """(n, d) principal components of the mean uploads: with their sizes, or with variance 1."""
@@ -186,7 +196,7 @@ class Unrolled:
     def weights(self, unknowns: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Columns (n, d) and the four initial weights that the unknowns stand for."""
         sizes = [math.prod(shape) for shape in self.shapes]
-        parts = [part.view(shape) for part, shape in zip(unknowns.split(sizes), self.shapes, strict=True)]
+        parts = [part.view(shape) for part, shape in zip(torch.split(unknowns, sizes), self.shapes, strict=True)]
         columns, first, offsets, last, constant, change, shift, log_scale = parts
         affine = torch.eye(self.width_in, dtype=torch.float64) + change * self.same_party
         shift = shift * self.bias
@@ -263,11 +273,11 @@ def _slope(run: Unrolled, unknowns: Tensor, sharpness: float) -> tuple[float, Te
     return float(misfit.detach()), slope
 
 
-def _adam(run: Unrolled, start: Tensor, sharpness: float, redundant: bool, iterations: int, deadline: float) -> Tensor:
+def _adam(run: Unrolled, start: Tensor, sharpness: float, iterations: int, deadline: float) -> Tensor:
     """Adam with a rate that falls along a cosine; the start if the misfit has not become smaller."""
     unknowns = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([unknowns], lr=ADAM_RATE, betas=(0.9, 0.99))
-    first, misfit = math.inf, math.nan
+    first, misfit, free = math.inf, math.nan, run.free(math.inf)
     for iteration in range(iterations):
         if time.monotonic() > deadline:
             break
@@ -275,9 +285,9 @@ def _adam(run: Unrolled, start: Tensor, sharpness: float, redundant: bool, itera
         misfit, unknowns.grad = _slope(run, unknowns, sharpness)
         if not math.isfinite(misfit):
             return start
-        if not redundant:
-            unknowns.grad[-run.redundant :] = 0
-        first = misfit if iteration == 0 else first
+        if iteration == 0:
+            first, free = misfit, run.free(misfit)
+        unknowns.grad = unknowns.grad * free
         optimizer.step()
     return unknowns.detach() if misfit < first else start
 
@@ -297,8 +307,10 @@ def _gauss_newton(run: Unrolled, start: Tensor, sharpness: float, deadline: floa
         # linear in ``dual``: its slope by ``dual`` is the Jacobian times a vector
         (pulled,) = torch.autograd.grad(residual, variable, dual, create_graph=True)
         current, ridge = float(residual.detach().square().sum()), damping * residual.numel()
+        free = run.free(current / residual.numel())
         step, left = torch.zeros_like(unknowns), -residual.detach()
         (descent,) = torch.autograd.grad(residual, variable, left, retain_graph=True)
+        descent = descent * free
         direction, size = descent, float(descent.dot(descent))
         smallest = 1e-6 * size
         for _ in range(INNER_STEPS):
@@ -308,7 +320,7 @@ def _gauss_newton(run: Unrolled, start: Tensor, sharpness: float, deadline: floa
             length = size / float(moved.square().sum() + ridge * direction.dot(direction))
             step, left = step + length * direction, left - length * moved
             (descent,) = torch.autograd.grad(residual, variable, left, retain_graph=True)
-            descent = descent - ridge * step
+            descent = descent * free - ridge * step
             before, size = size, float(descent.dot(descent))
             if size < smallest:
                 break
