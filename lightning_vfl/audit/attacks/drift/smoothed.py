@@ -69,8 +69,9 @@ def smoothed(
     Shapes: a result (N, d), d the sum of ``served.columns``.
     Guarantee: the result fits the uploads at least as well as the start. The same arguments give the same result where
         ``complete`` is true. The global generator is not used.
-    Not guaranteed: the best fit, and columns nearer to the truth than the uploads where the fit ends early. Where d is larger than W, the fit shows little more than the uploads. Under ``adam``
-        and ``adamw`` the first steps depend on signs of gradients, and the fit gains less.
+    Not guaranteed: the best fit. A fit of a ReLU network that ends early can be further from the true columns than the
+        uploads, although its misfit is smaller. The unrolled run is exact for ``adam`` and ``adamw`` too, but its first
+        steps depend on signs of gradients; how much the fit gains there is not measured.
 
     Args:
         served: the steps.
