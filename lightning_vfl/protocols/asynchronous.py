@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, final
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -170,6 +170,7 @@ class AsyncVFL(VFLModule):
 
     # ---- training
 
+    @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one event."""
         event = needed_event(batch, self)

@@ -1,5 +1,7 @@
 """EnsembleVFL: every party trains a model of its own, and the parties vote."""
 
+from typing import final
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,7 @@ class EnsembleVFL(HeadsVFL):
     def top_width(self) -> int:
         return self.aggregator.widths(self.width, self.roster)[0]
 
+    @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """One step of every party on its own loss."""
         costs = self.costs.of_round(len(batch.record_ids))

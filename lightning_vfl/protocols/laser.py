@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from math import comb
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -73,6 +73,7 @@ class LaserVFL(HeadsVFL):
             raise ConfigurationError(f"by of LaserVFL must be 'record' or 'batch'; got {by!r}")
         self.by = str(by)
 
+    @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one round."""
         self._enter(len(batch.record_ids))

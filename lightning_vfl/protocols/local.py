@@ -1,6 +1,6 @@
 """LocalVFL: one party alone, without the others."""
 
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
@@ -56,6 +56,7 @@ class LocalVFL(HeadsVFL):
     def top_width(self) -> int:
         return self.aggregator.widths(self.width, self.roster)[0]
 
+    @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """One step of the party on its own loss."""
         party, costs = self.party, self.costs.of_round(len(batch.record_ids))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -212,6 +212,7 @@ class SplitVFL(RoundVFL):
 
     # ---- training
 
+    @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one round."""
         self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)

@@ -54,10 +54,6 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
-def _is_abstract(cls: type, name: str) -> bool:
-    return getattr(vars(cls)[name], "__isabstractmethod__", False)
-
-
 class TrainedModule(EvaluatedModule, ABC):
     """The half of a protocol that trains."""
 
@@ -82,7 +78,7 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        finished = [base for base in cls.__mro__[1:] if "step" in vars(base) and not _is_abstract(base, "step")]
+        finished = [base for base in cls.__mro__[1:] if getattr(vars(base).get("step"), "__final__", False)]
         if "step" in vars(cls) and finished:
             raise TypeError(
                 f"{cls.__name__} overrides step of {finished[0].__name__}, whose downlink, policy and accounts are "

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -284,6 +284,7 @@ class CascadeVFL(RoundVFL):
 
     # ---- one event
 
+    @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run the END of a period."""
         event, counts = needed_event(batch, self), self.counts

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -277,6 +277,7 @@ class DecoupledVFL(VFLModule):
 
     # ---- training
 
+    @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""
         if self.phase == "owner":

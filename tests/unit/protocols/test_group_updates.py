@@ -103,7 +103,14 @@ def test_a_groups_bottom_moves_once_in_k_rounds_with_the_sum_of_their_gradients(
 @pytest.mark.parametrize("noise", [pytest.param(None, marks=pytest.mark.slow), NOISE], ids=["exact", "noisy"])
 def test_a_run_that_was_stopped_within_a_sum_goes_on_to_the_same_bits(tmp_path, noise):
     def fitted(ckpt_path=None, **more):
-        module = grouped(masked_sum(), "Adam", sum_updates_over=4, update_noise=noise, waiting=WaitForAll(timeout=1.0))
+        module = grouped(
+            masked_sum(),
+            "Adam",
+            sum_updates_over=4,
+            update_noise=noise,
+            waiting=WaitForAll(timeout=1.0),
+            allow_embeddings_by_subtraction=True,
+        )
         module.faults.add(Scripted(SCRIPT))
         t = trainer(tmp_path, max_epochs=2, num_sanity_val_steps=0, limit_val_batches=0, **more)
         t.fit(module, datamodule=data(), ckpt_path=ckpt_path)
@@ -217,7 +224,9 @@ def test_every_update_that_is_sent_is_charged_to_the_records_of_its_batches(tmp_
 
 
 def test_groups_that_send_in_different_rounds_are_charged_apart(tmp_path):
-    module = grouped(masked_sum(), update_noise=NOISE, waiting=WaitForAll(timeout=1.0))
+    module = grouped(
+        masked_sum(), update_noise=NOISE, waiting=WaitForAll(timeout=1.0), allow_embeddings_by_subtraction=True
+    )
     fit(tmp_path, module, {7: {"receives": [1, 1, 1, 1, 0, 1]}}, max_epochs=1)
     counts = module.privacy.accountant._counts
     assert sorted((event.parties, int(own.sum())) for event, own in counts.items()) == [(1, 10), (2, RECORDS - 10)]
