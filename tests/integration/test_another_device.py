@@ -63,7 +63,14 @@ def in_groups():
 QUICK: dict[str, tuple[Any, Any, Any]] = {  # name: what makes the module, the data, callbacks
     "subsets by record": (partial(split, subsets=DropParties(0.5)), Blobs, ()),
     "masks, faults in evaluation": (
-        partial(split, seeded(recovery="auto"), waiting=Deadline(0.5), faults_in_evaluation=True, evaluate="protocol"),
+        partial(
+            split,
+            seeded(recovery="auto"),
+            waiting=Deadline(0.5),
+            faults_in_evaluation=True,
+            evaluate="protocol",
+            allow_embeddings_by_subtraction=True,
+        ),
         Blobs,
         (dropout,),
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightning_vfl.cli import run
-from lightning_vfl.privacy import PoissonBinomialEvent, composed_epsilon, loss_epsilon, worst_figure
+from lightning_vfl.privacy import PoissonBinomialEvent, composed_epsilon, loss_epsilon, shown, worst_figure
 from lightning_vfl.privacy.events import ASSUMED, UNITS, against
 
 ROOT = Path(__file__).parents[2]
@@ -37,16 +37,16 @@ def test_the_summary_and_the_page_tell_what_the_recipe_costs(capsys, tmp_path, m
     figures = {unit: figure.epsilon for unit, figure in module.privacy.tightest().items()}
     plain = [(name, value) for name, value in said if "against the server" not in name]
     assert [name.split(", ")[0] for name, _ in plain] == list(UNITS)
-    assert [value for _, value in plain] == [f"{figures[unit]:,.4g}" for unit in UNITS]
+    assert [value for _, value in plain] == [shown(figures[unit]) for unit in UNITS]
     for name, _ in said:
         assert (ASSUMED in name) == ("record" in name.split(", ")[0])
     for colluders, words in ((1, "1 party"), (2, "2 parties")):
         told = {name.split(", ")[0]: value for name, value in said if name.endswith(f"the server and {words}")}
         fewer = module.privacy.accountant.against(colluders)
-        assert told == {unit: f"{fewer.tightest(1e-5, unit).epsilon:,.4g}" for unit in ("party", "party-record")}
+        assert told == {unit: shown(fewer.tightest(1e-5, unit).epsilon) for unit in ("party", "party-record")}
     (event,) = module.possible_events()
     figures_of_ten = [worst_figure([against(event, k)], 10, 10, 1e-5) for k in range(3)]
-    server, one, two = (f"{figure.epsilon:,.4g}" for figure in figures_of_ten)
+    server, one, two = (shown(figure.epsilon) for figure in figures_of_ten)
     assert (
         f"ε of a party-record is {server} against the server, {one} against the server and 1 party, and {two} against "
         "the server and 2 parties" in PAGE
