@@ -105,15 +105,24 @@ def written(name: str, one: Footnote, page: Path) -> str:
     """A footnote in Markdown."""
     results = "results" if page.parent == DOCS else "../results"
     held = [f"attack *{attacked}*: {' → '.join(_shown(attacked))}" for attacked in one.attacks]
-    held += [f"[{page[:-3]}]({results}/{page}), {section}, {row}, {column}: {number(page, section, row, column)}" for page, section, row, column in one.numbers]
+    held += [
+        f"[{page[:-3]}]({results}/{page}), {section}, {row}, {column}: {number(page, section, row, column)}"
+        for page, section, row, column in one.numbers
+    ]
     held += [f"`{test.rpartition('/')[2]}`" for test in one.tests]
-    said = one.says if page.parent == DOCS else one.says.replace("](guides/", "](").replace("](#", "](../protection.md#").replace("](aggregators", "](../aggregators")
+    said = (
+        one.says
+        if page.parent == DOCS
+        else one.says.replace("](guides/", "](")
+        .replace("](#", "](../protection.md#")
+        .replace("](aggregators", "](../aggregators")
+    )
     return f"[^{name}]: {said} {'; '.join(held)}."
 
 
 def _shown(name: str) -> list[str]:
     before, now, _ = attack(name)
-    return [before] if now.startswith("the same") else [before, now]
+    return [before] if now.startswith("the same") or now == before else [before, now]
 
 
 def used(text: str) -> list[str]:
@@ -123,10 +132,8 @@ def used(text: str) -> list[str]:
 
 def table(name: str) -> str:
     """One of the other generated tables."""
-    lines = ["| setting | measured | then |", "| --- | --- | --- |"]
-    for label, attacked in tables()[name]:
-        before, now, _ = attack(attacked)
-        lines.append(f"| {label} | {before} | {now} |")
+    lines = ["| setting | measured |", "| --- | --- |"]
+    lines += [f"| {label} | {' → '.join(_shown(attacked))} |" for label, attacked in tables()[name]]
     return "\n".join(lines)
 
 

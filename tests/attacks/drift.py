@@ -105,7 +105,8 @@ def row(name: str, result: Result, now: str = "the same: masks hide the summands
     k = FULL_RANK
     said = (
         f"inner products correlate {found.correlation:.3f}, {found.neighbours:.0%} of nearest records right{exact}; "
-        f"R² {found.with_known[k]:.3f} with {k} known records (a regression on all uploads {result.regression[k]:.3f})"
+        f"R² {found.with_known[k]:.3f} with {k} known records (a regression on all uploads "
+        f"{result.regression[k]:.3f}); validation accuracy {result.accuracy:.3f}"
     )
     return Row(f"columns from drift: {name}", "the server: uploads, and the gradients that it sent", said, now, "0")
 

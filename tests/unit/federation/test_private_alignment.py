@@ -116,7 +116,9 @@ class Run:
         others = [other for other in range(self.parties) if other != m] if m == self.active else ()
         keep = self.folder / f"{m}.alignment"
         try:
-            return align(Link(self.lines[m], self.agreed), self.data[m], self.kind, others, self.seals[m], keep, self.steps)
+            return align(
+                Link(self.lines[m], self.agreed), self.data[m], self.kind, others, self.seals[m], keep, self.steps
+            )
         except ConfigurationError as error:
             return str(error)
 
