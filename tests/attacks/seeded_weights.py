@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lightning_vfl import AsyncVFL, SplitVFL
 from lightning_vfl.aggregators import MaskedSum, Mean
+from lightning_vfl.aggregators.parts import ServerSide
 from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Standardise
 from lightning_vfl.networks import Linear
 from lightning_vfl.protocols.owner_keys import new_key
@@ -74,7 +75,7 @@ def listen(keep: Callable[[Seen], None]) -> None:
 
     def listening(wire: Any) -> Sides:
         sides = made(wire)
-        return sides._replace(server=Listener(sides.server, keep))
+        return sides._replace(server=cast("ServerSide", Listener(sides.server, keep)))
 
     def served(self: AsyncVFL, batch: VerticalBatch, event: Event, fresh: Tensor, names: Any) -> Tensor:
         upload = fresh.detach().double().clone()
@@ -82,7 +83,7 @@ def listen(keep: Callable[[Seen], None]) -> None:
         def answered(grad: Tensor) -> None:
             keep(Seen(batch.record_ids.clone(), {event.party: upload}, {event.party: grad.clone()}, event.request))
 
-        fresh.register_hook(answered)  # type: ignore[no-untyped-call]  # torch's
+        fresh.register_hook(answered)
         return event_loss(self, batch, event, fresh, names)
 
     patch.object(Sides, "of", listening).start()
@@ -107,7 +108,7 @@ def read(seen: list[Seen], module: Any, records: int) -> Tensor:
             members = list(range(PARTIES)) if party is None else [party]
             weights = torch.cat([layers[m].weight.detach().double() for m in members], 1)
             rest = upload - sum(layers[m].bias.detach().double() for m in members)
-            if party is not None and getattr(module, "noise", 0.0):
+            if party is not None and isinstance(module, AsyncVFL) and module.noise:
                 names = "noise", Stage.FIT, "party", party, one.request
                 generator = torch.Generator().manual_seed(seed_of(module.seed, *names))
                 rest = rest - module.noise * torch.randn(rest.shape, generator=generator).double()
@@ -189,7 +190,7 @@ def federated(case: str, weights: str, folder: Path) -> tuple[float, int]:
 
             patch.object(kind, "step", stepping).start()
 
-    one.before = {"scorer": lambda: listen(keep)} | {name: (lambda m=m: watch(m)) for m, name in enumerate(names)}  # type: ignore[misc]
+    one.before = {"scorer": lambda: listen(keep)} | {name: (lambda m=m: watch(m)) for m, name in enumerate(names)}
     one.everybody()
     if set(one.wait(120).values()) != {0}:
         raise RuntimeError("\n".join(one.log(name)[-2000:] for name in ("scorer", *names)))
