@@ -1,4 +1,4 @@
-"""One row of the table of attacks in docs/protection.md."""
+"""One row of the table of attacks in docs/results/attacks.md."""
 
 from dataclasses import dataclass
 

@@ -219,9 +219,9 @@ def rows() -> list[Row]:
                 results[weights], count = federated(case, weights, Path(folder))
         made.append(
             Row(
-                f"all columns of {count} training records, {case}, linear bottoms, width {WIDTH}, one epoch",
+                f"all columns of the training records, {case}, linear bottoms, width {WIDTH}, one epoch",
                 "an honest server: the recipe, uploads or their sum, the gradients that it sent; no known record",
-                f"R² {results['seeded']:.4f} (weights: seeded)",
+                f"R² {results['seeded']:.4f} of {count} records (weights: seeded)",
                 f"R² {results['secret']:.2f} (weights: secret; this attack alone)",
                 "R² 0",
             )

@@ -1,4 +1,4 @@
-"""The sentence about FedVS in docs/protection.md: 66 known records give the other 190 of a batch."""
+"""Under FedVS, 66 known records of a batch give the other 190, as docs/protection.md says."""
 
 import pytest
 

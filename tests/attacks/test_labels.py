@@ -1,4 +1,4 @@
-"""The sentences about labels in docs/protection.md: a passive party reads them off its gradients."""
+"""A passive party reads labels off its gradients, as docs/protection.md says."""
 
 import pytest
 

@@ -53,6 +53,8 @@ def in_one_and_in_two(work: Work, one: Path, two: Path, seconds: float = 300.0) 
     Raises:
         RuntimeError: with the traceback of the process that has failed, or if they wait for each other.
     """
+    if not _server:  # not called from pytest
+        fork_a_server()
     (server,) = _server
     server.send((work, one, two, seconds))
     if failed := server.recv():

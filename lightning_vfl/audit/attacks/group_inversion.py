@@ -20,7 +20,7 @@ class GroupInversion(Attack):
         party: the first party of the attacked group.
 
     References:
-        docs/protection.md, "Attacks and their success": the same attack for bottoms with hidden layers.
+        docs/results/attacks.md, "groups": the same attack for bottoms with hidden layers.
     """
 
     target: ClassVar[Target] = Target.RECORDS

@@ -12,7 +12,7 @@ from lightning_vfl.align.ids import USUAL
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.charter import Alignment
-from lightning_vfl.federation.fields import Agreed
+from lightning_vfl.federation.fields import Agreed, Limits
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import Hub
 from lightning_vfl.federation.letters import Seals
@@ -86,9 +86,11 @@ class Run:
         away=(),
         steps=((), ()),
         patience=1.5,
+        limits=None,
     ):
         self.parties = len(tables)
-        self.hub = Hub(self.parties, Agreed(NAMES[: self.parties], active))
+        self.agreed = Agreed(NAMES[: self.parties], active, limits or Limits())
+        self.hub = Hub(self.parties, self.agreed)
         self.data = {m: Ids(ids) for m, ids in tables.items()} | {"server": Ids(labels)}
         self.roll = RollCall(self.data["server"], NAMES[: self.parties], kind, active, steps[0])
         self.hub.greet = self.roll.answer
@@ -114,7 +116,9 @@ class Run:
         others = [other for other in range(self.parties) if other != m] if m == self.active else ()
         keep = self.folder / f"{m}.alignment"
         try:
-            return align(Link(self.lines[m]), self.data[m], self.kind, others, self.seals[m], keep, self.steps)
+            return align(
+                Link(self.lines[m], self.agreed), self.data[m], self.kind, others, self.seals[m], keep, self.steps
+            )
         except ConfigurationError as error:
             return str(error)
 
@@ -267,6 +271,13 @@ def test_a_server_that_asks_for_other_records_is_refused(tmp_path, monkeypatch, 
     assert "the server asks for others than the common records" in run.ended[2]
 
 
+def test_more_ids_of_the_server_than_are_allowed_are_refused(tmp_path):
+    assert Run(tmp_path, limits=Limits(server_ids=len(LABELS))).ended == [None] * 4
+    ended = Run(tmp_path, limits=Limits(server_ids=len(LABELS) - 1)).ended
+    assert "asks for 5 ids of its own, and this party compares at most 4" in ended[0]
+    assert None not in ended
+
+
 def test_a_server_that_puts_a_list_of_its_own_into_the_ring_is_found(tmp_path):
     """Otherwise it could have ids that it guesses raised to the keys of the parties."""
     key = new_key()
@@ -302,7 +313,7 @@ def test_a_party_that_is_started_again_in_between_ends_it_for_all(tmp_path):
     def again(header, tensors):
         """The party asks for the session twice, as two processes do."""
         if header.get("step") == "session" and not next(processes):
-            other = {**header, "process": "another", "call": 99}
+            other = {**header, "process": "0123456789abcdef", "call": 99}
             run_hub[0].call(0, pack(other, []))
         return header, tensors
 

@@ -1,0 +1,87 @@
+"""Every cell on who learns what has a footnote, which is held by a test, an attack or a number."""
+
+import re
+
+import pytest
+
+from lightning_vfl.privacy import gaussian_epsilon, shown
+from lightning_vfl.types import Roster
+from tests import protection
+from tests.attacks import drift
+from tests.attacks.__main__ import RESULTS, families, kept, page
+from tests.protection import CELL, DOCS, PAGES, ROOT, footnotes, functions, made, used, written
+
+ADVERSARIES = ("A party", "A coalition", "An honest server", "A lying server", "An outsider")
+ASSETS = ["features", "labels", "weights", "ids", "membership"]
+HEAD = ["", "clear", "masked", "segments, groups", "coded", "noisy", "DVFL", "CVFL", "AsyncVFL"]
+KNOWN = footnotes()
+
+
+def rows(section, text):
+    """The cells of the first table of a section, by line."""
+    lines = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table]
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_every_cell_says_something_and_has_a_footnote(adversary):
+    head, _, *body = rows(adversary, PAGES[0].read_text(encoding="utf-8"))
+    assert head == HEAD
+    assert [row[0] for row in body] == ASSETS
+    for row in body:
+        assert len(row) == len(HEAD)
+        for cell in row[1:]:
+            words = CELL.sub("", cell).split()
+            assert 1 <= len(words) <= 7, cell
+            assert CELL.search(cell), cell
+
+
+def test_every_cell_of_the_federations_page_has_a_footnote():
+    for row in rows("Who learns what", PAGES[1].read_text(encoding="utf-8"))[2:]:
+        assert all(CELL.search(cell) for cell in row[1:]), row
+
+
+def test_every_footnote_is_used_and_held_by_a_test_an_attack_or_a_number():
+    names = {name for one in PAGES for name in used(one.read_text(encoding="utf-8"))}
+    assert names == set(KNOWN)
+    for name, one in KNOWN.items():
+        assert one.tests or one.attacks or one.numbers, name
+        for test in one.tests:
+            path, _, function = test.partition("::")
+            assert function in functions(ROOT / "tests" / path), (name, test)
+            assert function.startswith("test_")
+
+
+@pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
+def test_the_numbers_are_those_of_the_results(one):
+    assert made(one) == one.read_text(encoding="utf-8"), "run python -m tests.protection"
+
+
+def test_the_epsilon_of_the_noise_that_helps():
+    text = PAGES[0].read_text(encoding="utf-8")
+    for sigma in (1.0, 3.0):
+        accounting = drift.noisy(sigma).accounting
+        event = accounting.event((0,), (drift.WIDTH,) * drift.PARTIES, Roster.singles(drift.PARTIES))
+        epsilon = gaussian_epsilon(event.sigma, event.sensitivity, 1e-5, uploads=drift.EPOCHS)
+        assert f"(ε = {shown(epsilon)}" in text
+
+
+def test_a_name_that_no_result_has_is_refused():
+    missing = protection.Footnote("", attacks=("no such attack",))
+    with pytest.raises(ValueError, match=r"0 rows of docs/results/attacks\.json are named 'no such attack'"):
+        written("x", missing, PAGES[0])
+    nowhere = protection.Footnote("", numbers=(("audits.md", "CreditDefault", "Median", "features"),))
+    with pytest.raises(ValueError, match="no row 'Median'"):
+        written("x", nowhere, PAGES[0])
+
+
+def test_the_page_of_attacks_has_the_rows_that_are_kept_of_families_that_exist():
+    assert (RESULTS / "attacks.md").read_text(encoding="utf-8") == page(kept())
+    assert set(kept()) <= set(families())
+
+
+def test_the_page_can_be_read_in_minutes():
+    text = (DOCS / "protection.md").read_text(encoding="utf-8").partition(protection.BEGIN)[0]
+    assert len(text.splitlines()) < 200
+    assert len(re.sub(r"\[\^[a-z-]+\]|\|", " ", text).split()) < 2100
