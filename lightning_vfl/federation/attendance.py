@@ -13,8 +13,8 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.secure.consent import SIGNED
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
+from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.calls import numbers
-from lightning_vfl.federation.fields import Agreed
 from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.missing import MissingPolicy

@@ -16,7 +16,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import MalformedFrame
-from lightning_vfl.federation.fields import Agreed, refuse_request
+from lightning_vfl.federation.agreed import Agreed
+from lightning_vfl.federation.fields import refuse_request
 from lightning_vfl.federation.frames import Frame, pack, unpack
 
 T = TypeVar("T")

@@ -13,8 +13,9 @@ from torch import nn
 
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, MalformedMessage
+from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.attendance import Form
-from lightning_vfl.federation.fields import ANSWERS, EVERY, LETTER, REQUESTS, Agreed, Limits
+from lightning_vfl.federation.fields import ANSWERS, EVERY, LETTER, REQUESTS
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import read

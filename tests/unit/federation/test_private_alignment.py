@@ -10,9 +10,9 @@ import torch
 from lightning_vfl.align.group import mask, new_key
 from lightning_vfl.align.ids import USUAL
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
+from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.charter import Alignment
-from lightning_vfl.federation.fields import Agreed
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import Hub
 from lightning_vfl.federation.letters import Seals
@@ -302,7 +302,7 @@ def test_a_party_that_is_started_again_in_between_ends_it_for_all(tmp_path):
     def again(header, tensors):
         """The party asks for the session twice, as two processes do."""
         if header.get("step") == "session" and not next(processes):
-            other = {**header, "process": "another", "call": 99}
+            other = {**header, "process": "f" * 16, "call": 99}
             run_hub[0].call(0, pack(other, []))
         return header, tensors
 
