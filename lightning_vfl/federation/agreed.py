@@ -47,3 +47,12 @@ class Agreed:
     def of(cls, parties: int, limits: Limits | None = None) -> "Agreed":
         """M parties that are named by their numbers, with the labels at the server."""
         return cls(tuple(map(str, range(parties))), None, limits or Limits())
+
+    def party(self, number: int) -> str:
+        """A party by its name, for a line.
+
+        Examples:
+            >>> Agreed(("bank", "telco")).party(1)
+            'party telco'
+        """
+        return f"party {self.names[number]}"

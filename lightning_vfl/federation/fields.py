@@ -344,7 +344,7 @@ def refuse_request(party: int, header: Mapping[str, Any], listed: Sequence[tuple
     wrong = _wrong_request(party, header, listed, agreed)
     if wrong is not None:
         raise MalformedFrame(
-            f"party {agreed.names[party]} has sent {wrong}; all must run the same recipe and the same version"
+            f"{agreed.party(party)} has sent {wrong}; all must run the same recipe and the same version"
         )
 
 
@@ -365,7 +365,7 @@ def _wrong_request(
     if header.get("labels") is True:
         labels.append("labels")
     if labels and party != agreed.labels:
-        holder = "the server has them" if agreed.labels is None else f"party {agreed.names[agreed.labels]} has them"
+        holder = "the server has them" if agreed.labels is None else f"{agreed.party(agreed.labels)} has them"
         return f"'{labels[0]}', which belongs to the labels, and {holder}"
     return None
 

@@ -146,7 +146,8 @@ def test_repeated_predictions_of_training_records_are_charged_or_refused(tmp_pat
     (tmp_path / "free").mkdir(), (tmp_path / "held").mkdir()
     module, seen, _ = predict_again(tmp_path / "free", 5)
     assert set(seen.values()) == {5}
-    assert module.privacy.epsilon() == pytest.approx(gaussian_epsilon(noise(1.0)[1] * math.sqrt(6)), rel=1e-6)
+    spent = gaussian_epsilon(noise(1.0)[1] * math.sqrt(6))
+    assert spent <= module.privacy.epsilon() < spent * 1.001  # rounded up to four digits
     module, seen, _ = predict_again(tmp_path / "held", 5, target=1.0)
     assert not seen
     assert module.privacy.epsilon() <= 1.0
