@@ -83,3 +83,14 @@ def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most:
     words = list(known)
     near = difflib.get_close_matches(word, words, n=most, cutoff=0.55)
     return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(words)}"
+
+
+def printable(value: object, most: int = 500) -> str:
+    r"""A text of another process for a line of this one: without control characters, and cut.
+
+    Examples:
+        >>> printable("bank\x1b[2J\nis fine"), printable(["a\n"], 4)
+        ('bank?[2J is fine', "['a\\")
+    """
+    shown = " ".join(value.split()) if isinstance(value, str) else repr(value)
+    return "".join(letter if letter.isprintable() else "?" for letter in shown[:most])

@@ -13,7 +13,7 @@ from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.collecting import Collector, Uploads
 from lightning_vfl.federation.hub import Hub, Key
 from lightning_vfl.federation.told_plans import told_plan
-from lightning_vfl.federation.turns import at_of
+from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.protocols.accounts.charging import charge_evaluation
 from lightning_vfl.protocols.place import Place
@@ -63,8 +63,12 @@ class AtServer(Place):
         evaluation: bool = False,
     ) -> Attendance:
         """Who takes part in a round, and what the form of their messages is."""
-        clear = module.wire.traits.visible or (evaluation and not module.protected_evaluation)
-        form = Form(module, self.hub.agreed, joint_rows(batch).total, clear, names)
+        plain = evaluation and not module.protected_evaluation
+        labelled = None
+        if module.roster.active is not None and names.stage != Stage.PREDICT:
+            labelled = (clear_leg(module, batch) if plain else turns_of(module, batch)[0]).kind
+        clear = module.wire.traits.visible or plain
+        form = Form(module, self.hub.agreed, joint_rows(batch).total, clear, names, labelled)
         if planned is not None:
             return Planned(self.hub, planned, module.wire.needed(module.roster.parties), form)
         return Seen(module, self.hub, self.calls.called.clone(), policy, evaluation, form)

@@ -13,8 +13,8 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.secure.consent import SIGNED
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
+from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.calls import numbers
-from lightning_vfl.federation.fields import Agreed
 from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.missing import MissingPolicy
@@ -89,7 +89,8 @@ class Planned(Attendance):
             lacking = [party for party in wanted if self.hub.request(party, key) is None]
             if lost := [party for party in lacking if not self.hub.present(party)]:
                 raise ConfigurationError(
-                    f"party {lost[0]} has gone while faults are injected; run without --inject to go on without it"
+                    f"{self.hub.agreed.party(lost[0])} has gone while faults are injected; run without --inject to go "
+                    "on without it"
                 )
             return None if lacking else True
 
@@ -97,7 +98,7 @@ class Planned(Attendance):
         for party in wanted:
             request = self.hub.request(party, key)
             if request is not None and (wrong := self.form.misfit(request, leg)) is not None:
-                raise ConfigurationError(f"{self.form.name(party)} sent {wrong}; all must run the same recipe")
+                raise ConfigurationError(f"{self.form.agreed.party(party)} sent {wrong}; all must run the same recipe")
         return asked
 
     def include(self, arrived: Tensor) -> bool:
@@ -181,7 +182,7 @@ class Seen(Attendance):
         included = module.wire.takes_part(called, arrived, module.roster)
         filled = self.policy.plan(torch.ones_like(called), included)
         active = module.roster.active
-        unlabelled = active is not None and not bool(included[active]) and not self.evaluation
+        unlabelled = self.form.labelled is not None and active is not None and not bool(included[active])
         few = int(included.sum()) < self.needed  # so few cannot answer, and may not be asked to
         if filled is None or unlabelled or few or not bool(included.any()):
             self.roll = Roll(called, nobody, nobody, nobody if filled is None else filled)
@@ -205,7 +206,7 @@ class Seen(Attendance):
         if wrong is None:
             return True
         self._refused.add(request.party)
-        why = f"refused: {self.form.name(request.party)} sent {wrong}; all must run the same recipe"
+        why = f"refused: {self.form.agreed.party(request.party)} sent {wrong}; all must run the same recipe"
         rank_zero_warn(why)
         self.hub.post(request.party, request.key, {"outcome": "refused", "why": why})
         return False
@@ -221,6 +222,8 @@ class Form:
         rows: of the batch.
         clear: the server reads embeddings.
         names: of the round; None: a message may name any round.
+        labelled: the kind of the message with which the party that holds the labels sends them; None: the server has
+            them, or the round needs none.
     """
 
     module: Any
@@ -228,10 +231,7 @@ class Form:
     rows: int
     clear: bool
     names: RoundNames | None = None
-
-    def name(self, party: int) -> str:
-        """A party, for an error."""
-        return f"party {party} ({self.agreed.names[party]})"
+    labelled: str | None = None
 
     def misfit(self, request: Request, leg: Leg) -> str | None:
         """What a message is instead of what its leg has planned; None: it fits."""
@@ -251,7 +251,10 @@ class Form:
             read(letter, rest, 0, self.agreed)
         except MalformedMessage as error:
             return str(error)
-        wrong = self._wrong_labels(next(rest, None)) if header.get("labels") else None
+        due = self.labelled == leg.kind and party == self.module.roster.active
+        if due != (header.get("labels") is True):
+            return f"'{leg.kind}' {'without' if due else 'with'} labels"
+        wrong = self._wrong_labels(next(rest, None)) if due else None
         if wrong is not None:
             return wrong
         if leg.to != "server":  # sealed: the receivers check it

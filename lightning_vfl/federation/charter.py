@@ -15,7 +15,7 @@ import yaml
 
 from lightning_vfl.align.ids import Step, steps_of
 from lightning_vfl.errors import ConfigurationError, nearest
-from lightning_vfl.federation.fields import Agreed, Limits
+from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
 
 MOST = {"frame": 1024, "columns": 2**31, "server_ids": 2**31}  # the largest limits that a charter can set

@@ -122,7 +122,8 @@ class Collector:
                     continue
                 if request.sealed is None:
                     refused.add(party)
-                    why = f"refused: party {party} has not listed what it has sealed; all must run the same recipe"
+                    who = self.hub.agreed.party(party)
+                    why = f"refused: {who} has not listed what it has sealed; all must run the same recipe"
                     self.hub.post(party, key, {"outcome": "refused", "why": why})
                 else:
                     there[party] = request
@@ -131,7 +132,8 @@ class Collector:
             gone = [m for m in wanted if m not in there and (m in refused or not here(m))]
             if gone and not tolerant:
                 raise ConfigurationError(
-                    f"party {gone[0]} has gone, and every party is needed here; start all processes again"
+                    f"{self.hub.agreed.party(gone[0])} has gone, and every party is needed here; start all processes "
+                    "again"
                 )
             return False if gone else None
 
@@ -187,7 +189,7 @@ class Collector:
         """A party's message of a leg, and the labels that came with it."""
         request = self.hub.request(party, key)
         if request is None:
-            raise MalformedMessage(f"the message of party {party} in round {key.at.round} is gone")
+            raise MalformedMessage(f"the message of {self.hub.agreed.party(party)} in round {key.at.round} is gone")
         header, tensors = request.frame.header, iter(request.frame.tensors)
         message = read(dict(header["message"]), tensors, module.seed, self.hub.agreed)
         labels = next(tensors, None) if header.get("labels") else None  # before what is sealed, which nobody reads here

@@ -128,7 +128,7 @@ class EventsAtServer(AtServer):
             why = Form(module, self.hub.agreed, rows, clear=True).misfit(request, leg)
         if why is None:
             return True
-        why = f"refused: party {request.party} sent {why}; all must run the same recipe"
+        why = f"refused: {self.hub.agreed.party(request.party)} sent {why}; all must run the same recipe"
         rank_zero_warn(why)
         self._met[request.party] = self._call(request)
         self.hub.post(request.party, request.key, {"outcome": "refused", "why": why})

@@ -15,61 +15,16 @@ to ``Limits.value``) and labels with the batch; the aggregators compare what par
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
-from lightning_vfl.errors import ConfigurationError, MalformedFrame, MalformedMessage
+from lightning_vfl.errors import ConfigurationError, MalformedFrame, MalformedMessage, printable
+from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.types import Stage
 
-MEBIBYTE = 2**20
 MOST_PARTIES = 62
 COUNT = 2**53  # whole numbers up to here are exact in every JSON reader
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Sizes that all hosts have agreed upon: ``limits`` of ``federation.yaml``.
-
-    Args:
-        frame: MiB of the largest message of a party, as it travels and in memory. A server's answer can have the
-            messages of all parties.
-        columns: the largest number of values of a record at a party.
-        value: the largest magnitude of a number of an embedding, a gradient or a real label.
-        server_ids: how many ids of its own the server may have compared under ``alignment: psi``; 0: 1,000, or twice
-            as many as the party has.
-    """
-
-    frame: int = 64
-    columns: int = 2**18
-    value: float = 1e9
-    server_ids: int = 0
-
-    @property
-    def frame_bytes(self) -> int:
-        """The largest message of a party, in bytes."""
-        return self.frame * MEBIBYTE
-
-
-@dataclass(frozen=True)
-class Agreed:
-    """What the checks of a process need to know of its federation.
-
-    Args:
-        names: of the parties.
-        labels: the number of the party that has the labels; None: the server has them.
-        limits: as agreed.
-    """
-
-    names: tuple[str, ...]
-    labels: int | None = None
-    limits: Limits = field(default_factory=Limits)
-
-    @classmethod
-    def of(cls, parties: int, limits: Limits | None = None) -> "Agreed":
-        """M parties that are named by their numbers, with the labels at the server."""
-        return cls(tuple(map(str, range(parties))), None, limits or Limits())
 
 
 class Sender(StrEnum):
@@ -389,7 +344,7 @@ def refuse_request(party: int, header: Mapping[str, Any], listed: Sequence[tuple
     wrong = _wrong_request(party, header, listed, agreed)
     if wrong is not None:
         raise MalformedFrame(
-            f"party {agreed.names[party]} has sent {wrong}; all must run the same recipe and the same version"
+            f"{agreed.party(party)} has sent {wrong}; all must run the same recipe and the same version"
         )
 
 
@@ -410,7 +365,7 @@ def _wrong_request(
     if header.get("labels") is True:
         labels.append("labels")
     if labels and party != agreed.labels:
-        holder = "the server has them" if agreed.labels is None else f"party {agreed.names[agreed.labels]} has them"
+        holder = "the server has them" if agreed.labels is None else f"{agreed.party(agreed.labels)} has them"
         return f"'{labels[0]}', which belongs to the labels, and {holder}"
     return None
 
@@ -437,14 +392,3 @@ def refuse_letter(letter: object, agreed: Agreed) -> None:
     wrong = wrong_field(letter, LETTER, agreed)
     if wrong is not None:
         raise MalformedMessage(f"the header of a message has {wrong}")
-
-
-def printable(value: object, most: int = 500) -> str:
-    r"""A text of another process for a line of this one: without control characters, and cut.
-
-    Examples:
-        >>> printable("bank\x1b[2J\nis fine"), printable(["a\n"], 4)
-        ('bank?[2J is fine', "['a\\")
-    """
-    shown = " ".join(value.split()) if isinstance(value, str) else repr(value)
-    return "".join(letter if letter.isprintable() else "?" for letter in shown[:most])

@@ -8,9 +8,8 @@ from typing import Any
 
 import grpc
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, printable
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.fields import printable
 from lightning_vfl.federation.grpc_server import LARGEST, SERVICE, options
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport

@@ -16,7 +16,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import MalformedFrame
-from lightning_vfl.federation.fields import Agreed, refuse_request
+from lightning_vfl.federation.agreed import Agreed
+from lightning_vfl.federation.fields import refuse_request
 from lightning_vfl.federation.frames import Frame, pack, unpack
 
 T = TypeVar("T")
@@ -144,7 +145,7 @@ class Hub:
             if call == desk.last[0]:
                 return desk.last[1]
             if call < desk.last[0]:
-                raise ValueError(f"party {party} has sent call {call} after call {desk.last[0]}")
+                raise ValueError(f"{self.agreed.party(party)} has sent call {call} after call {desk.last[0]}")
             desk.waiting = request
             for key in [key for key in desk.posted if key < request.key]:  # nobody asks for older answers any more
                 del desk.posted[key]
@@ -153,9 +154,9 @@ class Hub:
                 if call == desk.last[0]:  # the same call came twice, and the other one took the answer
                     return desk.last[1]
                 if desk.waiting is None:  # a connection has ended; it may have been an earlier one
-                    raise Interrupted(f"party {party} has lost its connection; it may ask again")
+                    raise Interrupted(f"{self.agreed.party(party)} has lost its connection; it may ask again")
                 if desk.waiting.call != call:
-                    raise ValueError(f"party {party} has made another call before this one was answered")
+                    raise ValueError(f"{self.agreed.party(party)} has made another call before this one was answered")
                 answer = self._answer(desk, request)
                 if answer is not None:
                     desk.waiting, desk.last = None, (call, answer)
@@ -163,7 +164,7 @@ class Hub:
                     return answer
                 desk.changed.wait(timeout=5.0)
                 if not alive():
-                    raise Interrupted(f"party {party} has hung up")
+                    raise Interrupted(f"{self.agreed.party(party)} has hung up")
 
     def _read(self, party: int, content: bytes) -> Request:
         """The request of a frame, after its sizes and its fields are checked."""
@@ -175,7 +176,7 @@ class Hub:
                 lambda header, listed: refuse_request(party, header, listed, agreed),
             )
         except MalformedFrame as error:
-            name = f"party {agreed.names[party]}"
+            name = agreed.party(party)
             line = str(error) if str(error).startswith(name) else f"{name} has sent what is refused: {error}"
             self._tell(party, line)
             raise MalformedFrame(line) from None

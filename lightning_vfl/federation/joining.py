@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.at_party import AtParty
-from lightning_vfl.federation.fields import Agreed
 from lightning_vfl.federation.hub import DOOR
 from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link, Transport

@@ -12,7 +12,8 @@ from torch import Tensor
 from lightning_vfl.crypto import KeyPair, PairKeys, Sealed
 from lightning_vfl.crypto.sealed import NONCE
 from lightning_vfl.errors import MalformedMessage
-from lightning_vfl.federation.fields import MOST_PARTIES, Agreed, refuse_letter
+from lightning_vfl.federation.agreed import Agreed
+from lightning_vfl.federation.fields import MOST_PARTIES, refuse_letter
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.types import RoundNames, Stage
 from lightning_vfl.wire import Message

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError, MalformedFrame
-from lightning_vfl.federation.fields import MOST_PARTIES, Agreed, printable, refuse_answer
+from lightning_vfl.errors import ConfigurationError, MalformedFrame, printable
+from lightning_vfl.federation.agreed import Agreed
+from lightning_vfl.federation.fields import MOST_PARTIES, refuse_answer
 from lightning_vfl.federation.frames import Frame, pack, unpack
 from lightning_vfl.federation.hub import At, Key
 

@@ -19,8 +19,7 @@ from lightning_vfl.align.ids import Step, messages_of
 from lightning_vfl.align.matching import common_places, refuse_bad_points
 from lightning_vfl.align.ring import Secret, masked
 from lightning_vfl.align.session import Session
-from lightning_vfl.errors import ConfigurationError, NoOwnTable
-from lightning_vfl.federation.fields import printable
+from lightning_vfl.errors import ConfigurationError, NoOwnTable, printable
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import Request
 from lightning_vfl.wire.record_ids import as_ids

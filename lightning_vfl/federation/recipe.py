@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from lightning_vfl.federation.fields import printable
+from lightning_vfl.errors import printable
 
 HOST_OWN = (  # settings that may differ from host to host; * stands for one part of a key, and all below a key is meant
     "ckpt_path",

@@ -14,9 +14,8 @@ from threading import Condition, Thread
 from time import monotonic, sleep
 from typing import TypeVar
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, printable
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.fields import printable
 from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport

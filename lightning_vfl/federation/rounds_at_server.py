@@ -99,7 +99,7 @@ class RoundsAtServer(AtServer):
         at, turn = at_of(module, names, -1), 0
         if not agreed:
             requests = self.collector.requests(Key(at, turn), everybody) or {}
-            agreed = dict(setup.settle([_proposal(requests[m]) for m in sorted(requests)]))
+            agreed = dict(setup.settle([self._proposal(requests[m]) for m in sorted(requests)]))
             for party in requests:
                 self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "agreed": agreed})
             turn += 1
@@ -111,14 +111,15 @@ class RoundsAtServer(AtServer):
             if over:
                 return agreed, None
 
+    def _proposal(self, request: Request) -> dict[str, int]:
+        """The public settings that a party proposes.
 
-def _proposal(request: Request) -> dict[str, int]:
-    """The public settings that a party proposes.
-
-    Raises:
-        ConfigurationError: naming the party, for a request without them.
-    """
-    proposal = request.frame.header.get("proposal")
-    if not isinstance(proposal, dict) or not all(type(value) is int for value in proposal.values()):
-        raise ConfigurationError(f"party {request.party} has proposed no settings; all must run the same recipe")
-    return proposal
+        Raises:
+            ConfigurationError: naming the party, for a request without them.
+        """
+        proposal = request.frame.header.get("proposal")
+        if not isinstance(proposal, dict) or not all(type(value) is int for value in proposal.values()):
+            raise ConfigurationError(
+                f"{self.hub.agreed.party(request.party)} has proposed no settings; all must run the same recipe"
+            )
+        return proposal

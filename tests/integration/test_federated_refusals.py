@@ -226,7 +226,7 @@ def test_a_party_whose_messages_have_another_form_is_left_out(federation, change
     assert {name: statuses[name] for name in ("scorer", "party0", "party2", "party3")} == dict.fromkeys(
         ("scorer", "party0", "party2", "party3"), 0
     ), one.log("scorer")[-2000:]
-    assert "party 1" in one.log("scorer")
+    assert "party party1" in one.log("scorer")
     assert max(int(row["round"]) for row in one.rounds() if row["name"] == "party1" and row["included"] == "1") < 20
 
 

@@ -13,8 +13,9 @@ from torch import nn
 
 from lightning_vfl.aggregators import Concat, Max, Mean, Sum
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, MalformedMessage
+from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.attendance import Form
-from lightning_vfl.federation.fields import ANSWERS, EVERY, LETTER, REQUESTS, Agreed, Limits
+from lightning_vfl.federation.fields import ANSWERS, EVERY, LETTER, REQUESTS
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import read
@@ -195,7 +196,10 @@ def upload(embedding, labels=None):
 )
 def test_labels_have_the_form_of_the_batch(labels, line):
     leg = SimpleNamespace(kind="embeddings", to="server", elements=torch.full((3,), 8))
-    wrong = Form(module_of(), Agreed(NAMES, 1), 4, clear=True).misfit(upload(torch.zeros(4, 2), labels), leg)
+    module = module_of()
+    module.roster = Roster(3, active=1)
+    form = Form(module, Agreed(NAMES, 1), 4, clear=True, labelled="embeddings")
+    wrong = form.misfit(upload(torch.zeros(4, 2), labels), leg)
     assert wrong is None if line is None else re.search(line, wrong)
 
 

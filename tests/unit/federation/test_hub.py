@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_vfl.errors import MalformedFrame
-from lightning_vfl.federation.fields import Agreed, Limits
+from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Interrupted, Key, Request
 

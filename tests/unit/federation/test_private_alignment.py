@@ -10,9 +10,9 @@ import torch
 from lightning_vfl.align.group import mask, new_key
 from lightning_vfl.align.ids import USUAL
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
+from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.charter import Alignment
-from lightning_vfl.federation.fields import Agreed, Limits
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import Hub
 from lightning_vfl.federation.letters import Seals

@@ -1,0 +1,92 @@
+"""The server trains on the labels of their agreed holder alone: a round of the real ``Collector`` over a real desk."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Mean
+from lightning_vfl.errors import MalformedFrame
+from lightning_vfl.federation.agreed import Agreed
+from lightning_vfl.federation.attendance import Form, Seen
+from lightning_vfl.federation.calls import Calls
+from lightning_vfl.federation.collecting import Collector
+from lightning_vfl.federation.frames import pack, unpack
+from lightning_vfl.federation.hub import At, Hub, Key
+from lightning_vfl.federation.letters import written
+from lightning_vfl.missing import Exclude
+from lightning_vfl.types import VerticalBatch
+from lightning_vfl.wire import Message
+
+NAMES, HOLDER = ("bank", "telco", "shop"), 1
+KEY, ROWS, WIDTH = Key(At(0, 2, 0), 0), 6, 4
+LABELS = torch.tensor([1, 0, 1, 1, 0, 1])
+
+
+def upload(party, labels):
+    letter, tensors, _ = written(Message("embeddings", "server", (party,), (torch.ones(ROWS, WIDTH),)))
+    header = {"call": 0, "at": list(KEY.at), "turn": KEY.turn, "say": "tell", "part": "upload", "message": letter}
+    if labels is None:
+        return pack(header, tensors)
+    return pack({**header, "labels": True}, [*tensors, labels])
+
+
+def collected(sent):
+    """What the server has after a round in which parties send labels, and what a party's call ends with."""
+    module = SplitVFL(Mean(), width=WIDTH, active=HOLDER, party_shapes=[(3,)] * 3, num_classes=2)
+    module.configure_model()
+    module._trainer = SimpleNamespace(precision="32-true", accelerator=None)
+    hub, everybody, ended = Hub(3, Agreed(NAMES, HOLDER)), torch.ones(3, dtype=torch.bool), {}
+    for party in range(3):
+        hub.joined(party)
+    hub.call_upon(range(3))
+    batch = VerticalBatch(tuple(torch.zeros(ROWS, 3) for _ in range(3)), None, torch.arange(ROWS))
+    attendance = Seen(
+        module, hub, everybody, Exclude(), False, Form(module, hub.agreed, ROWS, clear=True, labelled="embeddings")
+    )
+
+    def call(party):
+        try:
+            ended[party] = unpack(hub.call(party, upload(party, sent.get(party)))).header
+        except MalformedFrame as error:  # the process of the party ends with this line, and its connection with it
+            ended[party] = str(error)
+            hub.left(party)
+
+    with ThreadPoolExecutor(4) as threads:
+        uploads = threads.submit(Collector(Calls(hub, False, 1.0)).collect, module, batch, KEY.at, attendance)
+        for party in range(3):
+            threads.submit(call, party)
+        try:
+            return uploads.result(10), ended
+        finally:
+            hub.end({"outcome": "over"})
+
+
+@pytest.mark.parametrize("other", [0, 2])
+@pytest.mark.parametrize("labels", [torch.zeros_like(LABELS), torch.zeros(2 * ROWS, dtype=torch.int64)])
+def test_labels_of_a_party_that_has_none_are_refused_by_name_and_not_used(other, labels):
+    uploads, ended = collected({other: labels, HOLDER: LABELS})
+    assert torch.equal(uploads.labels, LABELS)
+    assert uploads.roll.included.tolist() == [party != other for party in range(3)]
+    line = f"party {NAMES[other]} has sent 'labels', which belongs to the labels, and party telco has them"
+    assert ended[other].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        (LABELS[:-1], r"labels of shape \(5,\), \(6,\) was planned"),
+        (torch.cat([LABELS, LABELS]), r"labels of shape \(12,\), \(6,\) was planned"),
+        (LABELS + 1, "labels that are no classes from 0 to 1"),
+        (None, "'embeddings' without labels"),
+    ],
+)
+def test_labels_of_their_holder_that_do_not_fit_the_batch_give_the_round_up_with_its_name(labels, line):
+    with pytest.warns(UserWarning, match=f"refused: party telco sent {line}"):
+        uploads, ended = collected({HOLDER: labels})
+    assert ended[HOLDER]["outcome"] == "refused"
+    assert "party telco sent" in ended[HOLDER]["why"]
+    assert uploads.messages == []
+    assert uploads.labels is None
