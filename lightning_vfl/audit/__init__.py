@@ -5,6 +5,9 @@ from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.batch_label_counts import BatchLabelCounts
 from lightning_vfl.audit.attacks.canaries import CanariesInTraining
 from lightning_vfl.audit.attacks.collusion import Collusion
+from lightning_vfl.audit.attacks.drift_columns import DriftColumns
+from lightning_vfl.audit.attacks.drift_features import DriftFeatures
+from lightning_vfl.audit.attacks.drift_neighbours import DriftNeighbours
 from lightning_vfl.audit.attacks.epsilon_lower_bound import EpsilonLowerBound
 from lightning_vfl.audit.attacks.feature_reconstruction import FeatureReconstruction
 from lightning_vfl.audit.attacks.group_inversion import GroupInversion
@@ -24,6 +27,9 @@ __all__ = [
     "BatchLabelCounts",
     "CanariesInTraining",
     "Collusion",
+    "DriftColumns",
+    "DriftFeatures",
+    "DriftNeighbours",
     "Entry",
     "EpsilonLowerBound",
     "FeatureReconstruction",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.audit.attacker import Attacker
+from lightning_vfl.audit.attacks.drift.served import StepRule
 from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.types import Roster
 
@@ -27,6 +28,8 @@ class Target(StrEnum):
     EMBEDDINGS = "embeddings"  # values (n, D): a party's uploads before they are hidden; scored by R²
     COINS = "one of two values"  # values (n,): larger for the second value; scored by a lower bound on ε
     CANARIES = "values of canaries"  # values (n,), as COINS, for records in a training
+    NEIGHBOURS = "records that are alike"  # values (n, d): columns up to rotation; by the share of right neighbours
+    COLUMNS = "columns with few values"  # values (n, c): numbers of levels; scored by the share of exact columns
     MEMBERS = "membership"  # values (n,): larger for training records; scored by AUC
 
 
@@ -63,6 +66,9 @@ class Seen:
         aggregator: how embeddings are joined; its settings are public, its secrets are not here.
         agreed: public settings that the parties' set-up has fixed.
         seed: the run's seed, which is in the recipe.
+        recipe: the optimiser of all parties and its first rate; None: it is no SGD or Adam.
+        widths: (M,) the widths of the embeddings.
+        basis: for each party the number of columns that its bottom is linear in, without a constant; None: it is not.
         inputs: what parties and server publish for predictions, by name; see the attacks that use it.
     """
 
@@ -77,6 +83,9 @@ class Seen:
     aggregator: Aggregator
     agreed: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    recipe: tuple[StepRule, float] | None = None
+    widths: tuple[int, ...] = ()
+    basis: Mapping[int, int | None] = field(default_factory=dict)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
 

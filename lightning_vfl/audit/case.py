@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from lightning_vfl.audit.attack import Seen
+from lightning_vfl.audit.attacks.drift.recipe import basis_of, rule_of
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.privacy.digits import rounded_up
 
@@ -42,6 +43,7 @@ class Case:
     def seen(self) -> Seen:
         """What the attacker has."""
         module, attacker = self.module, self.transcript.attacker
+        optimizers = [] if module._trainer is None else module.trainer.optimizers
         return Seen(
             attacker,
             self.transcript,
@@ -54,5 +56,8 @@ class Case:
             module.aggregator,
             module.preparation.agreed,
             module.seed,
+            rule_of(optimizers[0]) if optimizers else None,
+            module.embedding_widths,
+            {party: basis_of(bottom) for party, bottom in enumerate(module.bottoms.parties)},
             self.inputs,
         )

@@ -11,6 +11,7 @@ from lightning_vfl.audit.case import Case
 from lightning_vfl.errors import ConfigurationError
 
 OF_ONE_NUMBER = (Target.RANKS, Target.COINS, Target.CANARIES, Target.MEMBERS)
+OF_COLUMNS = (Target.NEIGHBOURS, Target.COLUMNS)
 
 
 def refuse_other_guesses(case: Case, attack: Attack, guesses: Any) -> None:
@@ -31,7 +32,7 @@ def refuse_other_guesses(case: Case, attack: Attack, guesses: Any) -> None:
             )
     if ids.dim() != 1 or ids.dtype != torch.int64:
         raise ConfigurationError(f"ids that {type(attack).__name__} guesses must be (n,) torch.int64; got {_form(ids)}")
-    wanted = _shapes(case, attack, len(ids))
+    wanted = _shapes(case, attack, len(ids), values.shape[-1] if values.dim() == 2 else 0)
     if tuple(values.shape) not in wanted or values.is_complex():
         either = " or ".join(map(str, wanted))
         raise ConfigurationError(
@@ -66,8 +67,8 @@ def _known(case: Case, attack: Attack) -> tuple[str, Tensor]:
     return "record", torch.arange(case.truth.records)
 
 
-def _shapes(case: Case, attack: Attack, n: int) -> list[tuple[int, ...]]:
-    """The allowed shapes of values for n ids."""
+def _shapes(case: Case, attack: Attack, n: int, width: int) -> list[tuple[int, ...]]:
+    """The allowed shapes of values for n ids; ``width`` is that of the guesses."""
     target, classes = attack.target, case.truth.classes
     if target in OF_ONE_NUMBER:
         return [(n,)]
@@ -78,6 +79,8 @@ def _shapes(case: Case, attack: Attack, n: int) -> list[tuple[int, ...]]:
     if target == Target.SHARES:
         nobody = torch.empty(0, dtype=torch.int64)
         return [(n, case.truth.shared_numbers(case.module, attack.party, nobody).shape[1])]
+    if target in OF_COLUMNS:  # an attack may find fewer or more directions than there are columns
+        return [(n, width)]
     if target == Target.EMBEDDINGS:
         return [(n, case.module.embedding_widths[attack.party])]
     return [(n, prod(case.truth.shape(attack.party)))]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Target
+from lightning_vfl.audit.attacks.drift.measure import exact_columns, nearest_right
 from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.scores import Score, auc, epsilon_of_one_run, r_squared, share
 from lightning_vfl.audit.without import from_other_columns, from_own_features
@@ -47,6 +48,8 @@ def measure_of(case: Case, target: Target) -> str:
 
 def chance_of(case: Case, attack: Attack) -> float:
     """The success of an attacker who sees nothing."""
+    if attack.target == Target.NEIGHBOURS:
+        return 1 / max(case.truth.records - 1, 1)
     if attack.target in (Target.RANKS, Target.MEMBERS):
         return 0.5
     if attack.target == Target.CLASSES:
@@ -116,6 +119,18 @@ def _canaries(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     return epsilon_of_one_run(values.numpy(), case.coins[ids].numpy(), getattr(attack, "delta", 1e-5))
 
 
+def _neighbours(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    """The share of records whose nearest record is right, among the records that are guessed; ties are right."""
+    right = nearest_right(values, case.truth.everything()[ids])
+    return share(int(right.sum()), len(ids), 1 / max(len(ids) - 1, 1), RULES[Target.NEIGHBOURS].measure)
+
+
+def _columns(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+    """The share of columns with two to five values whose values are told apart without an error."""
+    right, of = exact_columns(values, case.truth.everything()[ids])
+    return share(right, of, 0.0, RULES[Target.COLUMNS].measure)
+
+
 def _members(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     if case.members is None:
         raise TypeError("it is not known who was trained on")
@@ -132,5 +147,7 @@ RULES = {
     Target.EMBEDDINGS: Rule("R²", _embeddings, of_party=True),
     Target.COINS: Rule("ε (lower bound)", _coins, of_records=False),
     Target.CANARIES: Rule("ε (lower bound)", _canaries, of_party=True),
+    Target.NEIGHBOURS: Rule("share of nearest records", _neighbours),
+    Target.COLUMNS: Rule("share of columns with few values", _columns),
     Target.MEMBERS: Rule("AUC", _members, of_records=False),
 }

@@ -65,6 +65,10 @@ class Truth:
         ids = torch.arange(self.records)
         return torch.cat([self._records.features_of(party, own) for own in torch.split(ids, AT_ONCE)])
 
+    def everything(self) -> Tensor:
+        """(N, Σ W) float64, all columns of all parties, as their bottoms are given them."""
+        return torch.cat([self.raw(party).flatten(1).double() for party in range(self.parties)], 1)
+
     def group_features(self, party: int) -> Tensor:
         """(N, W) float64, of each record at the party of the group that holds it."""
         group = next(

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from lightning_vfl.audit.attack import Attack
 from lightning_vfl.audit.attacks.batch_label_counts import BatchLabelCounts
 from lightning_vfl.audit.attacks.collusion import Collusion
+from lightning_vfl.audit.attacks.drift_columns import DriftColumns
+from lightning_vfl.audit.attacks.drift_features import DriftFeatures
+from lightning_vfl.audit.attacks.drift_neighbours import DriftNeighbours
 from lightning_vfl.audit.attacks.epsilon_lower_bound import EpsilonLowerBound
 from lightning_vfl.audit.attacks.feature_reconstruction import FeatureReconstruction
 from lightning_vfl.audit.attacks.group_inversion import GroupInversion
@@ -33,6 +36,7 @@ def usual_attacks(case: "Case") -> list[Attack]:
         target = next((m for m in reversed(range(case.truth.parties)) if m not in attacker.parties), 0)
         known = min(1000, case.truth.records // 2)
         chosen += [FeatureReconstruction(target, known), SingleUpload(target, known), KnownPlaintext(target, known)]
+        chosen += [DriftNeighbours(), DriftColumns(), DriftFeatures(target, min(40, case.truth.records // 2))]
         chosen += [BatchLabelCounts()] if classes > 1 and isinstance(case.module, CascadeVFL) else []
         chosen += [GroupInversion(group[0]) for group in case.module.roster.shared]
         if case.module.aggregator.accounting is not None:

@@ -1,0 +1,126 @@
+"""The served steps in a transcript, and the columns that follow from them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.messages import GRADIENTS
+from lightning_vfl.audit.attack import NothingSeen, Seen
+from lightning_vfl.audit.attacks.drift.linear import linear
+from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps
+from lightning_vfl.audit.transcript import AGGREGATES
+from lightning_vfl.types import Roll
+
+if TYPE_CHECKING:
+    from lightning_vfl.aggregators.base import Aggregator
+    from lightning_vfl.audit.transcript import Entry
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """What the server can read of the embeddings of some parties.
+
+    Args:
+        parties: the parties whose embeddings are added.
+        inside: for each of them, the places (W,) of its summands in its own embedding.
+        outside: the places (W,) of the sums in the aggregate; None: the parties' own messages are read.
+        scale: the aggregate is the sum times this number.
+    """
+
+    parties: tuple[int, ...]
+    inside: tuple[Tensor, ...]
+    outside: Tensor | None
+    scale: float = 1.0
+
+
+def drifted(seen: Seen) -> tuple[Tensor, Tensor, str]:
+    """Records (n,), their columns (n, d) up to rotation and translation, and what was used, in words.
+
+    The columns of several sums, or of several parties that are read one by one, stand side by side.
+
+    Raises:
+        NothingSeen: if no gradients are sent, the server reads no sum, or a bottom has a hidden layer.
+    """
+    if seen.recipe is None:
+        raise NothingSeen("the optimiser is none of SGD, Adam and AdamW")
+    found, words = [], []
+    for served, upload in served_steps(seen):
+        found.append(linear(served))
+        of = "party " + str(upload.parties[0]) if len(upload.parties) == 1 else f"{len(upload.parties)} parties"
+        words.append(f"{served.width} of {of}")
+    if not found:
+        raise NothingSeen("the server reads no sum of embeddings with the gradients that it sent for them")
+    columns = torch.cat(found, 1)
+    ids = (~columns.isnan().any(1)).nonzero().flatten()
+    if not len(ids):
+        raise NothingSeen("no record is in all sums")
+    return ids, columns[ids], f"uploads and sent gradients (width {', '.join(words)})"
+
+
+def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Upload]]:
+    """The steps behind each upload that the server can read."""
+    if seen.recipe is None:
+        return
+    if not any(True for _ in seen.transcript.find(GRADIENTS, "down")):
+        raise NothingSeen("no gradient is sent")
+    gradients: dict[tuple[int, int], Entry] = {}
+    for entry in seen.transcript.find(GRADIENTS, "down"):
+        if entry.receiver is not None:
+            gradients[entry.round, entry.receiver] = entry
+    clear = list(seen.transcript.find(EMBEDDINGS, "up"))
+    rule, rate = seen.recipe
+    if clear:
+        read: Sequence[Upload] = [Upload((m,), (), None) for m in sorted({e.sender for e in clear if e.sender is not None})]
+    else:
+        read = sums_of(seen.aggregator, seen.widths)
+    for upload in read:
+        if any(seen.basis.get(m) is None for m in upload.parties):
+            raise NothingSeen("a bottom has a hidden layer")
+        entries = clear if upload.outside is None else list(seen.transcript.find(AGGREGATES, "own"))
+        steps = tuple(_steps(entries, gradients, upload, rate))
+        if steps:
+            columns = tuple(seen.basis[m] or 0 for m in upload.parties)
+            yield ServedSteps(steps, rule, seen.records, columns), upload
+
+
+def sums_of(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Upload]:
+    """The sums in an aggregate: columns of the aggregate to which the same parties add."""
+    leaves = tuple(torch.zeros(1, width, requires_grad=True) for width in widths)
+    value = aggregator.plain(leaves, Roll.everyone(len(widths)))[0]
+    added: dict[tuple[int, ...], list[tuple[int, list[int], float]]] = {}
+    for place, number in enumerate(value):
+        slopes = torch.autograd.grad(number, leaves, retain_graph=True, allow_unused=True)
+        rows = {m: slope[0] for m, slope in enumerate(slopes) if slope is not None and slope.abs().sum() > 0}
+        if rows:
+            inside = [int(row.abs().argmax()) for row in rows.values()]
+            added.setdefault(tuple(rows), []).append((place, inside, float(next(iter(rows.values())).abs().max())))
+    return [
+        Upload(
+            parties,
+            tuple(torch.tensor([inside[i] for _, inside, _ in places]) for i in range(len(parties))),
+            torch.tensor([place for place, _, _ in places]),
+            places[0][2],
+        )
+        for parties, places in added.items()
+    ]
+
+
+def _steps(
+    entries: "Sequence[Entry]", gradients: "Mapping[tuple[int, int], Entry]", upload: Upload, rate: float
+) -> Iterator[ServedStep]:
+    """The steps from which all parties of an upload have learnt."""
+    for entry in entries:
+        answers = [gradients.get((entry.round, m)) for m in upload.parties]
+        if upload.outside is None and entry.sender not in upload.parties:
+            continue
+        answer = answers[0]
+        if answer is None or None in answers or not len(entry.ids) or len(answer.value) != len(entry.ids):
+            continue
+        value, gradient = entry.value.double(), answer.value.double()
+        if upload.outside is not None:
+            value, gradient = value[:, upload.outside] / upload.scale, gradient[:, upload.inside[0]]
+        yield ServedStep(entry.ids, value, gradient, rate)

@@ -1,0 +1,98 @@
+"""How well columns up to rotation tell the true ones."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.audit.attacks.drift.levels import MOST_LEVELS, few_valued
+from lightning_vfl.audit.attacks.regression import ridge_guesses
+
+EQUAL = 1e-9  # relative, of distances that count as ties
+SAME = 1e-3  # of the mean distance, under which two records are called duplicates
+CLOSE = 0.05  # a cell is recovered if its error is at most this share of its column's deviation
+
+
+@dataclass(frozen=True)
+class Told:
+    """What guesses (n, d') tell of the true columns (n, d).
+
+    Args:
+        correlation: of the inner products of any two records with those of the truth.
+        neighbours: the share of records whose nearest record is right.
+        affine: R² of the best affine map to the truth.
+        with_known: by k, R² of all other records with the affine map that k known records give.
+        duplicates: the share of pairs of equal records that are found, and the share of found pairs that are right;
+            NaN where there are none.
+        exact: the number of columns with two to five values that are read without an error.
+        few: the number of such columns.
+        cells: the share of cells within 5 % of their column's deviation under the best affine map.
+    """
+
+    correlation: float
+    neighbours: float
+    affine: float
+    with_known: dict[int, float]
+    duplicates: tuple[float, float]
+    exact: int
+    few: int
+    cells: float
+
+
+def told(guesses: Tensor, truth: Tensor, known: tuple[int, ...] = ()) -> Told:
+    """All measures of guesses (n, d'); the known records are the first k."""
+    guesses, truth = guesses - guesses.mean(0), truth - truth.mean(0)
+    above = torch.triu_indices(len(truth), len(truth), 1)
+    products = torch.stack([(columns @ columns.T)[above[0], above[1]] for columns in (guesses, truth)])
+    near = torch.stack([torch.cdist(columns, columns)[above[0], above[1]] for columns in (guesses, truth)])
+    equal = near < SAME * near.mean(1, keepdim=True)
+    both = float((equal[0] & equal[1]).sum())
+    pairs = both / float(equal[1].sum()) if equal[1].any() else float("nan")
+    right = both / float(equal[0].sum()) if equal[0].any() else float("nan")
+    inputs = torch.cat([guesses, torch.ones(len(guesses), 1, dtype=guesses.dtype)], 1)
+    error = (inputs @ (torch.linalg.pinv(inputs, rtol=1e-9) @ truth) - truth).abs()
+    spread = truth.std(0)
+    cells = (error <= CLOSE * spread)[:, spread > EQUAL]
+    exact, few = exact_columns(few_valued(guesses), truth)
+    return Told(
+        float(torch.corrcoef(products)[0, 1]),
+        float(nearest_right(guesses, truth).double().mean()),
+        1 - float(error.square().sum() / truth.square().sum()),
+        {k: explained_with(guesses, truth, k) for k in known},
+        (pairs, right),
+        exact,
+        few,
+        float(cells.double().mean()),
+    )
+
+
+def explained_with(inputs: Tensor, truth: Tensor, known: int) -> float:
+    """R² of all other records after a ridge regression from the first ``known`` records (at least 2)."""
+    guesses = ridge_guesses(inputs, truth[:known], torch.arange(known))[known:]
+    rest = truth[known:]
+    return 1 - float((guesses - rest).square().sum() / (rest - rest.mean(0)).square().sum())
+
+
+def nearest_right(guesses: Tensor, truth: Tensor) -> Tensor:
+    """(n,) bool, the records whose nearest record by the guesses is a nearest one in truth."""
+    chosen = torch.cdist(guesses, guesses).fill_diagonal_(float("inf")).argmin(1)
+    distances = torch.cdist(truth, truth).fill_diagonal_(float("inf"))
+    least = distances.min(1).values
+    return distances.gather(1, chosen[:, None])[:, 0] <= least * (1 + EQUAL) + EQUAL
+
+
+def exact_columns(levels: Tensor, truth: Tensor) -> tuple[int, int]:
+    """How many true columns of two to five values are told apart by a guess (n, c) exactly, and how many there are."""
+    right = of = 0
+    for column in truth.T:
+        values, level = torch.unique(column, return_inverse=True)
+        if not 2 <= len(values) <= MOST_LEVELS:
+            continue
+        of += 1
+        right += any(_same_parts(level, guess.long()) for guess in levels.T)
+    return right, of
+
+
+def _same_parts(one: Tensor, other: Tensor) -> bool:
+    pairs = torch.unique(torch.stack([one, other]), dim=1).shape[1]
+    return pairs == len(torch.unique(one)) == len(torch.unique(other))

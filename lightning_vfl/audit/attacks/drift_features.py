@@ -1,0 +1,52 @@
+"""Features of a party from uploads that drift, with few known records."""
+
+from typing import ClassVar
+
+import torch
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.audit.attacks.drift.heard import drifted
+from lightning_vfl.audit.attacks.regression import ridge_guesses
+from lightning_vfl.errors import ConfigurationError
+
+
+class DriftFeatures(Attack):
+    """The columns up to rotation of ``DriftNeighbours``, turned by a ridge regression from a few known records.
+
+    ``FeatureReconstruction`` with the same ``known`` is the same regression on the uploads alone.
+
+    Args:
+        party: the attacked party.
+        known: records whose features at this party the attacker knows.
+    """
+
+    target: ClassVar[Target] = Target.FEATURES
+
+    def __init__(self, party: int = 2, known: int = 40) -> None:
+        if known < 1:
+            raise ConfigurationError(f"known must be at least 1; got {known}; DriftNeighbours needs no known record")
+        self.party = party
+        self.known = known
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(records=self.known)
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        if known.features is None:
+            raise TypeError("DriftFeatures needs known features")
+        ids, columns, saw = drifted(seen)
+        place = torch.full((seen.records,), -1)
+        place[ids] = torch.arange(len(ids))
+        mine = place[known.ids] >= 0
+        if not bool(mine.any()):
+            raise NothingSeen("the uploads of no known record are seen")
+        guesses = _turned(columns, known.features[mine], place[known.ids[mine]])
+        return Guesses(ids, guesses, f"{saw}, {int(mine.sum()):,} known records")
+
+
+def _turned(columns: torch.Tensor, targets: torch.Tensor, train: torch.Tensor) -> torch.Tensor:
+    """(n, W) guesses; one known record gives nothing but its own values."""
+    if len(train) < 2:
+        return targets.mean(0).expand(len(columns), -1).clone()
+    return ridge_guesses(columns, targets, train)
