@@ -74,7 +74,9 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Upload]]:
     clear = list(seen.transcript.find(EMBEDDINGS, "up"))
     rule, rate = seen.recipe
     if clear:
-        read: Sequence[Upload] = [Upload((m,), (), None) for m in sorted({e.sender for e in clear if e.sender is not None})]
+        read: Sequence[Upload] = [
+            Upload((m,), (), None) for m in sorted({e.sender for e in clear if e.sender is not None})
+        ]
     else:
         read = sums_of(seen.aggregator, seen.widths)
     for upload in read:

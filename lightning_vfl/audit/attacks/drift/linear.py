@@ -153,9 +153,7 @@ def _moves(served: ServedSteps, visits: _Visits, space: Tensor, gram: Tensor) ->
     return torch.stack(moves), torch.tensor(all_kept, dtype=torch.float64)
 
 
-def _gram(
-    visits: _Visits, space: Tensor, moves: Tensor, uploads: Tensor, noise: float
-) -> tuple[Tensor, Tensor]:
+def _gram(visits: _Visits, space: Tensor, moves: Tensor, uploads: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     """G (r, r) from each record's uploads less their mean, and its mean upload without moves (n, W).
 
     A priori G is that of the first uploads, I, with the variance 1 / W that random initial weights give it.
