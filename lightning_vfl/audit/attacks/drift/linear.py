@@ -115,7 +115,8 @@ def _first_space(visits: _Visits, rank: int, served: ServedSteps) -> Tensor:
         table = torch.cat([visits.uploads[order[begin + visit]] for visit in several], 1) / len(several) ** 0.5
     basis, sizes, _ = torch.linalg.svd(table, full_matrices=False)
     mean_columns = sum(served.columns) / len(served.columns)
-    return (basis * sizes)[:, :rank] * (3 * mean_columns / served.width) ** 0.5
+    result: Tensor = (basis * sizes)[:, :rank] * (3 * mean_columns / served.width) ** 0.5
+    return result
 
 
 def _moves(served: ServedSteps, visits: _Visits, space: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,4 +186,5 @@ def _rows(visits: _Visits, weights: Tensor, uploads: Tensor, noise: float) -> Te
 def _turned(space: Tensor, gram: Tensor) -> Tensor:
     """U B with B Bᵀ = G; directions in which G is negative are left out."""
     values, vectors = torch.linalg.eigh(gram)
-    return space @ (vectors * values.clamp(min=0).sqrt())
+    result: Tensor = space @ (vectors * values.clamp(min=0).sqrt())
+    return result

@@ -95,4 +95,4 @@ def exact_columns(levels: Tensor, truth: Tensor) -> tuple[int, int]:
 
 def _same_parts(one: Tensor, other: Tensor) -> bool:
     pairs = torch.unique(torch.stack([one, other]), dim=1).shape[1]
-    return pairs == len(torch.unique(one)) == len(torch.unique(other))
+    return bool(pairs == len(torch.unique(one)) == len(torch.unique(other)))
