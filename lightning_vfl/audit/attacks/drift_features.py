@@ -6,14 +6,14 @@ import torch
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.drift.heard import drifted
-from lightning_vfl.audit.attacks.regression import ridge_guesses
+from lightning_vfl.audit.attacks.drift.measure import affine_guesses
 from lightning_vfl.errors import ConfigurationError
 
 
 class DriftFeatures(Attack):
-    """The columns up to rotation of ``DriftNeighbours``, turned by a ridge regression from a few known records.
+    """The columns up to rotation of ``DriftNeighbours``, turned by a regression from a few known records.
 
-    ``FeatureReconstruction`` with the same ``known`` is the same regression on the uploads alone.
+    ``FeatureReconstruction`` with the same ``known`` is a ridge regression on the uploads alone.
 
     Args:
         party: the attacked party.
@@ -49,4 +49,4 @@ def _turned(columns: torch.Tensor, targets: torch.Tensor, train: torch.Tensor) -
     """(n, W) guesses; one known record gives nothing but its own values."""
     if len(train) < 2:
         return targets.mean(0).expand(len(columns), -1).clone()
-    return ridge_guesses(columns, targets, train)
+    return affine_guesses(columns, targets, train)

@@ -10,6 +10,7 @@ from lightning_vfl.audit.attacks.regression import ridge_guesses
 
 EQUAL = 1e-9  # relative, of distances that count as ties
 SAME = 1e-3  # of the mean distance, under which two records are called duplicates
+EMPTY = 1e-3  # of the largest singular value, under which a direction has no columns
 CLOSE = 0.05  # a cell is recovered if its error is at most this share of its column's deviation
 
 
@@ -67,10 +68,25 @@ def told(guesses: Tensor, truth: Tensor, known: tuple[int, ...] = ()) -> Told:
 
 
 def explained_with(inputs: Tensor, truth: Tensor, known: int) -> float:
-    """R² of all other records after a ridge regression from the first ``known`` records (at least 2)."""
-    guesses = ridge_guesses(inputs, truth[:known], torch.arange(known))[known:]
+    """R² of all other records after a regression from the first ``known`` records (at least 2)."""
+    guesses = affine_guesses(inputs, truth[:known], torch.arange(known))[known:]
     rest = truth[known:]
     return 1 - float((guesses - rest).square().sum() / (rest - rest.mean(0)).square().sum())
+
+
+def affine_guesses(columns: Tensor, targets: Tensor, train: Tensor) -> Tensor:
+    """(n, W) guesses by the affine map that the known rows ``train`` (k,) give.
+
+    Columns without noise leave some of their directions empty. Least squares in the other directions is then exact,
+    if there are more known rows than such directions. Otherwise it is a ridge regression, which noise harms less.
+    """
+    middle = columns.mean(0)
+    _, sizes, directions = torch.linalg.svd(columns - middle, full_matrices=False)
+    rank = int((sizes > EMPTY * sizes[0]).sum())
+    if not rank < min(len(train), columns.shape[1]):
+        return ridge_guesses(columns, targets, train)
+    inputs = torch.cat([(columns - middle) @ directions[:rank].T, columns.new_ones(len(columns), 1)], 1)
+    return inputs @ torch.linalg.lstsq(inputs[train], targets.double()).solution
 
 
 def nearest_right(guesses: Tensor, truth: Tensor) -> Tensor:

@@ -1,0 +1,48 @@
+"""The columns of linear bottoms from drifting uploads, against a plain PyTorch loop."""
+
+import torch
+from torch import Tensor, nn
+
+from lightning_vfl.audit.attacks.drift.levels import few_valued
+from lightning_vfl.audit.attacks.drift.linear import linear
+from lightning_vfl.audit.attacks.drift.measure import exact_columns, told
+from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps, StepRule
+
+
+def steps_of(truth: Tensor, split: tuple[int, ...], width: int, epochs: int) -> ServedSteps:
+    """A split training by plain SGD; the upload is the sum over the parties."""
+    draw = torch.Generator().manual_seed(1)
+    labels = (truth @ torch.randn(truth.shape[1], generator=draw, dtype=torch.float64) > 0).double()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        bottoms = [nn.Linear(d, width).double() for d in split]
+        top = nn.Sequential(nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, 1)).double()
+    optimizer = torch.optim.SGD([p for network in (*bottoms, top) for p in network.parameters()], 0.1)
+    steps = []
+    for _ in range(epochs):
+        for ids in torch.randperm(len(truth), generator=draw).split(20):
+            parts = zip(bottoms, truth[ids].split(split, 1), strict=True)
+            upload = torch.stack([bottom(x) for bottom, x in parts]).sum(0)
+            loss = nn.functional.binary_cross_entropy_with_logits(top(upload)[:, 0], labels[ids])
+            (sent,) = torch.autograd.grad(loss, upload, retain_graph=True)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps.append(ServedStep(ids, upload.detach(), sent, 0.1))
+    return ServedSteps(tuple(steps), StepRule("sgd"), len(truth), split)
+
+
+def test_sums_tell_the_columns_up_to_rotation_and_known_records_turn_them():
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.randn(200, 6, generator=draw, dtype=torch.float64)
+    truth = truth @ (torch.eye(6, dtype=torch.float64) + 0.5 * torch.randn(6, 6, generator=draw, dtype=torch.float64))
+    result = told(linear(steps_of(truth, (3, 3), 16, 12)), truth, (7,))
+    assert result.correlation > 0.999
+    assert result.neighbours > 0.95
+    assert result.with_known[7] > 0.99
+
+
+def test_columns_with_three_values_are_read_exactly():
+    truth = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)] * 5)
+    guesses = linear(steps_of(truth, (3, 2), 16, 12))
+    assert exact_columns(few_valued(guesses), truth) == (5, 5)
