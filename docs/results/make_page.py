@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from collect import collect
 from studies import (
+    CPU_TIME,
     HERE,
     RUN_TIME,
     Mistake,
@@ -264,8 +265,10 @@ def _command(study: str, tables: Tables) -> str:
     command = f"lightning-vfl study studies/{study}"
     if needs_files(study):
         command = f"LIGHTNING_VFL_DATA=DIR {command}"
-    time = tables.of(study).get((RUN_TIME, ""))
-    return f"{command}    # {time.seeds} runs, {_duration(time.seeds * time.mean)}" if time else command
+    for quantity, of in ((CPU_TIME, " of one core"), (RUN_TIME, "")):
+        if time := tables.of(study).get((quantity, "")):
+            return f"{command}    # {time.seeds} runs, {_duration(time.seeds * time.mean)}{of}"
+    return command
 
 
 def _cells(entry: Entry, row: Row, tables: Tables) -> Iterator[str]:
