@@ -106,7 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"docs/results: {mistake}", file=sys.stderr)
         return 1
     lower_priority()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # a shell lets its background jobs, and what they start, ignore SIGINT; a handler here ends that for the studies, too
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.default_int_handler)
     failed = []
     for study in studies:
         print(f"{study}:", flush=True)
