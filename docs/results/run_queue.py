@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"docs/results: {mistake}", file=sys.stderr)
         return 1
     lower_priority()
-    # a shell lets its background jobs, and what they start, ignore SIGINT; a handler here ends that for the studies, too
+    # a shell lets its background jobs, and what they start, ignore SIGINT; a handler here ends that for the studies
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.default_int_handler)
     failed = []
