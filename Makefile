@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo docs check fix test test-slow test-oldest fuzz coverage bench bench-check results clean
+.PHONY: help install demo docs check fix test test-slow test-oldest fuzz coverage bench bench-check results results-queue clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,7 +28,7 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
-	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py docs/results/make_claims.py docs/results/make_audits.py
+	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/make_page.py docs/results/make_claims.py docs/results/make_audits.py docs/results/run_queue.py
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/codespell
 	$(BIN)/python docs/results/make_page.py --check
@@ -102,6 +102,10 @@ docs: $(INSTALLED) .lint/lightning_vfl  ## the site of pages and docstrings, in 
 results: $(INSTALLED)  ## docs/results/README.md and claims.md from page.yaml, claims.yaml and tables/
 	$(BIN)/python docs/results/make_page.py
 	$(BIN)/python docs/results/make_claims.py
+
+RESULTS_FOLDER ?= studies
+results-queue: $(INSTALLED)  ## run the studies of docs/results/queue.yaml at the lowest priority; resumes; RESULTS_FOLDER=studies
+	$(BIN)/python docs/results/run_queue.py $(RESULTS_FOLDER)
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .oldest .lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

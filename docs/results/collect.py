@@ -8,7 +8,20 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from studies import AT, COST, RUN_TIME, TARGET, Mistake, matching, name_of, refuse_unknown, runs_of, study_file
+from studies import (
+    AT,
+    COST,
+    CPU_FILE,
+    CPU_TIME,
+    RUN_TIME,
+    TARGET,
+    Mistake,
+    matching,
+    name_of,
+    refuse_unknown,
+    runs_of,
+    study_file,
+)
 
 COLUMNS = ("quantity", "run", "seeds", "mean", "sd")
 SEED_COLUMNS = ("quantity", "run", "seed", "value")
@@ -135,14 +148,22 @@ def _with_runs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _run_times(study: str, out: Path) -> Iterator[list[object]]:
-    """From when a fit wrote its settings down to its result; nothing if a run is missing, or copies are of one time."""
+    """Of one run: processor time if the queue has run the study, otherwise from its written settings to its result.
+
+    Nothing if a run is missing, or if the files are copies, which are of one time.
+    """
     seeds = [Path(f"seed-{seed}") for seed in study_file(study)["seeds"]]
     runs = [out / "runs" / run / seed for run in runs_of(study).values() for seed in seeds]
     files = [(run / "config.yaml", run / "result.parquet") for run in runs]
-    if all(file.is_file() for pair in files for file in pair):
-        took = [result.stat().st_mtime - start.stat().st_mtime for start, result in files]
-        if min(took) > 0.1:
-            yield [RUN_TIME, "", len(took), f"{sum(took) / len(took):.4g}", ""]
+    if not all(file.is_file() for pair in files for file in pair):
+        return
+    if (out / CPU_FILE).is_file():
+        seconds = sum(map(float, (out / CPU_FILE).read_text(encoding="utf-8").split()))
+        yield [CPU_TIME, "", len(runs), f"{seconds / len(runs):.4g}", ""]
+        return
+    took = [result.stat().st_mtime - start.stat().st_mtime for start, result in files]
+    if min(took) > 0.1:
+        yield [RUN_TIME, "", len(took), f"{sum(took) / len(took):.4g}", ""]
 
 
 def _line(quantity: str, run: str, seeds: Any, mean: float, sd: float) -> list[object]:

@@ -2,7 +2,8 @@
 
 ``python docs/results/make_claims.py`` writes claims.md; ``--check`` only says whether that would change anything.
 Every claim is a difference that must lie above 0, or within a margin of 0. Its 95 % interval decides: confirmed if the
-whole interval is where the claim says, refuted if no part of it is, open otherwise.
+whole interval is where the claim says, refuted if no part of it is, open otherwise. A claim whose study has other data,
+networks, scale or optimisers than the paper says is not tested, whatever its interval.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite, isnan, nan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -27,17 +28,23 @@ HEAD = """<!-- made by make_claims.py from claims.yaml and tables/: change those
 
 <!-- no block of this page is run: it has none -->
 
-Each line is a claim of a paper that our runs can test: a difference between two of our runs, or between a run and a
-number. It is **confirmed** if the 95 % interval of the difference lies where the claim says, **refuted** if it lies
-outside, and **open** if it covers both. The interval is Student's t over differences of pairs (of one seed, or of one
-partition of the columns) where the values of single seeds are in [tables/seeds](tables/seeds), and Welch's over means
-and deviations elsewhere. One seed has no interval, and its claim is open. An interval is for one claim alone: among so
-many, some miss by chance.
+**Of {count} claims, {verdicts}.**
 
-Of {count} claims, {verdicts}.
+Each line is a claim of a paper as a difference between two of our runs, or between a run and a number. The rule:
 
-A verdict holds for our networks, optimisers and epochs, which the pages of the papers list. The paper's may differ.
+- **Not tested**: our runs have other data, other networks, another scale (records, epochs, parties) or another
+  optimiser than the paper says. The verdict names what is other. The interval says what our runs show at their own
+  setting, and nothing about the paper.
+- Otherwise the 95 % interval of the difference decides: **confirmed** if it lies where the claim says (above 0, or
+  within the margin that the line names), **refuted** if it lies outside, **open** if it covers both. One seed has no
+  interval, and its claim is open; a run that diverges is not ahead.
+
+The interval is Student's t over differences of pairs (of one seed, or of one partition of the columns) where the values
+of single seeds are in [tables/seeds](tables/seeds), and Welch's over means and deviations elsewhere. An interval is for
+one claim alone: among so many, some miss by chance. Where a paper leaves a setting open, ours stands below its claims:
+a verdict holds for these settings.
 """
+VERDICTS = "confirmed", "refuted", "open", "not tested"
 
 
 class Interval(NamedTuple):
@@ -66,6 +73,7 @@ class Claim:
         unit: one of SCALES; ``%``: the differences are points of percent.
         digits: after the point.
         note: what the reader has to know.
+        other: what its runs have otherwise than the paper says, beyond that of the whole study: it is not tested.
     """
 
     paper: str
@@ -80,15 +88,43 @@ class Claim:
     unit: str = "%"
     digits: int = 1
     note: str = ""
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a study stands to its paper.
+
+    Args:
+        other: what it has otherwise than the paper says, of data, networks, scale and optimisers; empty: nothing.
+        ours: what it has where the paper says nothing.
+    """
+
+    other: str = ""
+    ours: str = ""
+
+
+def read_settings(folder: Path = HERE) -> dict[str, Setting]:
+    """Of every study of claims.yaml.
+
+    Raises:
+        Mistake: for a key that does not exist.
+    """
+    said = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))["settings"]
+    try:
+        return {study: Setting(**one) for study, one in said.items()}
+    except TypeError as error:
+        raise Mistake(f"claims.yaml: settings: {error}") from None
 
 
 def read_claims(folder: Path = HERE) -> list[Claim]:
-    """What claims.yaml says.
+    """What claims.yaml says, with what the study of each claim has otherwise than the paper.
 
     Raises:
-        Mistake: for a key that does not exist, or one that is missing.
+        Mistake: for a key that does not exist, or one that is missing, and for a study without settings.
     """
-    said = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))
+    said = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))["claims"]
+    settings = read_settings(folder)
     known = {one.name for one in fields(Claim)}
     claims = []
     for paper, entries in said.items():
@@ -96,9 +132,15 @@ def read_claims(folder: Path = HERE) -> list[Claim]:
             if unknown := set(entry) - known:
                 raise Mistake(f"claims.yaml: '{entry.get('says', '?')}': '{min(unknown)}' is no key")
             try:
-                claims.append(Claim(paper=paper, **entry))
+                claim = Claim(paper=paper, **entry)
             except TypeError as error:
                 raise Mistake(f"claims.yaml: '{entry.get('says', '?')}': {error}") from None
+            if claim.study not in settings:
+                raise Mistake(
+                    f"claims.yaml: settings: nothing about {claim.study}; say what is other, and what is ours"
+                )
+            other = "; ".join(part for part in (settings[claim.study].other, claim.other) if part)
+            claims.append(replace(claim, other=other))
     return claims
 
 
@@ -130,7 +172,9 @@ def _finite(values: Mapping[str, float] | tuple[int, float, float]) -> bool:
 
 
 def verdict(claim: Claim, found: Interval) -> str:
-    """``confirmed``, ``refuted`` or ``open``; a run that has diverged refutes that it is ahead."""
+    """One of VERDICTS; a run that has diverged refutes that it is ahead."""
+    if claim.other:
+        return "not tested"
     if isnan(found.mean):
         return "refuted"
     if claim.margin is None:
@@ -199,27 +243,30 @@ def make(folder: Path = HERE) -> str:
     claims = read_claims(folder)
     found = [(claim, interval(claim, folder)) for claim in claims]
     counted = Counter(verdict(*one) for one in found)
-    said = f"{counted['confirmed']} are confirmed, {counted['refuted']} refuted and {counted['open']} open"
+    said = ", ".join(f"{counted[one]} {one}" for one in VERDICTS)
     lines = [HEAD.format(count=len(claims), verdicts=said)]
+    settings = read_settings(folder)
     for paper in dict.fromkeys(claim.paper for claim in claims):
-        lines += [
-            "",
-            f"## {paper}",
-            "",
-            "| where | claim | difference | 95 % interval | seeds or pairs | |",
-            "| " + "--- | " * 5 + "--- |",
-        ]
-        lines += [_row(*one) for one in found if one[0].paper == paper]
+        here = [one for one in found if one[0].paper == paper]
+        lines += ["", f"## {paper}", ""]
+        lines += ["| where | claim | difference | 95 % interval | seeds or pairs | verdict |", "| " + "--- | " * 6]
+        lines += [_row(*one) for one in here]
+        ours = {study: settings[study].ours for study in dict.fromkeys(claim.study for claim, _ in here)}
+        if any(ours.values()):
+            lines += ["", "Where the paper says nothing:", ""]
+            lines += [f"- `{study}`: {said}." for study, said in ours.items() if said]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _row(claim: Claim, found: Interval) -> str:
     mean = "diverges" if isnan(found.mean) else f"{found.mean:+.{claim.digits}f}"
     ends = f"{found.low:+.{claim.digits}f} to {found.high:+.{claim.digits}f}" if isfinite(found.low) else "none"
-    says = claim.says if claim.margin is None else f"{claim.says} (within {claim.margin:g})"
+    rule = "above 0" if claim.margin is None else f"within {claim.margin:g}"
     note = f" {claim.note}" if claim.note else ""
     study = f"`{claim.study}`"
-    return f"| {claim.where} | {says}: {study}.{note} | {mean} | {ends} | {found.size} | **{verdict(claim, found)}** |"
+    says = f"{claim.says} ({rule}): {study}.{note}"
+    because = f": {claim.other}" if claim.other else ""
+    return f"| {claim.where} | {says} | {mean} | {ends} | {found.size} | **{verdict(claim, found)}**{because} |"
 
 
 def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:

@@ -1,12 +1,15 @@
-"""The page of results, made from page.yaml and tables/STUDY.csv.
+"""The pages of results, made from page.yaml and tables/STUDY.csv.
 
-``python docs/results/make_page.py`` writes README.md; with ``--check`` it only says whether that would change anything;
+``python docs/results/make_page.py`` writes README.md, and all_tables.md with the tables; with ``--check``
+it only says whether that would change anything;
 with ``--collect FOLDER`` it takes what the page shows out of the folders that ``lightning-vfl study`` has written:
 means into tables/STUDY.csv, and the values of single seeds into tables/seeds/STUDY.csv.
 """
 
 import argparse
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from math import floor, isinf, isnan, log10
@@ -16,6 +19,7 @@ from typing import Any
 import yaml
 from collect import collect
 from studies import (
+    CPU_TIME,
     HERE,
     RUN_TIME,
     Mistake,
@@ -32,6 +36,12 @@ from studies import (
 )
 
 SCALES = {"%": 100.0, "number": 1.0, "MB": 1e-6, "GB": 1e-9, "Gbit": 8e-9}
+STATES = {
+    "at its scale": "data, networks, scale and optimiser as the paper says, as far as it says them",
+    "deviates": "at the paper's scale, with a deviation that its line names",
+    "shrunk": "fewer epochs, records, seeds or channels, or another goal",
+    "missing": "not run",
+}
 BEGIN, END = "<!-- made by make results: -->", "<!-- until here -->"
 
 
@@ -144,12 +154,33 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """Heading, what comes before the sections, a table of what to expect (first line: its head), sections."""
+    """The first page, and what stands on the page of all tables.
+
+    Args:
+        title, intro: of the first page.
+        expect: its table of what to expect; first line: the head.
+        sections: the tables.
+        reading: how to read the tables.
+        artefacts: a line for each table and figure of a paper, whose third cell is one of STATES; first line: the head.
+    """
 
     title: str
     intro: str
     expect: tuple[tuple[str, ...], ...]
     sections: tuple[Section, ...]
+    reading: str = ""
+    artefacts: tuple[tuple[str, ...], ...] = ()
+
+    def counted(self) -> str:
+        """How many artefacts are in each state.
+
+        Raises:
+            Mistake: for a state that does not exist.
+        """
+        for line in self.artefacts[1:]:
+            refuse_unknown(line[2], STATES, f"{line[0]}, {line[1]}", "state of an artefact")
+        count = Counter(line[2] for line in self.artefacts[1:])
+        return ", ".join(f"**{count[state]} {state}** ({said})" for state, said in STATES.items()) + "."
 
 
 def read_page(folder: Path = HERE) -> Page:
@@ -213,23 +244,48 @@ def _made(kind: type[Any], said: Any, where: str) -> Any:
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()})
 
 
+MADE = "<!-- made by make_page.py from page.yaml and tables/: change those, then `make results` -->"
+ALL = "all_tables.md"
+
+
 def make(folder: Path = HERE) -> str:
-    """The page as Markdown.
+    """The page of all tables as Markdown.
 
     Raises:
         Mistake: for a mistake in page.yaml, or a table or a line of one that is missing.
     """
     page, tables = read_page(folder), Tables(folder / "tables")
-    parts = ["<!-- made by make_page.py from page.yaml and tables/: change those, then `make results` -->"]
-    parts += [f"# {page.title}", page.intro.strip(), "## What to expect", _table(page.expect)]
-    for section in page.sections:
-        shown = [one for one in section.entries if one.optional != "true" or all(s in tables for s in one.studies())]
-        if not shown and not section.also:
-            continue
+    parts = [MADE, "# All tables", page.reading.strip()]
+    for section, shown in _sections(page, tables):
         parts += [f"## {section.title}", section.about.strip()]
         parts += [part for entry in shown for part in _shown(entry, tables)]
         parts.append(section.also.strip())
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def overview(folder: Path = HERE) -> str:
+    """The first page as Markdown: what to expect, how near to its paper each table and figure is, where it stands."""
+    page, tables = read_page(folder), Tables(folder / "tables")
+    parts = [MADE, f"# {page.title}", page.intro.strip(), "## What to expect", _table(page.expect)]
+    if page.artefacts:
+        parts += ["## Every table and figure of the papers", page.counted(), _table(page.artefacts)]
+    parts.append("## The tables")
+    for section, shown in _sections(page, tables):
+        lines = [f"- [{entry.title}]({ALL}#{_anchor(entry.title)})" for entry in shown]
+        parts += [f"### {section.title}", section.about.strip(), "\n".join(lines), section.also.strip()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _sections(page: Page, tables: Tables) -> Iterator[tuple[Section, list[Entry]]]:
+    for section in page.sections:
+        shown = [one for one in section.entries if one.optional != "true" or all(s in tables for s in one.studies())]
+        if shown or section.also:
+            yield section, shown
+
+
+def _anchor(title: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def in_short(text: str, folder: Path = HERE) -> str:
@@ -264,8 +320,10 @@ def _command(study: str, tables: Tables) -> str:
     command = f"lightning-vfl study studies/{study}"
     if needs_files(study):
         command = f"LIGHTNING_VFL_DATA=DIR {command}"
-    time = tables.of(study).get((RUN_TIME, ""))
-    return f"{command}    # {time.seeds} runs, {_duration(time.seeds * time.mean)}" if time else command
+    for quantity, of in ((CPU_TIME, " of one core"), (RUN_TIME, "")):
+        if time := tables.of(study).get((quantity, "")):
+            return f"{command}    # {time.seeds} runs, {_duration(time.seeds * time.mean)}{of}"
+    return command
 
 
 def _cells(entry: Entry, row: Row, tables: Tables) -> Iterator[str]:
@@ -317,7 +375,7 @@ def quantities_shown(folder: Path = HERE) -> tuple[dict[str, dict[str, None]], d
 def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description="Make the page of results from page.yaml and tables/.")
-    parser.add_argument("--check", action="store_true", help="only say whether README.md would change")
+    parser.add_argument("--check", action="store_true", help="only say whether a page would change")
     parser.add_argument("--collect", nargs="+", metavar="WHERE", help="FOLDER of studies, or STUDY=FOLDER: make tables")
     said = parser.parse_args(arguments)
     try:
@@ -325,7 +383,7 @@ def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
             for line in collect(said.collect, *quantities_shown(folder), folder):
                 print(line)
             return 0
-        pages = {folder / "README.md": make(folder)}
+        pages = {folder / "README.md": overview(folder), folder / ALL: make(folder)}
         if (root := folder.parents[1] / "README.md").is_file():
             pages[root] = in_short(root.read_text(encoding="utf-8"), folder)
     except Mistake as mistake:
@@ -335,7 +393,7 @@ def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
         if not said.check:
             file.write_text(page, encoding="utf-8")
         elif not file.is_file() or file.read_text(encoding="utf-8") != page:
-            where = "docs/results/README.md" if file.parent == folder else "README.md"
+            where = f"docs/results/{file.name}" if file.parent == folder else "README.md"
             print(f"{where} is not what page.yaml and tables/ make; run `make results`", file=sys.stderr)
             return 1
     return 0

@@ -20,8 +20,8 @@ TRAININGS = (
     ),
     Bug(
         "lightning_vfl/protocols/training.py",
-        'seed_torch(self.device, self.seed, "networks", stage, number, self.global_rank)',
-        'seed_torch(self.device, self.seed, "networks", stage, number)',
+        'seed_torch(self.device, seed, "networks", stage, number, self.global_rank)',
+        'seed_torch(self.device, seed, "networks", stage, number)',
         "dropout inside the networks is the same in every process",
         "unit/protocols/test_split.py",
     ),
@@ -107,8 +107,8 @@ TRAININGS = (
     # another device
     Bug(
         "lightning_vfl/protocols/base.py",
-        'with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):',
-        "with nullcontext():",
+        'with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):',
+        "with own:",
         "masks of parties and initial weights are made on the trainer's device",
         "integration/test_another_device.py",
     ),

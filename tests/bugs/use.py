@@ -42,8 +42,8 @@ USE = (
     # callbacks
     Bug(
         "callbacks/privacy_budget.py",
-        "return max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)",
-        "return min((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0)",
+        "rounded_up(max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0))",
+        "rounded_up(min((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0))",
         "a budget asks for the event that may cost least",
         "unit/callbacks/test_privacy_budget.py",
     ),

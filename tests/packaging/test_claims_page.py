@@ -79,6 +79,28 @@ def test_the_interval_decides(margin, low, high, said):
     assert make_claims.verdict(replace(CLAIM, margin=margin), found) == said
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.1, 2), (-2, -0.1), (-1, 1)])
+def test_a_claim_at_another_setting_is_not_tested_whatever_its_interval(low, high):
+    claim = replace(CLAIM, other="5 epochs for 40")
+    assert make_claims.verdict(claim, make_claims.Interval((low + high) / 2, low, high, 3)) == "not tested"
+
+
+def test_what_a_study_has_otherwise_is_read_for_each_of_its_claims_and_every_study_must_say_it(tmp_path):
+    claims = "claims: {A: [{where: W, says: S, study: some, run: one, than: other}]}"
+    (tmp_path / "claims.yaml").write_text(f'settings: {{some: {{other: "5 epochs for 40"}}}}\n{claims}')
+    (claim,) = make_claims.read_claims(tables(tmp_path, True))
+    assert claim.other == "5 epochs for 40"
+    page = make_claims.make(tmp_path)
+    assert "**Of 1 claims, 0 confirmed, 0 refuted, 0 open, 1 not tested.**" in page
+    assert "| **not tested**: 5 epochs for 40 |" in page
+    (tmp_path / "claims.yaml").write_text(f"settings: {{some: {{ours: Adam}}}}\n{claims}")
+    assert make_claims.read_claims(tmp_path)[0].other == ""
+    assert "- `some`: Adam." in make_claims.make(tmp_path)
+    (tmp_path / "claims.yaml").write_text(f"settings: {{}}\n{claims}")
+    with pytest.raises(make_claims.Mistake, match="settings: nothing about some"):
+        make_claims.read_claims(tmp_path)
+
+
 def test_one_seed_is_open_and_divergence_refutes(tmp_path):
     claim = replace(CLAIM, run="alone")
     assert make_claims.verdict(claim, make_claims.interval(claim, tables(tmp_path, False))) == "open"
@@ -93,7 +115,8 @@ def test_the_committed_page_and_mistakes(tmp_path, capsys):
     shutil.copytree(RESULTS / "tables", tmp_path / "tables")
     text = (RESULTS / "claims.yaml").read_text(encoding="utf-8")
     for before, after, said in (
-        ("study: fedvs_figure1,", "study: fedvs_figure7,", "tables/fedvs_figure7.csv: no such table"),
+        ("study: fedvs_figure1,", "study: fedvs_figure7,", "settings: nothing about fedvs_figure7"),
+        ("  vfedsec_figure2: {other", "  vfedsec_figure2: {others", "unexpected keyword argument 'others'"),
         ('run: "VAFL, mean"', 'run: "VAFL, means"', "no test/accuracy of 'VAFL, means'"),
         ("where: ", "wheer: ", "'wheer' is no key"),
         ('where: "Figure 1", ', "", "missing 1 required positional argument: 'where'"),
