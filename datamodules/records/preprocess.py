@@ -1,7 +1,7 @@
 """The setting ``preprocess``: which steps make numbers of each column of each party."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -10,9 +10,8 @@ from .auto_steps import choose_steps
 from .category_steps import OneHotCategories
 from .column_encoder import ColumnEncoder, Unseen
 from .column_steps import Reader
-from .number_steps import ReadBooleans, ReadNumbers
 from .party_tables import listed
-from .step_chain import Chain, LeftOut, fit_chain
+from .step_chain import Chain, LeftOut, fit_chain, reads_text
 from .step_settings import AUTO, Steps, read_steps
 from .steps_table import TableRow
 
@@ -29,10 +28,12 @@ class Preprocess:
     Args:
         columns: party -> column -> its steps.
         everywhere: column -> its steps in every party that has it and no steps of its own for it.
+        decimals: party -> the decimal mark of its numbers; other parties: found in each column.
     """
 
     columns: Mapping[str, Mapping[str, Steps]]
     everywhere: Mapping[str, Steps]
+    decimals: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -112,8 +113,11 @@ class Preprocess:
         for name in map(str, next(iter(tables.values()))):
             parts = [table[name][trained[member]] for member, table in tables.items()]
             values = parts[0] if len(parts) == 1 else pd.concat(parts)
-            chosen = choose_steps(values)
-            steps, note = (own[name], "") if name in own else (chosen.steps, chosen.note)
+            if name in own:
+                kind, steps, note = "as set", own[name], ""
+            else:
+                chosen = choose_steps(values, self.decimals.get(next(iter(tables)), ""), party)
+                kind, steps, note = str(chosen.kind), chosen.steps, chosen.note
             if steps is None:
                 encoders.append(LeftOut(name))
                 what = note or "left out"
@@ -121,7 +125,14 @@ class Preprocess:
                 chain = fit_chain(steps, values, party)
                 encoders.append(chain)
                 what = f"{chain.describe()}{'; ' if note else ''}{note}"
-            rows.append(TableRow(party, name, str(chosen.kind), float(values.isna().mean()), what))
+            rows.append(TableRow(party, name, kind, float(values.isna().mean()), what))
+        unused = [row for row in rows if row.column not in own]
+        if unused and not any(encoder.names for encoder in encoders):
+            told = "; ".join(f"{row.column}: {row.what}" for row in unused[:5])
+            raise ConfigurationError(
+                f"every column of party '{party}' is left out ({told}); give steps for one of them, or leave the table "
+                "out"
+            )
         return tuple(encoders), rows
 
     def _of_group(self, tables: Iterable[str]) -> dict[str, Steps]:
@@ -150,4 +161,4 @@ def taken_from(encoders: Mapping[str, Iterable[ColumnEncoder]]) -> str:
 
 def _of_texts(step: object) -> bool:
     """Whether the step reads texts."""
-    return isinstance(step, Reader) and not isinstance(step, ReadNumbers | ReadBooleans)
+    return isinstance(step, Reader) and reads_text(step)

@@ -46,8 +46,8 @@ class Chain(ColumnEncoder):
 
     @property
     def of_texts(self) -> bool:
-        """Whether it reads texts and not numbers."""
-        return not isinstance(self.reader, ReadNumbers | ReadBooleans)
+        """Whether it reads texts, among them numbers that pandas reads otherwise: 1.234 with the decimal mark ','."""
+        return reads_text(self.reader)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +98,13 @@ class LeftOut(ColumnEncoder):
 
     def state(self) -> dict[str, Any]:
         return {"kind": "left_out", "column": self.column}
+
+
+def reads_text(reader: Reader) -> bool:
+    """Whether a column of a CSV file must be text for this reader."""
+    if isinstance(reader, ReadNumbers):
+        return reader.decimal == ","
+    return not isinstance(reader, ReadBooleans)
 
 
 def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str) -> Chain:
