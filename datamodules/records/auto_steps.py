@@ -105,9 +105,7 @@ def _constant(value: str, gaps: bool) -> Chosen:
     return Chosen(ColumnKind.CONSTANT, [FillText(Strategy.CONSTANT, _MISSING), OneHotCategories()])
 
 
-def _of_texts(
-    filled: "pd.Series[Any]", different: set[str], indicator: bool, decimal: str, where: str
-) -> Chosen:
+def _of_texts(filled: "pd.Series[Any]", different: set[str], indicator: bool, decimal: str, where: str) -> Chosen:
     """The steps for a column of texts.
 
     Args:
@@ -157,20 +155,18 @@ def _numbers(
     texts = different if decimal or "." in "".join(different) else {t for t in different if not t.isdecimal()}
     if not any(looks_numeric(text) for text in texts):
         return plain, ""
-    mark = decimal or decimal_of(different, where)
+    mark = decimal or decimal_of(sorted(different), where)  # a set has another order in each process
     written = written_numbers(filled, mark)
     alike = np.array_equal(plain, written, equal_nan=True)
     return (plain, "") if alike and mark == "." else (written, mark)
 
 
-def _written(
-    texts: "pd.Series[Any]", numeric: "NDArray[np.bool_]", decimal: str, indicator: bool
-) -> Chosen:
+def _written(texts: "pd.Series[Any]", numeric: "NDArray[np.bool_]", decimal: str, indicator: bool) -> Chosen:
     """Steps for numbers among which there may be words, which are missing."""
     notes = []
     if decimal:
         strange = texts[numeric & as_numbers(texts).isna().to_numpy()]
-        notes += [f"numbers such as '{strange.iloc[0]}'"] * bool(len(strange))
+        notes += [f"such as '{text}'" for text in strange.iloc[:1]]
     if numeric.all():
         numbers = as_numbers(texts) if not decimal else texts.iloc[:0]
         notes += [note] if len(numbers) and (note := _perhaps_codes(numbers)) else []

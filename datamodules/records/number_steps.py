@@ -10,7 +10,7 @@ from lightning_vfl.errors import ConfigurationError
 
 from .column_steps import NumberStep, Reader, chosen
 from .party_tables import TRUTHS, as_numbers
-from .written_numbers import DECIMALS, written_numbers
+from .written_numbers import DECIMALS, MARKS, written_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,8 @@ class ReadNumbers(Reader):
             numbers = as_numbers(column).to_numpy(dtype=np.float64, na_value=np.nan)
         texts = np.isnan(numbers) & column.notna().to_numpy()
         if self.text is Texts.WORDS and texts.any():
-            texts &= column.astype(str).str.contains("[0-9]").to_numpy(dtype=np.bool_)
+            cells = column.astype(str).str.strip().str.lower()
+            texts &= (cells.str.contains("[0-9]") & ~cells.isin(MARKS)).to_numpy(dtype=np.bool_)
         if self.text is not Texts.MISSING:
             refuse_cells(column, texts, party, "are not numbers", "correct them, or use numbers: {text: missing}")
         refuse_cells(column, np.isinf(numbers), party, "are infinite", "correct or remove them")

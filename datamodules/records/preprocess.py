@@ -1,7 +1,7 @@
 """The setting ``preprocess``: which steps make numbers of each column of each party."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -14,6 +14,7 @@ from .party_tables import listed
 from .step_chain import Chain, LeftOut, fit_chain, reads_text
 from .step_settings import AUTO, Steps, read_steps
 from .steps_table import TableRow
+from .written_numbers import DECIMALS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,6 +74,23 @@ class Preprocess:
             named = {str(name): steps for name, steps in own.items() if steps != AUTO}
             columns[party] = {name: read_steps(s, f"column '{name}' of party '{party}'") for name, s in named.items()}
         return cls(columns, everywhere)
+
+    def with_decimals(self, setting: str | Mapping[str, str], tables: Iterable[str]) -> "Preprocess":
+        """These steps, for numbers with this decimal mark, of all parties or party -> mark.
+
+        Raises:
+            ConfigurationError: for other marks and unknown parties.
+        """
+        parties = list(tables)
+        marks = dict(setting) if isinstance(setting, Mapping) else dict.fromkeys(parties, setting)
+        for party, mark in marks.items():
+            if party not in parties:
+                raise ConfigurationError(
+                    f"decimal names party '{party}', which has no table; {nearest(party, parties)}"
+                )
+            if mark not in DECIMALS:
+                raise ConfigurationError(f"decimal must be '.' or ','; got '{mark}' for party '{party}'")
+        return replace(self, decimals=marks)
 
     def texts(self, party: str) -> list[str]:
         """The columns of categories and dates, which are read as text so that 007 does not become 7."""
