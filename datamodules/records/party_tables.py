@@ -247,7 +247,7 @@ def read_labels(
     """
     refuse_missing(column, party)
     if not classification:
-        return numbers_of(column, party, "use task: classification"), ()
+        return _real_labels(column, party), ()
     values = _as_classes(column, party, trained)
     if not trained:
         classes, labels = np.unique(values, return_inverse=True)
@@ -260,6 +260,18 @@ def read_labels(
             f"its classes are {listed(trained)}"
         )
     return np.array([number[name] for name in found], dtype=np.int64), tuple(trained)
+
+
+def _real_labels(column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+    """The labels of all records as finite numbers, so that a wrong one is found before training and not by a test."""
+    numbers = numbers_of(column, party, "use task: classification")
+    infinite = ~np.isfinite(numbers)
+    if infinite.any():
+        raise ConfigurationError(
+            f"{int(infinite.sum())} labels '{column.name}' of party '{party}' are infinite, first of record "
+            f"{column.index[infinite][0]}; correct them or remove the records"
+        )
+    return numbers
 
 
 def _as_classes(column: "pd.Series[Any]", party: str, trained: Sequence[int | str]) -> "NDArray[np.generic]":
@@ -308,7 +320,7 @@ def read_targets(columns: "pd.DataFrame", party: str, classification: bool) -> "
         refuse_missing(columns[name], party)
         texts = columns[name].astype(str).str.strip().str.lower()
         if not classification:
-            found.append(numbers_of(columns[name], party, "use task: classification"))
+            found.append(_real_labels(columns[name], party))
         elif texts.isin(TRUTHS).all():
             found.append(np.asarray(texts.map(TRUTHS), dtype=np.float64))
         else:

@@ -112,13 +112,14 @@ class Preprocess:
                     )
 
     def fit(
-        self, tables: "Mapping[str, PartyTable]", trained: "Mapping[str, NDArray[Any]]"
+        self, tables: "Mapping[str, PartyTable]", trained: "Mapping[str, NDArray[Any]]", ranges: bool = False
     ) -> tuple[tuple[ColumnEncoder, ...], list[TableRow]]:
         """The encoders of the columns of a group of tables, and what is told about them.
 
         Args:
             tables: party -> its table; all have the same columns in the same order.
             trained: party -> (N,) bool, which rows are training records.
+            ranges: whether to keep the ends of numbers and dates.
 
         Raises:
             ConfigurationError: for steps that differ between tables of the group, and cells that a step cannot use.
@@ -140,7 +141,7 @@ class Preprocess:
                 encoders.append(LeftOut(name))
                 what = note or "left out"
             else:
-                chain = fit_chain(steps, values, party)
+                chain = fit_chain(steps, values, party, ranges)
                 encoders.append(chain)
                 what = f"{chain.describe()}{'; ' if note else ''}{note}"
             rows.append(TableRow(party, name, kind, float(values.isna().mean()), what))

@@ -363,7 +363,9 @@ class CSVTables(VerticalDataModule):
             return {party: tuple(encoder_of(state) for state in states) for party, states in own.items()}
         if self._files is not None:
             return self._files.encoders
-        encoders, told = fit_tables(self._joined, self._rows["train"], self._preprocess, self.categorical, self.unseen)
+        ranges = self.normaliser.fitted  # else nothing is to be taken from the records
+        about = (self._preprocess, self.categorical, self.unseen, ranges)
+        encoders, told = fit_tables(self._joined, self._rows["train"], *about)
         if told:
             self._say(f"preprocessing, fitted to training records\n{steps_table(told)}")
         return encoders
@@ -377,7 +379,8 @@ class CSVTables(VerticalDataModule):
 
     @cached_property
     def _form(self) -> TableForm:
-        return form_of(self._joined, self._encoders, self.overlap != "keep" and not self.groups, self.id_column)
+        everyone = self.overlap != "keep" and not self.groups
+        return form_of(self._joined, self._encoders, everyone, self.id_column, self.fitted is not None)
 
     @cached_property
     def _encoded(self) -> Tensor:

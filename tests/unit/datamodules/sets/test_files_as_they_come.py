@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lightning_vfl.datamodules import CSVTables, Unchanged
+from lightning_vfl.datamodules import CSVTables, Standardise, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
 N = 400
@@ -220,3 +220,21 @@ def test_the_day_of_a_time_is_that_of_datetime(tmp_path):
     times = [datetime(day.year, day.month, day.day, i % 24, 30) for i, day in enumerate(DAYS)]
     ids, found = column(tables(tmp_path, [time.strftime("%d/%m/%Y %H:%M") for time in times]), "x.hour")
     np.testing.assert_allclose(found, [times[i].hour + 0.5 for i in ids])
+
+
+def test_numbers_outside_those_of_the_training_are_counted_by_column(tmp_path, told):
+    trained = tables(tmp_path, WHOLE, normaliser=Standardise())
+    new = pd.DataFrame({"id": [7, 8, 9], "x": [10**9, WHOLE[0], -(10**9)], "other": [1, 2, 3]})
+    new.to_csv(tmp_path / "bank.csv", index=False)
+    files = {"bank": tmp_path / "bank.csv", "shop": tmp_path / "shop.csv"}
+    data = CSVTables(files, "shop", "y", preprocess="auto", normaliser=Standardise())
+    data.use(trained.fitted)
+    data.setup("predict")
+    said = "of 3 records of party 'bank', numbers lie outside those of the training records in: x 2"
+    assert said in told
+
+
+def test_an_infinite_label_stops_before_training(tmp_path):
+    labels = [*map(float, range(N - 1)), float("inf")]
+    with pytest.raises(ConfigurationError, match=r"1 labels 'y' of party 'shop' are infinite, first of record 399"):
+        tables(tmp_path, WHOLE, labels, task="regression")
