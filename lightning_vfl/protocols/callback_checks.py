@@ -108,7 +108,8 @@ def _check_last_batch(module: "TrainedModule", records: int) -> None:
     size, alone = data.batch_size, module.trainer.world_size == 1
     if not alone or data.drop_last or not records or records % size != (1 if size > 1 else 0):
         return
-    if any(isinstance(layer, nn.BatchNorm1d) and layer.training for layer in module.modules()):
+    layers = (layer for network in (*module.bottoms.parties, module.top) for layer in network.modules())
+    if any(isinstance(layer, nn.BatchNorm1d) for layer in layers):
         raise ConfigurationError(
             f"{records} training records in batches of {size} leave a last batch of one record, for which batch norm "
             "has no variance; give drop_last: true, or another batch_size"
