@@ -245,7 +245,7 @@ def _defined(metric: Metric, score: Tensor) -> Tensor:
 class DefinedAUROC(BinaryAUROC):
     """torchmetrics' AUROC, which is not defined (NaN) without a positive or without a negative record."""
 
-    def compute(self) -> Tensor:
+    def compute(self) -> Tensor:  # type: ignore[override]  # as torchmetrics' own
         """AUROC, a scalar."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the same, in torchmetrics' words
@@ -255,7 +255,7 @@ class DefinedAUROC(BinaryAUROC):
 class DefinedAveragePrecision(BinaryAveragePrecision):
     """torchmetrics' average precision, which is not defined (NaN) without a positive or without a negative record."""
 
-    def compute(self) -> Tensor:
+    def compute(self) -> Tensor:  # type: ignore[override]  # as torchmetrics' own
         """The average precision, a scalar."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

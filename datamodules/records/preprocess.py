@@ -1,6 +1,6 @@
 """The setting ``preprocess``: which steps make numbers of each column of each party."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from lightning_vfl.errors import ConfigurationError, nearest
 from .auto_steps import choose_steps
 from .category_steps import OneHotCategories
 from .column_encoder import ColumnEncoder, Unseen
-from .column_steps import Reader
+from .column_steps import Reader, Step
 from .party_tables import listed
 from .step_chain import Chain, LeftOut, fit_chain, reads_text
 from .step_settings import AUTO, Steps, read_steps
@@ -128,6 +128,7 @@ class Preprocess:
 
         own, party = self._of_group(tables), "+".join(tables)
         encoders: list[ColumnEncoder] = []
+        steps: Sequence[Step] | None
         rows = []
         for name in map(str, next(iter(tables.values()))):
             parts = [table[name][trained[member]] for member, table in tables.items()]

@@ -155,12 +155,12 @@ def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> V
             f"{path} holds no matrix with one row for each of the {len(classes)} labels; save one matrix for each view"
         )
     shaped = ((name, _matrix(path, f"'{name}'", matrix, len(classes))) for name, matrix in matrices.items())
-    found = ViewData(tuple(shaped), classes)
+    data = ViewData(tuple(shaped), classes)
     unused = [f"{name} ({_what(one)})" for name, one in content.items() if name != label and name not in matrices]
     if unused and views is None and not _is_cells(content.get("X")):
         told = f"{path}: not taken as views: {', '.join(unused)}"
         rank_zero_info(f"{told}; a view has a row for each of the {len(classes)} labels")
-    return found
+    return data
 
 
 def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str, NDArray[Any]]":

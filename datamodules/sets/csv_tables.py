@@ -333,10 +333,10 @@ class CSVTables(VerticalDataModule):
         """The positions of the records of each split; the classes in them are told before a training."""
         rows = self._divided()
         if self.fitted is None and not self._unlabelled and self.num_classes is not None:
-            told = {name: own for name, own in rows.items() if name != "predict" and len(own)}
-            about = (str(self.label_column), self.classes, self._labels[0].numpy(), told)
-            self._say(class_shares(*about))
-            for doubt in doubts_about_classes(*about):
+            told = {str(name): own for name, own in rows.items() if name != "predict" and len(own)}
+            about = (str(self.label_column), self.classes, self._labels[0].numpy())
+            self._say(class_shares(*about, told))
+            for doubt in doubts_about_classes(*about, told):
                 rank_zero_warn(doubt)
         return rows
 
