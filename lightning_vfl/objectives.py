@@ -1,5 +1,6 @@
 """Learning tasks: the top's number of outputs, the loss, the predictions and the default metrics."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
@@ -9,7 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-from torchmetrics import AUROC, Accuracy, AveragePrecision, MeanSquaredError, Metric
+from torchmetrics import AUROC, Accuracy, MeanAbsoluteError, MeanSquaredError, Metric
+from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
+from torchmetrics.utilities.data import dim_zero_cat
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.real_labels import RSquared, moments_of
@@ -55,6 +58,14 @@ class Objective(Rebuildable, nn.Module, ABC):
     def needs_labels(self) -> str | None:
         """What makes ``take_labels`` be called before training, as a text for errors; None, the default: nothing."""
         return None
+
+    @property
+    def may_use_labels(self) -> bool:
+        """Whether ``take_labels`` is called before training if the labels are known; default: if it needs them."""
+        return self.needs_labels is not None
+
+    def leave_labels(self) -> None:
+        """Take no labels unless they are needed, because a downlink protects them; default: nothing."""
 
     def take_labels(self, labels: Tensor) -> None:
         """Take the labels of all training records, (N,) or (N, targets); default: nothing."""
@@ -225,6 +236,32 @@ class MultiClass(_Classification):
         return {"accuracy": Accuracy(task="multiclass", num_classes=self.outputs(num_classes))}
 
 
+def _defined(metric: Metric, score: Tensor) -> Tensor:
+    """The score, or NaN if all labels are of one class, for which torchmetrics gives 0 or 1."""
+    labels = dim_zero_cat(metric.target)  # type: ignore[arg-type]  # a list of tensors
+    return score if labels.min() != labels.max() else torch.full_like(score, torch.nan)
+
+
+class DefinedAUROC(BinaryAUROC):
+    """torchmetrics' AUROC, which is not defined (NaN) without a positive or without a negative record."""
+
+    def compute(self) -> Tensor:  # type: ignore[override]  # as torchmetrics' own
+        """AUROC, a scalar."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the same, in torchmetrics' words
+            return _defined(self, super().compute())
+
+
+class DefinedAveragePrecision(BinaryAveragePrecision):
+    """torchmetrics' average precision, which is not defined (NaN) without a positive or without a negative record."""
+
+    def compute(self) -> Tensor:  # type: ignore[override]  # as torchmetrics' own
+        """The average precision, a scalar."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _defined(self, super().compute())
+
+
 class Binary(_Classification):
     """Classification into two classes: one logit, binary cross-entropy, accuracy, AUROC and average precision (AUPRC).
 
@@ -265,8 +302,8 @@ class Binary(_Classification):
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
         return {
             "accuracy": Accuracy(task="binary"),
-            "auroc": AUROC(task="binary"),
-            "average_precision": AveragePrecision(task="binary"),
+            "auroc": DefinedAUROC(),
+            "average_precision": DefinedAveragePrecision(),
         }
 
 
@@ -310,9 +347,10 @@ class MultiLabel(Objective):
 
 
 class Regression(Objective):
-    r"""Regression of real values: mean squared error, R² (of several values: the mean over the values).
+    r"""Regression of real values: the root of the mean squared error (RMSE), the mean absolute error (MAE), and R².
 
-    With ``standardise``, the network predicts (y - μ) / σ, with the mean μ and the standard deviation σ of each value
+    Of several values, each is the mean over the values. With ``standardise``, the network predicts (y - μ) / σ, with
+    the mean μ and the standard deviation σ of each value
     over the training records. The loss is in units of σ; predictions and metrics are in the units of the labels. μ and
     σ are in checkpoints.
 
@@ -320,20 +358,22 @@ class Regression(Objective):
         loss: takes values (B,) and labels (B,), or both (B, targets); default ``torch.nn.MSELoss()``.
         targets: how many values a record has.
         standardise: whether labels are standardised in the loss. A network begins near 0 and learns labels slowly that
-            are far from 0 or of another size than 1.
+            are far from 0 or of another size than 1. None: if the labels of the training records are known before
+            training, and no downlink protects them.
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, loss: nn.Module | None = None, targets: int = 1, standardise: bool = False) -> None:
+    def __init__(self, loss: nn.Module | None = None, targets: int = 1, standardise: bool | None = None) -> None:
         super().__init__()
         if targets < 1:
             raise ConfigurationError(f"targets must be at least 1; got {targets}")
         self.values = targets
         self.criterion = loss or nn.MSELoss()
-        self.standardise = standardise
-        if standardise:
+        self.standardise = standardise is not False
+        self._needed = standardise is True
+        if self.standardise:
             self.register_buffer("shift", torch.zeros(targets))
             self.register_buffer("scale", torch.ones(targets))
 
@@ -343,7 +383,14 @@ class Regression(Objective):
 
     @property
     def needs_labels(self) -> str | None:
-        return "standardise" if self.standardise else None
+        return "standardise" if self._needed else None
+
+    @property
+    def may_use_labels(self) -> bool:
+        return self.standardise
+
+    def leave_labels(self) -> None:
+        self.standardise = self._needed
 
     @property
     def identity(self) -> str:
@@ -374,7 +421,8 @@ class Regression(Objective):
         return self._formed(output)
 
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
-        return {"mse": MeanSquaredError(), "r2": RSquared()}
+        squared = {"mse": MeanSquaredError(), "rmse": MeanSquaredError(squared=False)}
+        return {**squared, "mae": MeanAbsoluteError(), "r2": RSquared()}
 
     def _formed(self, output: Tensor) -> Tensor:
         return output.squeeze(1) if self.values == 1 else output

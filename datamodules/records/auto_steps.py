@@ -5,18 +5,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from lightning_vfl.errors import ConfigurationError
+
 from .category_steps import FillText, OneHotCategories, texts_of
 from .column_steps import Step
-from .date_steps import DatePart, DateParts, formats_of, has_times
+from .date_steps import DatePart, DateParts, dates_of, formats_of, has_times
 from .number_steps import Fill, ReadBooleans, ReadNumbers, Strategy, Texts
 from .party_tables import TRUTHS, as_numbers
+from .written_numbers import MARKS, decimal_of, looks_numeric, written_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 MOST = 30
 """A text column with more different texts keeps the most frequent ones."""
-_MOSTLY = 0.8  # share of numbers from which on texts among them are read as missing
+_MOSTLY = 0.8  # share of numbers from which on words among them are read as missing
+_PARTLY = 0.5  # the same, for a column that would otherwise lose its numbers
 _MISSING = "(missing)"
 _CODE = r"\s*[-+]?0[0-9]"  # 007 is a code, no number
 _TIMES_EACH = 20  # records for each different whole number from which on the numbers may be codes
@@ -28,6 +35,7 @@ class ColumnKind(StrEnum):
     NUMBERS = "numbers"
     BOOLEAN = "true or false"
     DATE = "dates"
+    CONSTANT = "always the same"
     MIXED = "numbers and text"
     CATEGORIES = "text"
     IDENTIFIER = "text, hardly twice the same"
@@ -49,22 +57,35 @@ class Chosen:
     note: str = ""
 
 
-def choose_steps(column: "pd.Series[Any]") -> Chosen:
+def choose_steps(column: "pd.Series[Any]", decimal: str = "", party: str = "") -> Chosen:
     """The steps for a column with these training rows; they also accept missing cells that only other rows have.
 
-    Numbers: missing ones become the median; if training rows have missing ones, an indicator is added. True and false:
-    1 and 0, missing cells as the most frequent. Dates: days, month, weekday, and the hour if there are times. Numbers
-    with a few texts: texts are missing; but numbers of which some are written like 007 are codes, which are texts.
-    Texts: one-hot with a column for others, and ``(missing)`` is a category; of more than 30 different texts the most
-    frequent are kept, and a column in which more than half of the records have texts of their own is left out.
+    Numbers: missing ones become the median; if training rows have missing ones, an indicator is added. Numbers are
+    read as people write them, see ``read_number``. True and false: 1 and 0, missing cells as the most frequent. Dates:
+    days, month, weekday, and the hour if there are times; cells that are no dates are missing. Among numbers, marks
+    such as ``-`` are missing, and so are other words if at least 80 % are numbers; but numbers of which some are
+    written like 007 are codes, which are texts. Texts: one-hot with a column for others, and ``(missing)`` is a
+    category; of more than 30 different texts the most frequent are kept, and a column in which more than half of the
+    records have texts of their own is left out. A column that has one value in all training rows is left out too.
+
+    Args:
+        column: the training rows.
+        decimal: the decimal mark of numbers as people write them; empty: found in the column.
+        party: the name of the party, for errors.
+
+    Raises:
+        ConfigurationError: for numbers that can be read in two ways, texts with digits among numbers, and a column that
+            looks numeric and would be left out.
     """
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
     filled = column.dropna()
     indicator = len(filled) < len(column)
-    median = Fill(Strategy.MEDIAN, indicator=indicator)
     if filled.empty:
         return Chosen(ColumnKind.EMPTY, None, "left out: no training record has a value")
+    if (filled == filled.iloc[0]).all():
+        return _constant(str(texts_of(filled.iloc[:1])[0]), indicator)
+    median = Fill(Strategy.MEDIAN, indicator=indicator)
     if is_bool_dtype(column):
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
     if is_numeric_dtype(column):
@@ -74,18 +95,90 @@ def choose_steps(column: "pd.Series[Any]") -> Chosen:
     different = set(texts_of(filled).tolist())
     if {text.lower() for text in different} <= TRUTHS.keys() - {"1", "0", "1.0", "0.0"}:
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
-    read, codes = as_numbers(filled), filled.astype(str).str.match(_CODE)
-    numbers = read.notna() & ~codes
-    if numbers.all():
-        return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median], _perhaps_codes(read))
-    if codes.any() and read.notna().all():
-        return _texts(len(different), len(filled))
-    if numbers.mean() >= _MOSTLY:
-        told = f"{int((~numbers).sum())} texts such as '{filled[~numbers].iloc[0]}' are missing"
-        return Chosen(ColumnKind.MIXED, [ReadNumbers(Texts.MISSING), Fill(Strategy.MEDIAN, indicator=True)], told)
-    if forms := formats_of(column):
-        return _dates(column, forms, median)
-    return _texts(len(different), len(filled))
+    return _of_texts(filled, different, indicator, decimal, f"column '{column.name}' of party '{party}'")
+
+
+def _constant(value: str, gaps: bool) -> Chosen:
+    """Leave out a column with one value, because a scale cannot be fitted; keep where it is missing."""
+    if not gaps:
+        return Chosen(ColumnKind.CONSTANT, None, f"left out: every training record has '{value}'")
+    return Chosen(ColumnKind.CONSTANT, [FillText(Strategy.CONSTANT, _MISSING), OneHotCategories()])
+
+
+def _of_texts(filled: "pd.Series[Any]", different: set[str], indicator: bool, decimal: str, where: str) -> Chosen:
+    """The steps for a column of texts.
+
+    Args:
+        filled: the texts.
+        different: the different ones.
+        indicator: whether other cells are missing.
+        decimal: the decimal mark; empty: found here.
+        where: the column and the party, for errors.
+    """
+    texts = filled.astype(str).str.strip()
+    marks = texts.str.lower().isin(MARKS).to_numpy(dtype=np.bool_)
+    codes = texts.str.match(_CODE).to_numpy(dtype=np.bool_)
+    numbers, mark = _numbers(filled, different, decimal, where)
+    if (codes & ~np.isnan(numbers)).any() and not np.isnan(numbers[~marks]).any():
+        return _categories(len(different), len(filled))
+    numeric = ~np.isnan(numbers) & ~codes
+    others = texts[~numeric & ~marks]
+    values = int((~marks).sum())
+    digits = others[others.str.contains("[0-9]")]
+    share = float(numeric.sum()) / max(values, 1)
+    dropped = len(different) > MOST  # categories would be left out, or share a column
+    if share >= _MOSTLY or (share >= _PARTLY and dropped and digits.empty):
+        if len(digits):
+            raise ConfigurationError(
+                f"{where} has {int(numeric.sum())} numbers and {len(digits)} other texts with digits, such as "
+                f"'{digits.iloc[0]}' of record {digits.index[0]}; correct them, or give the column steps: numbers: "
+                "{text: missing}, one_hot or drop"
+            )
+        return _written(texts, numeric, mark, indicator)
+    if forms := formats_of(filled):
+        return _dates(filled, forms, Fill(Strategy.MEDIAN, indicator=indicator))
+    chosen = _categories(len(different), len(filled))
+    if chosen.steps is None and np.mean([looks_numeric(text) for text in different]) >= _MOSTLY:
+        raise ConfigurationError(
+            f"{where} has {len(different)} different texts in {len(filled)} training records, such as "
+            f"'{filled.iloc[0]}', and would be left out; if these are numbers or dates, write them in one form or give "
+            'numbers: {decimal: ","} or date: {format: "%d.%m.%Y"}; else give drop or one_hot'
+        )
+    return chosen
+
+
+def _numbers(
+    filled: "pd.Series[Any]", different: set[str], decimal: str, where: str
+) -> "tuple[NDArray[np.float64], str]":
+    """(N,) the numbers of the texts, NaN for others; and the decimal mark, empty for numbers of Python alone."""
+    plain = as_numbers(filled).to_numpy(dtype=np.float64, na_value=np.nan)
+    texts = different if decimal or "." in "".join(different) else {t for t in different if not t.isdecimal()}
+    if not any(looks_numeric(text) for text in texts):
+        return plain, ""
+    mark = decimal or decimal_of(sorted(different), where)  # a set has another order in each process
+    written = written_numbers(filled, mark)
+    alike = np.array_equal(plain, written, equal_nan=True)
+    return (plain, "") if alike and mark == "." else (written, mark)
+
+
+def _written(texts: "pd.Series[Any]", numeric: "NDArray[np.bool_]", decimal: str, indicator: bool) -> Chosen:
+    """Steps for numbers among which there may be words, which are missing."""
+    notes = []
+    if decimal:
+        strange = texts[numeric & as_numbers(texts).isna().to_numpy()]
+        notes += [f"such as '{text}'" for text in strange.iloc[:1]]
+    if numeric.all():
+        numbers = as_numbers(texts) if not decimal else texts.iloc[:0]
+        notes += [note] if len(numbers) and (note := _perhaps_codes(numbers)) else []
+        return Chosen(
+            ColumnKind.NUMBERS, [ReadNumbers(decimal=decimal), Fill(Strategy.MEDIAN, indicator=indicator)],
+            "; ".join(notes),
+        )  # fmt: skip
+    words = texts[~numeric]
+    examples = " and ".join(f"'{word}'" for word in words.value_counts().index[:3])
+    notes.append(f"{len(words)} texts such as {examples} are missing")
+    steps = [ReadNumbers(Texts.WORDS, decimal), Fill(Strategy.MEDIAN, indicator=True)]
+    return Chosen(ColumnKind.MIXED, steps, "; ".join(notes))
 
 
 def _dates(column: "pd.Series[Any]", forms: Sequence[str], median: Fill) -> Chosen:
@@ -93,10 +186,15 @@ def _dates(column: "pd.Series[Any]", forms: Sequence[str], median: Fill) -> Chos
     if len(forms) > 1:  # the step refuses them and names both
         return Chosen(ColumnKind.DATE, [DateParts(), median])
     parts = (*usual, DatePart.HOUR) if has_times(column, forms[0]) else usual
-    return Chosen(ColumnKind.DATE, [DateParts(parts, forms[0]), median])
+    wrong = column[dates_of(column, forms[0]).isna().to_numpy()]
+    if wrong.empty:
+        return Chosen(ColumnKind.DATE, [DateParts(parts, forms[0]), median])
+    told = f"{len(wrong)} texts such as '{wrong.iloc[0]}' are missing"
+    steps = [DateParts(parts, forms[0], text=Texts.MISSING), Fill(Strategy.MEDIAN, indicator=True)]
+    return Chosen(ColumnKind.DATE, steps, told)
 
 
-def _texts(different: int, records: int) -> Chosen:
+def _categories(different: int, records: int) -> Chosen:
     missing = FillText(Strategy.CONSTANT, _MISSING)
     if different > max(MOST, records / 2):
         return Chosen(ColumnKind.IDENTIFIER, None, f"left out: {different} different texts in {records} records")

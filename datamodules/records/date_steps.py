@@ -10,17 +10,20 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError, nearest
 
-from .column_steps import Reader
-from .number_steps import refuse_cells
+from .column_steps import Reader, chosen
+from .number_steps import Texts, refuse_cells
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
 _ISO = "ISO8601"
-_DATES = ("%d.%m.%Y", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
+_DATES: tuple[str, ...] = ("%d.%m.%Y", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
+_DATES += ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y")  # the year is never first if it has two digits
 _FORMATS = (_ISO, *(f"{date}{time}" for date in _DATES for time in ("", " %H:%M", " %H:%M:%S")))
-_LIKE_A_DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+_LIKE_A_DATE = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{8}T\d{2,6})")
+_MOSTLY = 0.8  # share of the texts that a format must fit
+_SAMPLE = 200  # texts by which formats are tried first
 
 
 class DatePart(StrEnum):
@@ -44,16 +47,19 @@ class DateParts(Reader):
         parts: the parts.
         format: as of ``datetime.strptime``, or ``ISO8601``; empty: found in the training rows.
         found: the format that is used; empty: the file has dates, not texts.
+        text: what to do with cells that are no dates of the format: ``error`` or ``missing``.
     """
 
     word: ClassVar[str] = "date"
     main: ClassVar[str] = "parts"
-    settings: ClassVar[tuple[str, ...]] = ("parts", "format")
+    settings: ClassVar[tuple[str, ...]] = ("parts", "format", "text")
     parts: Sequence[DatePart] = (DatePart.DAYS, DatePart.MONTH, DatePart.WEEKDAY)
     format: str = ""
     found: str = ""
+    text: Texts = Texts.ERROR
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", chosen(Texts, self.text, f"{self.word}: text"))
         given: Any = (self.parts,) if isinstance(self.parts, str) else self.parts
         if not isinstance(given, Sequence) or not given:
             raise ConfigurationError(f"date needs a list of parts, such as [year, month]; got {self.parts!r}")
@@ -88,10 +94,12 @@ class DateParts(Reader):
         Raises:
             ConfigurationError: for cells that are not of the form that was found.
         """
-        dates = _parsed(column, self.found)
+        dates = dates_of(column, self.found)
         wrong = (dates.isna() & column.notna()).to_numpy()
         span = " and of the years 1678 to 2261" if dates.dt.unit == "ns" else ""  # pandas 2, or parts of microseconds
-        refuse_cells(column, wrong, party, f"are no dates of the form {self.found or _ISO}{span}", "correct them")
+        if self.text is Texts.ERROR:
+            told = f"are no dates of the form {self.found or _ISO}{span}"
+            refuse_cells(column, wrong, party, told, "correct them, or use date: {text: missing}")
         return dates
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
@@ -108,26 +116,36 @@ class DateParts(Reader):
         return np.column_stack([one.to_numpy(dtype=np.float64, na_value=np.nan) for one in columns])
 
     def describe(self) -> str:
-        return ", ".join(self.parts) + (f" ({self.found})" if self.found else "")
+        found = f" ({self.found})" if self.found else ""
+        return ", ".join(self.parts) + found + ("" if self.text is Texts.ERROR else ", other text is missing")
 
 
 def formats_of(column: "pd.Series[Any]") -> list[str]:
-    """The formats in which every text of the column is a date; empty if it holds other texts or none.
+    """The formats in which most texts of the column are dates, at least 80 %; empty if it holds other texts or none.
+
+    Texts without a digit and dates of zeros do not count. Several formats only if they fit the same number of texts.
 
     Examples:
         >>> import pandas as pd
-        >>> formats_of(pd.Series(["01.02.2024", "31.12.2024"])), formats_of(pd.Series(["A-17"]))
+        >>> formats_of(pd.Series(["01.02.2024", "31.12.2024", "unknown"])), formats_of(pd.Series(["A-17"]))
         (['%d.%m.%Y'], [])
     """
-    texts = column.dropna()
-    if not len(texts) or not _LIKE_A_DATE.match(str(texts.iloc[0])):
+    import pandas as pd
+
+    every = pd.Series(column.dropna().astype(str).unique())
+    texts = every[every.str.contains("[1-9]")]
+    if not len(texts) or texts.head(_SAMPLE).str.match(_LIKE_A_DATE).mean() < _MOSTLY:
         return []
-    return [one for one in _FORMATS if _parsed(texts, one).notna().all()]
+    sample = texts.iloc[:: max(1, len(texts) // _SAMPLE)]
+    likely = [one for one in _FORMATS if dates_of(sample, one).notna().any()]
+    fitting = {one: int(dates_of(texts, one).notna().sum()) for one in likely}
+    most = max(fitting.values(), default=0)
+    return [one for one, count in fitting.items() if count == most >= _MOSTLY * len(texts)]
 
 
 def has_times(column: "pd.Series[Any]", form: str) -> bool:
     """Whether dates of this format have times of the day other than midnight."""
-    dates = _parsed(column, form).dropna()
+    dates = dates_of(column, form).dropna()
     return bool((dates != dates.dt.floor("D")).any())
 
 
@@ -138,7 +156,7 @@ def _holds_dates(column: "pd.Series[Any]") -> bool:
     return is_datetime64_any_dtype(column)
 
 
-def _parsed(column: "pd.Series[Any]", form: str) -> "pd.Series[pd.Timestamp]":
+def dates_of(column: "pd.Series[Any]", form: str) -> "pd.Series[pd.Timestamp]":
     """The dates in UTC; NaT for missing cells and other texts."""
     import pandas as pd
 

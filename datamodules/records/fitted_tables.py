@@ -23,6 +23,7 @@ def fit_tables(
     preprocess: Preprocess | None,
     categorical: Collection[str],
     unseen: Unseen,
+    ranges: bool,
 ) -> tuple[dict[str, tuple[ColumnEncoder, ...]], list[TableRow]]:
     """Party -> the encoders of its columns, and what is told about them.
 
@@ -32,6 +33,7 @@ def fit_tables(
         preprocess: the steps that users have asked for; None: numbers, and one-hot columns of ``categorical``.
         categorical: columns to encode one-hot.
         unseen: what these do with a category that no training row has.
+        ranges: whether to keep the ends of numbers and dates, which tell of new tables.
 
     Raises:
         ConfigurationError: for columns that no party has, parties without training records, and values that cannot be
@@ -51,7 +53,7 @@ def fit_tables(
         if preprocess is None:
             own = fit_encoders(tables, trained, categorical, unseen)
         else:
-            own, rows = preprocess.fit(tables, trained)
+            own, rows = preprocess.fit(tables, trained, ranges)
             told += rows
         encoders.update(dict.fromkeys(group, own))
     return {party: encoders[party] for party in joined.tables}, told

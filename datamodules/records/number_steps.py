@@ -10,6 +10,7 @@ from lightning_vfl.errors import ConfigurationError
 
 from .column_steps import NumberStep, Reader, chosen
 from .party_tables import TRUTHS, as_numbers
+from .written_numbers import DECIMALS, MARKS, written_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Texts(StrEnum):
-    """What to do with text among numbers: refuse it, or treat it as missing."""
+    """What to do with text among numbers: refuse it, treat it as missing, or refuse it only if it has digits."""
 
     ERROR = "error"
     MISSING = "missing"
+    WORDS = "words"
 
 
 class Strategy(StrEnum):
@@ -44,16 +46,20 @@ class ReadNumbers(Reader):
     """Cells that are numbers.
 
     Args:
-        text: what to do with cells that are not.
+        text: what to do with cells that are not; ``words``: those without a digit are missing, others are an error.
+        decimal: the decimal mark of numbers as people write them, see ``read_number``; empty: numbers of Python alone.
     """
 
     word: ClassVar[str] = "numbers"
     main: ClassVar[str] = "text"
-    settings: ClassVar[tuple[str, ...]] = ("text",)
+    settings: ClassVar[tuple[str, ...]] = ("text", "decimal")
     text: Texts = Texts.ERROR
+    decimal: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", chosen(Texts, self.text, f"{self.word}: text"))
+        if self.decimal and self.decimal not in DECIMALS:
+            raise ConfigurationError(f"{self.word}: decimal must be '.' or ','; got '{self.decimal}'")
 
     def fit(self, column: "pd.Series[Any]", party: str) -> Self:
         return self
@@ -62,15 +68,23 @@ class ReadNumbers(Reader):
         return (column,)
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
-        numbers: NDArray[np.float64] = as_numbers(column).to_numpy(dtype=np.float64, na_value=np.nan)
+        numbers: NDArray[np.float64]
+        if self.decimal:
+            numbers = written_numbers(column, self.decimal)
+        else:
+            numbers = as_numbers(column).to_numpy(dtype=np.float64, na_value=np.nan)
         texts = np.isnan(numbers) & column.notna().to_numpy()
-        if self.text is Texts.ERROR:
+        if self.text is Texts.WORDS and texts.any():
+            cells = column.astype(str).str.strip().str.lower()
+            texts &= (cells.str.contains("[0-9]") & ~cells.isin(MARKS)).to_numpy(dtype=np.bool_)
+        if self.text is not Texts.MISSING:
             refuse_cells(column, texts, party, "are not numbers", "correct them, or use numbers: {text: missing}")
         refuse_cells(column, np.isinf(numbers), party, "are infinite", "correct or remove them")
         return numbers[:, None]
 
     def describe(self) -> str:
-        return "numbers" if self.text is Texts.ERROR else "numbers, text is missing"
+        mark = f" (decimal {self.decimal})" if self.decimal else ""
+        return f"numbers{mark}{'' if self.text is Texts.ERROR else ', text is missing'}"
 
 
 @dataclass(frozen=True)

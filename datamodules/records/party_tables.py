@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from lightning_utilities.core.rank_zero import rank_zero_warn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_large_table, unpacked
@@ -76,6 +77,7 @@ def read_table(
             refuse_large_table(path)
             table = pd.read_parquet(path)
         else:
+            refuse_repeated(path, party, separator)
             types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
             try:
                 table = _read_csv(path, separator, types, in_parts=True)
@@ -104,6 +106,25 @@ def readable(path: Path, party: str) -> Iterator[None]:
         raise ConfigurationError(
             f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
         ) from error
+
+
+def refuse_repeated(path: Path, party: str, separator: str) -> None:
+    """Accept a CSV file whose columns have different names; pandas would call the second ``name.1``.
+
+    Raises:
+        ConfigurationError: for a name that two columns have.
+    """
+    import pandas as pd
+
+    with csv_warnings(), unpacked(path) as content:
+        first = pd.read_csv(content, **csv_options(separator), header=None, nrows=1, dtype=str).iloc[0].dropna()
+    names = first.str.strip()
+    if names.duplicated().any():
+        name = names[names.duplicated()].iloc[0]
+        raise ConfigurationError(
+            f"{path} of party '{party}' has {int((names == name).sum())} columns called '{name}', of which one may be "
+            "a copy of the other; give each column its own name"
+        )
 
 
 def check_id_column(names: "Collection[str] | pd.DataFrame", path: Path, party: str, id_column: str) -> None:
@@ -226,17 +247,8 @@ def read_labels(
     """
     refuse_missing(column, party)
     if not classification:
-        return numbers_of(column, party, "use task: classification"), ()
-    values: NDArray[np.generic]
-    if as_numbers(column).isna().all():
-        values = column.astype(str).to_numpy(dtype=np.str_)
-    else:
-        numbers = numbers_of(column, party, "write all labels in the same form")
-        if not (np.isfinite(numbers) & (numbers == np.round(numbers))).all():
-            raise ConfigurationError(
-                f"labels '{column.name}' of party '{party}' are fractions, not classes; use task: regression"
-            )
-        values = numbers.astype(np.int64)
+        return _real_labels(column, party), ()
+    values = _as_classes(column, party, trained)
     if not trained:
         classes, labels = np.unique(values, return_inverse=True)
         return labels.astype(np.int64), tuple(classes.tolist())
@@ -250,6 +262,53 @@ def read_labels(
     return np.array([number[name] for name in found], dtype=np.int64), tuple(trained)
 
 
+def _real_labels(column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
+    """The labels of all records as finite numbers, so that a wrong one is found before training and not by a test."""
+    numbers = numbers_of(column, party, "use task: classification")
+    infinite = ~np.isfinite(numbers)
+    if infinite.any():
+        raise ConfigurationError(
+            f"{int(infinite.sum())} labels '{column.name}' of party '{party}' are infinite, first of record "
+            f"{column.index[infinite][0]}; correct them or remove the records"
+        )
+    return numbers
+
+
+def _as_classes(column: "pd.Series[Any]", party: str, trained: Sequence[int | str]) -> "NDArray[np.generic]":
+    """(N,) the labels as they are written: whole numbers, or texts such as ``01`` and ``True``.
+
+    ``1`` and ``1.0`` are the same number, which is told by a warning.
+    """
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    texts = None if is_numeric_dtype(column) and not is_bool_dtype(column) else column.astype(str)
+    if trained and all(isinstance(name, int) for name in trained):
+        truths = {"True": "1", "False": "0"}  # models of earlier versions have numbers for these
+        column = column if texts is None else texts.replace(truths)
+    elif texts is not None and (as_numbers(texts).isna().all() or texts.str.match(r"\s*[-+]?0[0-9]").any()):
+        return texts.to_numpy(dtype=np.str_)
+    elif any(isinstance(name, str) for name in trained):
+        return column.astype(str).to_numpy(dtype=np.str_)
+    elif texts is not None and (unlike := _forms(texts)):
+        rank_zero_warn(f"label '{column.name}' of party '{party}' has {unlike}, which are the same class; write one")
+    numbers = numbers_of(column, party, "write all labels in the same form")
+    if not (np.isfinite(numbers) & (numbers == np.round(numbers))).all():
+        raise ConfigurationError(
+            f"labels '{column.name}' of party '{party}' are fractions, not classes; use task: regression"
+        )
+    return numbers.astype(np.int64)
+
+
+def _forms(texts: "pd.Series[str]") -> str:
+    """Two ways in which the texts write the same number; empty: there are none."""
+    seen: dict[float, str] = {}
+    forms = texts.drop_duplicates()
+    for text, number in zip(forms, as_numbers(forms), strict=True):
+        if seen.setdefault(number, text) != text:
+            return f"'{seen[number]}' and '{text}'"
+    return ""
+
+
 def read_targets(columns: "pd.DataFrame", party: str, classification: bool) -> "NDArray[np.generic]":
     """(N, L) labels of several columns: int64 0 and 1, or float32 numbers.
 
@@ -261,7 +320,7 @@ def read_targets(columns: "pd.DataFrame", party: str, classification: bool) -> "
         refuse_missing(columns[name], party)
         texts = columns[name].astype(str).str.strip().str.lower()
         if not classification:
-            found.append(numbers_of(columns[name], party, "use task: classification"))
+            found.append(_real_labels(columns[name], party))
         elif texts.isin(TRUTHS).all():
             found.append(np.asarray(texts.map(TRUTHS), dtype=np.float64))
         else:

@@ -1,7 +1,7 @@
 """The setting ``preprocess``: which steps make numbers of each column of each party."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -9,12 +9,12 @@ from lightning_vfl.errors import ConfigurationError, nearest
 from .auto_steps import choose_steps
 from .category_steps import OneHotCategories
 from .column_encoder import ColumnEncoder, Unseen
-from .column_steps import Reader
-from .number_steps import ReadBooleans, ReadNumbers
+from .column_steps import Reader, Step
 from .party_tables import listed
-from .step_chain import Chain, LeftOut, fit_chain
+from .step_chain import Chain, LeftOut, fit_chain, reads_text
 from .step_settings import AUTO, Steps, read_steps
 from .steps_table import TableRow
+from .written_numbers import DECIMALS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,10 +29,12 @@ class Preprocess:
     Args:
         columns: party -> column -> its steps.
         everywhere: column -> its steps in every party that has it and no steps of its own for it.
+        decimals: party -> the decimal mark of its numbers; other parties: found in each column.
     """
 
     columns: Mapping[str, Mapping[str, Steps]]
     everywhere: Mapping[str, Steps]
+    decimals: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -73,6 +75,23 @@ class Preprocess:
             columns[party] = {name: read_steps(s, f"column '{name}' of party '{party}'") for name, s in named.items()}
         return cls(columns, everywhere)
 
+    def with_decimals(self, setting: str | Mapping[str, str], tables: Iterable[str]) -> "Preprocess":
+        """These steps, for numbers with this decimal mark, of all parties or party -> mark.
+
+        Raises:
+            ConfigurationError: for other marks and unknown parties.
+        """
+        parties = list(tables)
+        marks = dict(setting) if isinstance(setting, Mapping) else dict.fromkeys(parties, setting)
+        for party, mark in marks.items():
+            if party not in parties:
+                raise ConfigurationError(
+                    f"decimal names party '{party}', which has no table; {nearest(party, parties)}"
+                )
+            if mark not in DECIMALS:
+                raise ConfigurationError(f"decimal must be '.' or ','; got '{mark}' for party '{party}'")
+        return replace(self, decimals=marks)
+
     def texts(self, party: str) -> list[str]:
         """The columns of categories and dates, which are read as text so that 007 does not become 7."""
         own = {**self.everywhere, **self.columns.get(party, {})}
@@ -93,13 +112,14 @@ class Preprocess:
                     )
 
     def fit(
-        self, tables: "Mapping[str, PartyTable]", trained: "Mapping[str, NDArray[Any]]"
+        self, tables: "Mapping[str, PartyTable]", trained: "Mapping[str, NDArray[Any]]", ranges: bool = False
     ) -> tuple[tuple[ColumnEncoder, ...], list[TableRow]]:
         """The encoders of the columns of a group of tables, and what is told about them.
 
         Args:
             tables: party -> its table; all have the same columns in the same order.
             trained: party -> (N,) bool, which rows are training records.
+            ranges: whether to keep the ends of numbers and dates.
 
         Raises:
             ConfigurationError: for steps that differ between tables of the group, and cells that a step cannot use.
@@ -108,20 +128,31 @@ class Preprocess:
 
         own, party = self._of_group(tables), "+".join(tables)
         encoders: list[ColumnEncoder] = []
+        steps: Sequence[Step] | None
         rows = []
         for name in map(str, next(iter(tables.values()))):
             parts = [table[name][trained[member]] for member, table in tables.items()]
             values = parts[0] if len(parts) == 1 else pd.concat(parts)
-            chosen = choose_steps(values)
-            steps, note = (own[name], "") if name in own else (chosen.steps, chosen.note)
+            if name in own:
+                kind, steps, note = "as set", own[name], ""
+            else:
+                chosen = choose_steps(values, self.decimals.get(next(iter(tables)), ""), party)
+                kind, steps, note = str(chosen.kind), chosen.steps, chosen.note
             if steps is None:
                 encoders.append(LeftOut(name))
                 what = note or "left out"
             else:
-                chain = fit_chain(steps, values, party)
+                chain = fit_chain(steps, values, party, ranges)
                 encoders.append(chain)
                 what = f"{chain.describe()}{'; ' if note else ''}{note}"
-            rows.append(TableRow(party, name, str(chosen.kind), float(values.isna().mean()), what))
+            rows.append(TableRow(party, name, kind, float(values.isna().mean()), what))
+        unused = [row for row in rows if row.column not in own]
+        if unused and not any(encoder.names for encoder in encoders):
+            told = "; ".join(f"{row.column}: {row.what}" for row in unused[:5])
+            raise ConfigurationError(
+                f"every column of party '{party}' is left out ({told}); give steps for one of them, or leave the table "
+                "out"
+            )
         return tuple(encoders), rows
 
     def _of_group(self, tables: Iterable[str]) -> dict[str, Steps]:
@@ -150,4 +181,4 @@ def taken_from(encoders: Mapping[str, Iterable[ColumnEncoder]]) -> str:
 
 def _of_texts(step: object) -> bool:
     """Whether the step reads texts."""
-    return isinstance(step, Reader) and not isinstance(step, ReadNumbers | ReadBooleans)
+    return isinstance(step, Reader) and reads_text(step)

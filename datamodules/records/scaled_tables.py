@@ -81,9 +81,9 @@ def scale_tables(joined: Joined, form: TableForm, store: FeatureStore, scaling: 
         ConfigurationError: for values that are not finite, or of another kind than those of the training rows.
     """
     used = []
-    for m, (party, own) in enumerate(form.encoders.items()):
+    for m, party in enumerate(form.encoders):
         numbers, held = store.numbers(), joined.held[party]
-        for name, column in zip(form.columns_of(m), numbers_of_party(joined, party, own), strict=True):
+        for name, column in zip(form.columns_of(m), numbers_of_party(joined, party, form), strict=True):
             refuse_infinite(column, m, name, joined.ids)
             numbers.put(column)
         used.append(scaling.of_party(m, numbers, held))

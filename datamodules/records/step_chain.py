@@ -30,6 +30,8 @@ class Chain(ColumnEncoder):
         filling: fills in missing cells before they are read; None: nothing does.
         reader: reads the cells as numbers.
         after: change the numbers, one after the other.
+        seen: the least and the greatest number of the training rows in each column of numbers, which are compared with
+            those of new tables and change nothing; empty: not kept.
 
     Guarantee: the same cell gives the same numbers, bit for bit, whatever the other cells are.
     """
@@ -38,6 +40,7 @@ class Chain(ColumnEncoder):
     filling: TextFill | None
     reader: Reader
     after: tuple[NumberStep, ...] = ()
+    seen: tuple[tuple[float, float], ...] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -46,8 +49,8 @@ class Chain(ColumnEncoder):
 
     @property
     def of_texts(self) -> bool:
-        """Whether it reads texts and not numbers."""
-        return not isinstance(self.reader, ReadNumbers | ReadBooleans)
+        """Whether it reads texts, among them numbers that pandas reads otherwise: 1.234 with the decimal mark ','."""
+        return reads_text(self.reader)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,7 +71,20 @@ class Chain(ColumnEncoder):
         return np.column_stack([numbers, *marks])
 
     def state(self) -> dict[str, Any]:
-        return {"kind": "chain", "column": self.column, "steps": [step.state() for step in self.steps]}
+        seen = [list(ends) for ends in self.seen]
+        return {"kind": "chain", "column": self.column, "steps": [step.state() for step in self.steps], "seen": seen}
+
+    def outside(self, encoded: "NDArray[np.float64]") -> int:
+        """How many of the N records have a number outside those of the training rows.
+
+        Args:
+            encoded: (N, K), what ``encode`` gives.
+        """
+        if not self.seen:
+            return 0
+        low, high = np.array(self.seen).T
+        numbers = encoded[:, : len(self.seen)]
+        return int(((numbers < low) | (numbers > high)).any(1).sum())
 
     def describe(self) -> str:
         """What the steps do, for the table that is printed before training."""
@@ -100,13 +116,21 @@ class LeftOut(ColumnEncoder):
         return {"kind": "left_out", "column": self.column}
 
 
-def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str) -> Chain:
+def reads_text(reader: Reader) -> bool:
+    """Whether a column of a CSV file must be text for this reader."""
+    if isinstance(reader, ReadNumbers):
+        return reader.decimal == ","
+    return not isinstance(reader, ReadBooleans)
+
+
+def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str, ranges: bool = False) -> Chain:
     """The chain of these steps, each fitted to what the steps before it make of the training rows of the column.
 
     Args:
         steps: at most one that fills in text, one reader, and steps on numbers, in this order.
         column: the training rows.
         party: the name of the party, for errors.
+        ranges: whether to keep the ends of numbers and dates.
 
     Raises:
         ConfigurationError: for cells that a step cannot use.
@@ -125,7 +149,11 @@ def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str) -> Ch
         elif isinstance(step, NumberStep):
             after.append(step.fit(numbers, str(column.name), party))
             numbers = after[-1].apply(numbers)
-    return Chain(str(column.name), filling, reader, tuple(after))
+    seen: tuple[tuple[float, float], ...] = ()
+    if ranges and isinstance(reader, ReadNumbers | DateParts) and not np.isnan(numbers).all(0).any():
+        ends = zip(np.nanmin(numbers, 0).tolist(), np.nanmax(numbers, 0).tolist(), strict=True)
+        seen = tuple(ends)
+    return Chain(str(column.name), filling, reader, tuple(after), seen)
 
 
 def chain_of(state: Mapping[str, Any]) -> Chain:
@@ -134,4 +162,6 @@ def chain_of(state: Mapping[str, Any]) -> Chain:
     steps = [kinds[one["step"]](**fields_of(one)) for one in state["steps"]]
     (reader,) = (step for step in steps if isinstance(step, Reader))
     filling = next((step for step in steps if isinstance(step, TextFill)), None)
-    return Chain(state["column"], filling, reader, tuple(step for step in steps if isinstance(step, NumberStep)))
+    after = tuple(step for step in steps if isinstance(step, NumberStep))
+    seen = tuple((low, high) for low, high in state.get("seen", ()))
+    return Chain(state["column"], filling, reader, after, seen)

@@ -12,7 +12,16 @@ import numpy as np
 from lightning_vfl.limits import refuse_large_table, unpacked
 
 from .column_tables import StoredTable, read_column
-from .party_tables import PARQUET, canonical_ids, check_id_column, check_ids, csv_options, csv_warnings, readable
+from .party_tables import (
+    PARQUET,
+    canonical_ids,
+    check_id_column,
+    check_ids,
+    csv_options,
+    csv_warnings,
+    readable,
+    refuse_repeated,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +90,7 @@ def _copy_csv(
     path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None, place: Path, rows: int
 ) -> "tuple[list[str], pd.Series[Any]]":
     """The names of the columns, and the ids as text; all columns but the ids are in the Parquet file."""
+    refuse_repeated(path, party, separator)
     with _chunks(path, separator, str, 1) as first:
         names = [str(name) for name in next(first)]
     check_id_column(names, path, party, id_column)

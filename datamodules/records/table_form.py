@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
@@ -15,6 +16,8 @@ from .column_encoder import ColumnEncoder
 from .column_encoders import check_columns
 from .joined_tables import Joined
 from .layout import Layout
+from .party_tables import listed
+from .step_chain import Chain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,12 +32,14 @@ class TableForm:
         layout: the names of all columns of numbers, party by party.
         present: (N, M) bool, who holds which record; None: every party holds every record.
         groups: the numbers of the parties of each group.
+        known: whether the encoders are those of a trained model, and the tables may be new.
     """
 
     encoders: Mapping[str, Sequence[ColumnEncoder]]
     layout: Layout
     present: Tensor | None
     groups: tuple[tuple[int, ...], ...]
+    known: bool = False
 
     def columns_of(self, party: int) -> tuple[str, ...]:
         """The names of the columns of numbers of a party, by its number."""
@@ -43,7 +48,11 @@ class TableForm:
 
 
 def form_of(
-    joined: Joined, encoders: Mapping[str, Sequence[ColumnEncoder]], everyone: bool, id_column: str
+    joined: Joined,
+    encoders: Mapping[str, Sequence[ColumnEncoder]],
+    everyone: bool,
+    id_column: str,
+    known: bool = False,
 ) -> TableForm:
     """The form of these tables.
 
@@ -52,6 +61,7 @@ def form_of(
         encoders: party -> the encoders of its columns.
         everyone: whether every party holds every record.
         id_column: the column of the ids, for the error.
+        known: whether the encoders are those of a trained model.
 
     Raises:
         ConfigurationError: for tables that are missing, or have other columns than the encoders, and without features.
@@ -83,34 +93,46 @@ def form_of(
         Layout((len(names),), tuple(names), tuple(views.values()), tuple(views)),
         None if everyone else torch.from_numpy(np.stack(held, axis=1)),
         tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),
+        known,
     )
 
 
-def numbers_of_party(joined: Joined, party: str, encoders: Sequence[ColumnEncoder]) -> "Iterator[NDArray[np.float64]]":
+def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[NDArray[np.float64]]":
     """The columns of numbers of a party, (N,) each; 0 for records that it does not have. Its table forgets its columns.
+
+    Of new tables it prints how many records have numbers outside those of the training records.
 
     Raises:
         ConfigurationError: for values of another kind than those of the training rows.
     """
     table, held = joined.tables[party], joined.held[party]
-    for encoder in encoders:
+    outside = []
+    for encoder in form.encoders[party]:
         values = table.pop(encoder.column) if encoder.column in table else None
         if values is None or not encoder.names:
             continue
-        for column in encoder.encode(values, party).T:
+        encoded = encoder.encode(values, party)
+        if form.known and isinstance(encoder, Chain) and (count := encoder.outside(encoded)):
+            outside.append(f"{encoder.column} {count}")
+        for column in encoded.T:
             if held is None:
                 yield np.array(column)  # the encoder's array may be that of the table
             else:
                 whole = np.zeros(len(joined.ids))
                 whole[held] = column
                 yield whole
+    if outside:
+        rank_zero_info(
+            f"of {len(table)} records of party '{party}', numbers lie outside those of the training records in: "
+            f"{listed(outside)}"
+        )
 
 
 def encode_tables(joined: Joined, form: TableForm) -> "NDArray[np.float64]":
     """(N, F) the columns of numbers of all parties, side by side."""
     features, place = np.zeros((len(joined.ids), form.layout.size)), 0
-    for party, own in form.encoders.items():
-        for column in numbers_of_party(joined, party, own):
+    for party in form.encoders:
+        for column in numbers_of_party(joined, party, form):
             features[:, place] = column
             place += 1
     return features

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_growth
@@ -154,7 +155,12 @@ def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> V
             f"{path} holds no matrix with one row for each of the {len(classes)} labels; save one matrix for each view"
         )
     shaped = ((name, _matrix(path, f"'{name}'", matrix, len(classes))) for name, matrix in matrices.items())
-    return ViewData(tuple(shaped), classes)
+    data = ViewData(tuple(shaped), classes)
+    unused = [f"{name} ({_what(one)})" for name, one in content.items() if name != label and name not in matrices]
+    if unused and views is None and not _is_cells(content.get("X")):
+        told = f"{path}: not taken as views: {', '.join(unused)}"
+        rank_zero_info(f"{told}; a view has a row for each of the {len(classes)} labels")
+    return data
 
 
 def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str, NDArray[Any]]":
@@ -225,7 +231,7 @@ def _views_in(content: "Mapping[str, NDArray[Any]]", label: str, records: int) -
     """The names of the variables that are views or cell arrays of views."""
     if _is_cells(content.get("X")):
         return ("X",)
-    return [n for n, a in content.items() if n != label and _is_real(a) and a.ndim == 2 and len(a) == records]
+    return [n for n, a in content.items() if n != label and _is_real(a) and a.ndim >= 2 and len(a) == records]
 
 
 def _label_in(path: Path, content: Mapping[str, Any]) -> str:
@@ -248,12 +254,12 @@ def _cells(path: Path, name: str, variable: Any) -> "list[Any]":
 
 
 def _matrix(path: Path, view: str, matrix: Any, records: int) -> "NDArray[np.float64]":
-    if not _is_real(matrix) or matrix.ndim != 2 or len(matrix) != records:
+    if not _is_real(matrix) or matrix.ndim < 2 or len(matrix) != records:
         raise ConfigurationError(
             f"view {view} of {path} is {_what(matrix)}; save a full real matrix with one row for each of the {records} "
             "labels"
         )
-    numbers: NDArray[np.float64] = matrix.astype(np.float64)
+    numbers: NDArray[np.float64] = matrix.reshape(records, -1).astype(np.float64)
     return numbers
 
 

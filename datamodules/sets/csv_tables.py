@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
@@ -20,6 +20,7 @@ from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Partitioner, Views
 from ..record_splits import RecordSplit, ToDivide
 from ..records.checks import check_labels
+from ..records.class_shares import class_shares, doubts_about_classes
 from ..records.column_encoder import ColumnEncoder, Unseen
 from ..records.column_encoders import encoder_of
 from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
@@ -74,6 +75,8 @@ class CSVTables(VerticalDataModule):
             column -> steps, see ``read_steps``, where other columns are ``auto``. What is done is printed. None: all
             columns but those of ``categorical`` must be numbers, and missing values are refused.
         separator: the character between the fields of a CSV file.
+        decimal: the decimal mark, ``.`` or ``,``, of numbers as people write them, of all parties or party -> mark;
+            the other mark stands for thousands. None: found in each column. Needs ``preprocess``.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
         split: a rule that divides the records: ``GivenSplit``, ``GroupedSplit``, ``TimeSplit``, ``StratifiedLabels``,
@@ -127,6 +130,7 @@ class CSVTables(VerticalDataModule):
         unseen: Literal["ignore", "own", "error"] = "ignore",
         preprocess: str | dict[str, Any] | None = None,
         separator: str = ",",
+        decimal: str | dict[str, str] | None = None,
         val_share: float = 0.1,
         test_share: float = 0.2,
         split: RecordSplit | None = None,
@@ -141,6 +145,12 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(f"unseen '{unseen}' is unknown; use {', '.join(Unseen)}")
         self.preprocess = preprocess  # before the base class, which asks for the default normaliser
         self._preprocess = Preprocess.of(preprocess, tables, categorical, Unseen(unseen)) if preprocess else None
+        if decimal is not None:
+            if self._preprocess is None:
+                raise ConfigurationError(
+                    f"decimal {decimal} needs preprocess, which reads numbers; give preprocess: auto"
+                )
+            self._preprocess = self._preprocess.with_decimals(decimal, tables)
         super().__init__(**loader)
         if task not in ("classification", "regression"):
             raise ConfigurationError(f"task '{task}' is unknown; use classification or regression")
@@ -320,7 +330,17 @@ class CSVTables(VerticalDataModule):
 
     @cached_property
     def _rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
-        """The positions of the records of each split."""
+        """The positions of the records of each split; the classes in them are told before a training."""
+        rows = self._divided()
+        if self.fitted is None and not self._unlabelled and self.num_classes is not None:
+            told = {str(name): own for name, own in rows.items() if name != "predict" and len(own)}
+            about = (str(self.label_column), self.classes, self._labels[0].numpy())
+            self._say(class_shares(*about, told))
+            for doubt in doubts_about_classes(*about, told):
+                rank_zero_warn(doubt)
+        return rows
+
+    def _divided(self) -> "Mapping[SplitName, NDArray[np.int64]]":
         if self._told is not None and (rows := self._told.rows(self._joined.ids)) is not None:
             return rows
         every = np.arange(len(self._joined.ids))
@@ -343,7 +363,9 @@ class CSVTables(VerticalDataModule):
             return {party: tuple(encoder_of(state) for state in states) for party, states in own.items()}
         if self._files is not None:
             return self._files.encoders
-        encoders, told = fit_tables(self._joined, self._rows["train"], self._preprocess, self.categorical, self.unseen)
+        ranges = self.normaliser.fitted  # else nothing is to be taken from the records
+        about = (self._preprocess, self.categorical, self.unseen, ranges)
+        encoders, told = fit_tables(self._joined, self._rows["train"], *about)
         if told:
             self._say(f"preprocessing, fitted to training records\n{steps_table(told)}")
         return encoders
@@ -357,7 +379,8 @@ class CSVTables(VerticalDataModule):
 
     @cached_property
     def _form(self) -> TableForm:
-        return form_of(self._joined, self._encoders, self.overlap != "keep" and not self.groups, self.id_column)
+        everyone = self.overlap != "keep" and not self.groups
+        return form_of(self._joined, self._encoders, everyone, self.id_column, self.fitted is not None)
 
     @cached_property
     def _encoded(self) -> Tensor:

@@ -40,15 +40,18 @@ def columns_beside(data: "CSVTables") -> dict[str, str | None]:
     return {"split": None if data.split is None else data.split.column, "sample_weight": data.sample_weight}
 
 
-def text_columns(data: "CSVTables", party: str) -> list[str]:
-    """The columns of the party's file to read as text."""
+def text_columns(data: "CSVTables", party: str) -> list[str] | None:
+    """The columns of the party's file to read as text; None: all."""
+    classes = data._label_columns if party == data.label_party and data.task == "classification" else ()
     if data.fitted is None:
         steps = data._preprocess
         if steps is None:
-            return [*data.categorical]
+            return [*data.categorical, *classes]
+        if steps.decimals.get(party) == ",":
+            return None
         others = (data.id_column, *data._label_columns)
-        return [*steps.texts(party), *coded_columns(data.tables[party], data.separator, others)]
-    return [*(encoder.column for encoder in data._encoders.get(party, ()) if of_texts(encoder))]
+        return [*steps.texts(party), *classes, *coded_columns(data.tables[party], data.separator, others)]
+    return [*classes, *(encoder.column for encoder in data._encoders.get(party, ()) if of_texts(encoder))]
 
 
 def _take(data: "CSVTables", own: ColumnTable | None, setting: str, column: str | None) -> "pd.Series[Any] | None":

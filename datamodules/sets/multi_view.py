@@ -18,7 +18,8 @@ class MultiView(ViewFiles):
     """Records of your own in several views: a MATLAB or NumPy file of matrices and labels.
 
     The folder (``multi_view``) holds one ``.mat`` file (up to version 7) or one ``.npz`` file; if it holds several,
-    ``file`` names the one to read. A view is a matrix (N, width) with one row for each record. The labels are one
+    ``file`` names the one to read. A view is an array (N, ...) with one row for each record; of more than
+    two dimensions, a row is flattened, last dimension first. What is not taken is named. The labels are one
     number for each record: classes numbered from 0 or from 1, without a gap.
 
     Args:

@@ -20,7 +20,6 @@ from ..records.column_encoder import ColumnEncoder
 from ..records.layout import Layout
 from ..records.normalise import Given, OwnBounds
 from ..records.party_tables import plain_ids, read_table
-from ..records.preprocess import Preprocess
 from ..records.records import Records, Split, SplitName
 from ..records.seated_records import SeatedRecords, no_labels
 from ..records.told_records import ToldRecords
@@ -216,7 +215,7 @@ class SeatedTables(SeatedFiles):
             own.categorical = tuple(column for column in data.categorical if column in there)
         if data._preprocess is not None:
             settings = {party: steps for party, steps in data._preprocess.columns.items() if party == name}
-            own._preprocess = Preprocess(settings, data._preprocess.everywhere)
+            own._preprocess = replace(data._preprocess, columns=settings)
         if data.fitted is not None:
             parties = () if self._seat.party is None else (_alone(data.fitted.parties[self._seat.party]),)
             encoders = {party: e for party, e in data.fitted.own["encoders"].items() if party == name}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 CONFIDENCE = 0.95
+REVERSED = "AUC (reversed)"
 RESAMPLES = 200  # of the bootstrap
 DRAWS_SEED = 0
 
@@ -38,6 +39,9 @@ class Score:
 def auc(values: "Numbers", positive: "NDArray[np.bool_]") -> Score:
     """The probability that a positive record has a larger value than a negative one, ties counted half.
 
+    If its interval is below one half, the values are in the reverse order: the success is then that of the values with
+    the other sign, and the measure says so.
+
     References:
         Hanley, McNeil, "The Meaning and Use of the Area under a Receiver Operating Characteristic (ROC) Curve",
         Radiology 143, 1982 (the interval).
@@ -52,8 +56,11 @@ def auc(values: "Numbers", positive: "NDArray[np.bool_]") -> Score:
     variance = (area * (1 - area) + (n - 1) * (first - area**2) + (m - 1) * (second - area**2)) / (n * m)
     half = 1.959964 * sqrt(max(variance, 0.0))
     low, high = max(0.0, area - half), min(1.0, area + half)
-    if area == 1.0:  # the formula has no width here: the rule of three for the smaller class
-        low = 1 - 3 / min(n, m) if min(n, m) > 3 else 0.0
+    if area in (0.0, 1.0):  # the formula has no width here: the rule of three for the smaller class
+        width = 3 / min(n, m) if min(n, m) > 3 else 1.0
+        low, high = (1 - width, 1.0) if area else (0.0, width)
+    if high < 0.5:  # the order is the other way round: an attacker turns it, and knows as much
+        return Score(REVERSED, 1 - area, 1 - high, 1 - low, 0.5)
     return Score("AUC", area, low, high, 0.5)
 
 

@@ -64,6 +64,11 @@ def refuse_other_labels(downlink: Downlink, records: Any, seed: int, classes: in
         )
 
 
+def protects_labels(downlink: Downlink) -> bool:
+    """Whether something is claimed of the labels of single records."""
+    return downlink.event is not None or isinstance(downlink, LabelDownlink)
+
+
 def refuse_unprotected_loss(downlink: Downlink, needs_labels: str | None, criterion: object) -> None:
     """Refuse losses in which labels count that the downlink does not protect.
 
@@ -77,7 +82,7 @@ def refuse_unprotected_loss(downlink: Downlink, needs_labels: str | None, criter
             loss that divides by the sum of the weights of a batch.
     """
     name = type(downlink).__name__
-    if needs_labels is not None and (downlink.event is not None or isinstance(downlink, LabelDownlink)):
+    if needs_labels is not None and protects_labels(downlink):
         raise ConfigurationError(
             f"{needs_labels} is made of the true labels of all training records, which {name} does not protect; leave "
             "it out, or give class_weights as numbers"

@@ -2,18 +2,23 @@
 
 from typing import TYPE_CHECKING
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
+    EarlyStopping,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    ModelCheckpoint,
     ModelPruning,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.objectives import Binary
 from lightning_vfl.protocols.checks import refuse_accumulation
 
 if TYPE_CHECKING:
@@ -59,6 +64,56 @@ def refuse_callbacks(module: "TrainedModule") -> None:
         if module.memory is not None:
             _refuse_search(callback, f"{type(module).__name__} has made its table of embeddings")
     refuse_searches(module)
+
+
+def check_validation(module: "TrainedModule") -> None:
+    """Refuse callbacks that choose by a score of validation which the data do not define.
+
+    Raises:
+        ConfigurationError: naming the callback and its score, if there are no validation records, or if they are all of
+            one class and the score compares two.
+    """
+    data = module.datamodule
+    records = getattr(data, "_records", None)  # a datamodule of the user's own may have no such records
+    if not records:
+        return
+    _check_last_batch(module, len(records["train"]) if "train" in records else 0)
+    val = records.get("val")
+    labels = None if val is None else val.labels_at(torch.arange(len(val)))
+    one_class = isinstance(module.objective, Binary) and labels is not None and len(labels.unique()) == 1
+    if val is not None and labels is not None and one_class:
+        rank_zero_info(
+            f"the {len(val)} validation records are all of class {int(labels[0])}: val/auroc and val/average_precision "
+            "are not defined (nan)"
+        )
+    for callback in callbacks_of(module.trainer):
+        score = getattr(callback, "monitor", None) or ""
+        if not isinstance(callback, EarlyStopping | ModelCheckpoint) or not score.startswith("val/"):
+            continue
+        if val is None:
+            raise ConfigurationError(
+                f"{type(callback).__name__} chooses by {score}, and there are no validation records; give a val_share "
+                "above 0, or let it monitor train/loss"
+            )
+        if one_class and score in ("val/auroc", "val/average_precision"):
+            raise ConfigurationError(
+                f"{type(callback).__name__} chooses by {score}, which is not defined: the {len(val)} validation "
+                "records are all of one class; use another split or seed, or let it monitor val/loss"
+            )
+
+
+def _check_last_batch(module: "TrainedModule", records: int) -> None:
+    """Refuse a last batch of one record, from which batch norm of features (B, width) has no variance."""
+    data = module.datamodule
+    size, alone = data.batch_size, module.trainer.world_size == 1
+    if not alone or data.drop_last or not records or records % size != (1 if size > 1 else 0):
+        return
+    layers = (layer for network in (*module.bottoms.parties, module.top) for layer in network.modules())
+    if any(isinstance(layer, nn.BatchNorm1d) for layer in layers):
+        raise ConfigurationError(
+            f"{records} training records in batches of {size} leave a last batch of one record, for which batch norm "
+            "has no variance; give drop_last: true, or another batch_size"
+        )
 
 
 def refuse_searches(module: "TrainedModule") -> None:

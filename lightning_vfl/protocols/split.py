@@ -140,6 +140,8 @@ class SplitVFL(RoundVFL):
         if self.downlink is not None:
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
             guard.refuse_mixed_gradients(self.downlink, self.norm, self.top)
+            if guard.protects_labels(self.downlink):
+                self.objective.leave_labels()
             guard.refuse_unprotected_loss(
                 self.downlink, self.objective.needs_labels, getattr(self.objective, "criterion", None)
             )

@@ -20,7 +20,7 @@ from lightning_vfl.protocols._lean_adam import Adam
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
-from lightning_vfl.protocols.callback_checks import callbacks_of, refuse_callbacks
+from lightning_vfl.protocols.callback_checks import callbacks_of, check_validation, refuse_callbacks
 from lightning_vfl.protocols.checks import (
     mean_loss,
     needed_data,
@@ -279,8 +279,12 @@ class TrainedModule(EvaluatedModule, ABC):
         if self.scores_here:  # a party's process has no labels
             if (who := self.objective.needs_labels) is not None:
                 self.objective.take_labels(training_labels(self.datamodule, who))
+            elif self.objective.may_use_labels and self.datamodule is not None:
+                self.objective.take_labels(training_labels(self.datamodule, "the objective"))
             note_large_labels(self.objective, self.datamodule)
         self.prepare(Stage.FIT, "train")
+        if self.scores_here:
+            check_validation(self)
         open_privacy(self, self.datamodule)
         if self.memory is None:
             return

@@ -15,6 +15,7 @@ from lightning_vfl.types import VerticalBatch
 from tests.own_tables import files, write
 from tests.subjects import split, trainer
 
+pytestmark = pytest.mark.filterwarnings("ignore:label 'y' has classes of fewer than 10 records")
 N = 24
 OUTPUT = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 WEIGHTS = torch.rand(N, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3

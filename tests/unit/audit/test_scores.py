@@ -68,3 +68,14 @@ def test_bounds_of_randomised_response_are_below_its_epsilon(epsilon):
         bounds += [epsilon_of_trials(values, coins, 0.0).success, epsilon_of_one_run(values, coins, 0.0).success]
     assert min(bounds) > 0.6 * epsilon
     assert sum(bound > epsilon for bound in bounds) <= 2  # each may be wrong with probability 0.05
+
+
+def test_an_order_the_other_way_round_is_a_success_with_the_other_sign():
+    positive = np.arange(40) < 20
+    for values in (positive * 1.0, -1.0 * positive):
+        score = auc(values, positive)
+        assert (score.success, score.high) == (1.0, 1.0)
+        assert score.low == pytest.approx(1 - 3 / 20)
+        assert score.measure == ("AUC" if values.any() and values.max() > 0 else "AUC (reversed)")
+    noise = np.random.default_rng(0).standard_normal(40)
+    assert auc(noise, positive).success == pytest.approx(roc_auc_score(positive, noise))

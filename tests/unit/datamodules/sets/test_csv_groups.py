@@ -257,6 +257,7 @@ def test_bad_values_are_named_with_their_table(files, tmp_path):
         open_tables(files)
 
 
+@pytest.mark.filterwarnings("ignore:label 'y' has classes of fewer than 10 records")
 def test_a_table_without_training_records(files, tmp_path):
     write_csv(tmp_path / "north.csv", shop(range(501, 530, 2)))
     with pytest.raises(

@@ -256,3 +256,11 @@ def test_reading_is_for_any_number_and_width_of_views(tmp_path):
     named = named_by_width(tmp_path / "any.mat", matrices, {"long": 3, "short": 2})
     assert [name for name, _ in named] == ["short", "long"]
     assert named[0][1] is matrices[0]
+
+
+def test_views_of_any_shape_are_taken_and_what_is_not_taken_is_named(tmp_path, told):
+    film = np.random.default_rng(0).normal(size=(60, 2, 3, 4))
+    arrays = two(write_npz(tmp_path, code=None, film=film, other=np.zeros((7, 2)), age=np.arange(60)))
+    data = open_data(tmp_path)
+    check(data, arrays | {"film": film.reshape(60, 24)})
+    assert "not taken as views: other (a float64 matrix of 7 x 2), age (a int64 matrix of 60); a view has" in told[0]

@@ -1,0 +1,240 @@
+"""Columns as people write them: what is given, and what comes out: numbers, or the one line that stops.
+
+The numbers that must come out are those of ``decimal`` and ``datetime``.
+"""
+
+from datetime import date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lightning_vfl.datamodules import CSVTables, Standardise, Unchanged
+from lightning_vfl.errors import ConfigurationError
+
+N = 400
+RNG = np.random.default_rng(0)
+AMOUNTS = [Decimal(int(cents)).scaleb(-2) for cents in RNG.integers(-500_000, 500_000, N)]
+WHOLE = [int(amount) for amount in AMOUNTS]
+DAYS = [
+    date.fromordinal(int(day)) for day in RNG.integers(date(2010, 1, 1).toordinal(), date(2030, 1, 1).toordinal(), N)
+]
+
+
+def german(amount):
+    return f"{amount:,.2f}".translate(str.maketrans(",.", ".,"))
+
+
+NUMBERS = {
+    "1000,50": lambda a: f"{a:.2f}".replace(".", ","),
+    "2.703,00": german,
+    "2,703.00": lambda a: f"{a:,.2f}",
+    "45.3%": lambda a: f"{a * 100:.0f}%",
+    "€45": lambda a: f"€{a}",
+    "-$68.3": lambda a: f"{'-' if a < 0 else ''}${abs(a):,.2f}",
+    "45,00 €": lambda a: f"{german(a)} €",
+    "(500)": lambda a: f"({-a})" if a < 0 else f"{a}",
+    "500-": lambda a: f"{-a}-" if a < 0 else f"{a}",
+    "−5": lambda a: f"{a}".replace("-", "\u2212"),
+    "1 234.50": lambda a: f"{a:,.2f}".replace(",", "\u202f"),
+    "1'234.50": lambda a: f"{a:,.2f}".replace(",", "'"),
+}
+DATES = {
+    "18/07/11": "%d/%m/%y",
+    "07/18/11": "%m/%d/%y",
+    "31.12.2024": "%d.%m.%Y",
+    "31.12.24": "%d.%m.%y",
+    "20150130T000000": "%Y%m%dT%H%M%S",
+}
+
+
+def tables(folder, cells, labels=None, **settings):
+    """A bank whose table has this column, and a shop with the labels; set up without scaling."""
+    records = len(cells)
+    bank = pd.DataFrame({"id": range(records), "x": cells, "other": np.arange(records) % 97})
+    shop = pd.DataFrame({"id": range(records), "y": labels or ["No", "Yes"] * (records // 2)})
+    bank.to_csv(folder / "bank.csv", index=False)
+    shop.to_csv(folder / "shop.csv", index=False)
+    files = {"bank": folder / "bank.csv", "shop": folder / "shop.csv"}
+    usual = {"preprocess": "auto", "val_share": 0.1, "test_share": 0.2, "normaliser": Unchanged()}
+    data = CSVTables(files, "shop", "y", **usual | settings)
+    data.setup("fit")
+    return data
+
+
+def column(data, name="x"):
+    """The training ids and the numbers of a column."""
+    records = data.records("train")
+    (features,) = records.rows(torch.arange(len(records)))
+    return records.ids, features[:, data.layout.columns.index(name)].double().numpy()
+
+
+@pytest.mark.parametrize("written", NUMBERS)
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_numbers_as_people_write_them(written, where, tmp_path):
+    ids, found = column(
+        tables(tmp_path, list(map(NUMBERS[written], AMOUNTS)), work_dir=tmp_path if where == "disk" else None)
+    )
+    np.testing.assert_allclose(found, [float(AMOUNTS[i]) for i in ids], rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", DATES)
+def test_dates_are_decided_on_the_whole_column(form, tmp_path):
+    ids, found = column(tables(tmp_path, [day.strftime(DATES[form]) for day in DAYS]), "x.days")
+    np.testing.assert_array_equal(found, [(DAYS[i] - date(1970, 1, 1)).days for i in ids])
+
+
+@pytest.mark.parametrize("bad", ["unknown", "2024-02-30", "0000-00-00"])
+def test_one_bad_date_is_one_missing_cell(bad, tmp_path, told):
+    cells = [day.isoformat() for day in DAYS]
+    for place in range(0, N, 50):
+        cells[place] = bad
+    data = tables(tmp_path, cells)
+    ids, found = column(data, "x.days")
+    _, marks = column(data, "x=(missing)")
+    bad_ones = ids % 50 == 0
+    np.testing.assert_array_equal(marks, bad_ones)
+    np.testing.assert_array_equal(found[~bad_ones], [(DAYS[i] - date(1970, 1, 1)).days for i in ids[~bad_ones]])
+    assert f"texts such as '{bad}' are missing" in "\n".join(told)
+
+
+@pytest.mark.parametrize("mark", ["-", "?", ".", "#DIV/0!", "unknown"])
+def test_marks_for_missing_are_missing_whatever_their_share(mark, tmp_path, told):
+    data = tables(tmp_path, [str(n) if i % 5 < 2 else mark for i, n in enumerate(WHOLE)])
+    ids, marks = column(data, "x=(missing)")
+    np.testing.assert_array_equal(marks, ids % 5 >= 2)
+    assert f"texts such as '{mark}' are missing" in "\n".join(told)
+
+
+STOPPED = {
+    "thousands": (["1.234", "987", "2.345", "456"], "may be 1.234 or 1234; give the decimal mark of the file"),
+    "a comma": (["12,345", "987", "23,456", "45"], "may be 12.345 or 12345; give the decimal mark of the file"),
+    "digits": (["5", "6", "7", "8", "9", "10", "11", "12", "13", "12abc"], "texts with digits, such as '12abc'"),
+    "units": ([f"{i} kg" for i in range(40)], "and would be left out; if these are numbers or dates, write them"),
+    "two forms": ([f"0{1 + i % 9}/0{1 + i // 9}/2020" for i in range(80)], "as %d/%m/%Y and as %m/%d/%Y; give one"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_what_can_be_read_in_two_ways_stops_with_an_example(name, tmp_path):
+    cells, message = STOPPED[name]
+    with pytest.raises(ConfigurationError) as error:
+        tables(tmp_path, cells * (400 // len(cells)) if name != "units" else [f"{i} kg" for i in range(400)])
+    assert message in str(error.value)
+    assert "column 'x' of party 'bank'" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("mark", "number"), [(",", 1234.0), (".", 1.234)])
+def test_a_setting_decides_what_the_column_cannot(mark, number, tmp_path):
+    data = tables(tmp_path, ["1.234", "987"] * 200, decimal={"bank": mark})
+    ids, found = column(data)
+    np.testing.assert_allclose(found, np.where(ids % 2, 987.0, number), rtol=1e-6)
+    step = {"bank": {"x": {"numbers": {"decimal": mark}}}}
+    np.testing.assert_array_equal(column(tables(tmp_path, ["1.234", "987"] * 200, preprocess=step))[1], found)
+
+
+def test_new_tables_are_read_with_the_decimal_mark_of_the_training(tmp_path):
+    trained = tables(tmp_path, list(map(german, AMOUNTS)))
+    new = pd.DataFrame({"id": [7, 8], "x": ["1.234", "987"], "other": [1, 2]})
+    new.to_csv(tmp_path / "bank.csv", index=False)
+    pd.DataFrame({"id": [7, 8]}).to_csv(tmp_path / "shop.csv", index=False)
+    files = {"bank": tmp_path / "bank.csv", "shop": tmp_path / "shop.csv"}
+    data = CSVTables(files, "shop", "y", preprocess="auto", normaliser=Unchanged())
+    data.use(trained.fitted)
+    data.setup("predict")
+    assert data.records("predict").features[:, 0].tolist() == [1234.0, 987.0]
+
+
+def test_a_constant_column_is_left_out_and_a_party_with_nothing_else_is_named(tmp_path):
+    assert tables(tmp_path, ["5"] * N).layout.columns == ("other",)
+    assert {"x=5", "x=(missing)"} < set(tables(tmp_path, ["5", None] * (N // 2)).layout.columns)
+    steps = {"bank": {"other": "drop"}}
+    with pytest.raises(ConfigurationError, match="every column of party 'bank' is left out"):
+        tables(tmp_path, ["5"] * N, preprocess=steps)
+
+
+def test_a_repeated_name_is_refused(tmp_path):
+    (tmp_path / "bank.csv").write_text("id,y,y\n" + "".join(f"{i},{i % 2},{i % 2}\n" for i in range(40)))
+    for work_dir in (None, tmp_path):
+        data = CSVTables({"bank": tmp_path / "bank.csv"}, "bank", "y", work_dir=work_dir)
+        with pytest.raises(ConfigurationError, match="has 2 columns called 'y', of which one may be a copy"):
+            data.setup("fit")
+
+
+LABELS = {
+    "codes": (["01", "02"], ("01", "02")),
+    "truths": (["True", "False"], ("False", "True")),
+    "numbers": (["1", "0"], (0, 1)),
+    "texts": (["Yes", "No"], ("No", "Yes")),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_come_back_as_they_were_written(name, tmp_path):
+    labels, classes = LABELS[name]
+    assert tables(tmp_path, WHOLE, labels * (N // 2)).classes == classes
+
+
+def test_shares_of_classes_are_printed(tmp_path, told):
+    tables(tmp_path, WHOLE, ["No", "No", "No", "Yes"] * (N // 4))
+    assert "CSVTables: label y: train (280) No 75 %, Yes 25 %; val (40) No 75 %, Yes 25 %; test (80)" in "\n".join(told)
+
+
+DOUBTS = {
+    "case": (["No", "Yes", "yes", "No"], "the classes 'Yes' and 'yes' of label 'y' differ by case, space"),
+    "space": (["No", "Yes", "No", "Yes "], "the classes 'Yes' and 'Yes ' of label 'y' differ by case, space"),
+    "form": (["1", "1.0", "0", "0"], "label 'y' of party 'shop' has '1' and '1.0', which are the same class"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_classes_that_are_nearly_equal_are_warned_of(name, tmp_path):
+    labels, message = DOUBTS[name]
+    with pytest.warns(UserWarning, match=message):
+        tables(tmp_path, WHOLE, labels * (N // 4))
+
+
+def test_few_records_of_a_class_and_a_split_without_it_are_warned_of(tmp_path):
+    labels = ["No"] * (N - 6) + ["Yes"] * 6
+    with pytest.warns(UserWarning, match="label 'y'") as warned:
+        tables(tmp_path, WHOLE, labels, split=Latest())
+    said = "\n".join(str(one.message) for one in warned)
+    assert "has classes of fewer than 10 records: Yes (6)" in said
+    assert "the 280 train records have no record of the class Yes of label 'y'" in said
+
+
+class Latest:
+    """By the place of the records: the last are for testing."""
+
+    column = None
+
+    def rows(self, given):
+        every = np.arange(given.records)
+        return {"train": every[:280], "val": every[280:320], "test": every[320:], "predict": every[320:]}
+
+
+def test_the_day_of_a_time_is_that_of_datetime(tmp_path):
+    times = [datetime(day.year, day.month, day.day, i % 24, 30) for i, day in enumerate(DAYS)]
+    ids, found = column(tables(tmp_path, [time.strftime("%d/%m/%Y %H:%M") for time in times]), "x.hour")
+    np.testing.assert_allclose(found, [times[i].hour + 0.5 for i in ids])
+
+
+def test_numbers_outside_those_of_the_training_are_counted_by_column(tmp_path, told):
+    trained = tables(tmp_path, WHOLE, normaliser=Standardise())
+    new = pd.DataFrame({"id": [7, 8, 9], "x": [10**9, WHOLE[0], -(10**9)], "other": [1, 2, 3]})
+    new.to_csv(tmp_path / "bank.csv", index=False)
+    files = {"bank": tmp_path / "bank.csv", "shop": tmp_path / "shop.csv"}
+    data = CSVTables(files, "shop", "y", preprocess="auto", normaliser=Standardise())
+    data.use(trained.fitted)
+    data.setup("predict")
+    said = "of 3 records of party 'bank', numbers lie outside those of the training records in: x 2"
+    assert said in told
+
+
+def test_an_infinite_label_stops_before_training(tmp_path):
+    labels = [*map(float, range(N - 1)), float("inf")]
+    with pytest.raises(ConfigurationError, match=r"1 labels 'y' of party 'shop' are infinite, first of record 399"):
+        tables(tmp_path, WHOLE, labels, task="regression")
