@@ -86,7 +86,8 @@ def affine_guesses(columns: Tensor, targets: Tensor, train: Tensor) -> Tensor:
     if not rank < min(len(train), columns.shape[1]):
         return ridge_guesses(columns, targets, train)
     inputs = torch.cat([(columns - middle) @ directions[:rank].T, columns.new_ones(len(columns), 1)], 1)
-    return inputs @ torch.linalg.lstsq(inputs[train], targets.double()).solution
+    solution: Tensor = torch.linalg.lstsq(inputs[train], targets.double()).solution
+    return inputs @ solution
 
 
 def nearest_right(guesses: Tensor, truth: Tensor) -> Tensor:
