@@ -1,6 +1,6 @@
 """The footnotes of the pages on who learns what: ``python -m tests.protection`` writes them.
 
-A footnote says what a cell means and names what holds it: tests, rows of results/attacks.json, and numbers of the
+A footnote says what a cell means and names what holds it: tests, rows of results/tables/attacks.json, and numbers of the
 tables on the pages of results. They are described in docs/protection.yaml.
 """
 
@@ -75,7 +75,7 @@ def attack(name: str) -> tuple[str, str, str]:
     """
     found = [row for rows in kept().values() for row in rows if row.attack == name]
     if len(found) != 1:
-        raise ValueError(f"{len(found)} rows of docs/results/attacks.json are named {name!r}")
+        raise ValueError(f"{len(found)} rows of docs/results/tables/attacks.json are named {name!r}")
     return found[0].before, found[0].now, found[0].chance
 
 

@@ -1,7 +1,7 @@
 """Run attacks and write docs/results/attacks.md: ``python -m tests.attacks [NAME ...] [--print]``.
 
 Every module of this folder that has a function ``rows() -> list[Row]`` is one family of attacks. The rows of all
-families are kept in docs/results/attacks.json, so families can be run one after the other.
+families are kept in docs/results/tables/attacks.json, so families can be run one after the other.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def families() -> list[str]:
 
 def kept() -> dict[str, list[Row]]:
     """The rows of every family that has been run, from attacks.json."""
-    file = RESULTS / "attacks.json"
+    file = RESULTS / "tables" / "attacks.json"
     return {name: [Row(**row) for row in rows] for name, rows in json.loads(file.read_text(encoding="utf-8")).items()}
 
 
@@ -68,7 +68,9 @@ def main() -> None:
 def write(rows: dict[str, list[Row]]) -> None:
     """Keep the rows and make the page of them."""
     plain = {name: [asdict(row) for row in rows[name]] for name in sorted(rows)}
-    (RESULTS / "attacks.json").write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (RESULTS / "tables" / "attacks.json").write_text(
+        json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     (RESULTS / "attacks.md").write_text(page(rows), encoding="utf-8")
 
 

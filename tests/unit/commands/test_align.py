@@ -9,6 +9,8 @@ from lightning_vfl.datamodules import CSVTables
 
 PARTIES = ("bank", "shop")
 
+pytestmark = pytest.mark.filterwarnings("ignore:label 'y' has classes of fewer than 10 records")
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):

@@ -231,7 +231,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         other_view(cell_array(ROWS)),
         "view 1 of .* is a cell array of 6 x 1; save a full real matrix",
     ),
-    "three dimensions": (other_view(np.zeros((200, 8, 9))), "view 1 of .* is a float64 matrix of 200 x 8 x 9; save a"),
+    "three dimensions": (other_view(np.zeros((200, 8, 9))), "the views of .* are 216, 72, 64, 6, 240, 47 columns wide"),
     "nothing in a view": (other_view(np.zeros((0, 0))), "view 1 of .* is a float64 matrix of 0 x 0; save a full real"),
     "a view missing": (
         {"X": cell_array(ROWS[1:])},
