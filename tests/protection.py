@@ -1,7 +1,7 @@
 """The footnotes of the pages on who learns what: ``python -m tests.protection`` writes them.
 
-A footnote says what a cell means and names what holds it: tests, rows of results/tables/attacks.json, and numbers of the
-tables on the pages of results. They are described in docs/protection.yaml.
+A footnote says what a cell means and names what holds it: tests, rows of results/tables/attacks.json, and numbers of
+the tables on the pages of results. They are described in docs/protection.yaml.
 """
 
 import ast

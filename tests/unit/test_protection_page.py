@@ -69,7 +69,7 @@ def test_the_epsilon_of_the_noise_that_helps():
 
 def test_a_name_that_no_result_has_is_refused():
     missing = protection.Footnote("", attacks=("no such attack",))
-    with pytest.raises(ValueError, match=r"0 rows of docs/results/attacks\.json are named 'no such attack'"):
+    with pytest.raises(ValueError, match=r"0 rows of docs/results/tables/attacks\.json are named 'no such attack'"):
         written("x", missing, PAGES[0])
     nowhere = protection.Footnote("", numbers=(("audits.md", "CreditDefault", "Median", "features"),))
     with pytest.raises(ValueError, match="no row 'Median'"):
