@@ -18,9 +18,10 @@ class Committee(VFLModule):
         return torch.stack([self.top(h) for h in self.bottoms(batch.features)]).mean(0)
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        self.enter_round(batch)
-        losses = [self.rank_loss(self.top(h), batch) for h in self.bottoms(batch.features)]
-        return Step(torch.stack(losses).mean())
+        plan = self.enter_round(batch)
+        h = self.bottoms.some(batch.features, plan.learning)
+        losses = [self.rank_loss(self.top(h[m]), batch) for m in plan.learning]
+        return Step(torch.stack(losses).mean() if losses else None, plan.learning)
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.privacy = PrivacyBooks()
         self.label_privacy = PrivacyBooks()
         self.privacy_ledger = privacy_ledger
-        self.keys = {}
+        self.keys, self.used = {}, set()
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -237,7 +237,8 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     def protection(self, uploads: int) -> str | None:
         """What the protocol hides of a record after so many uploads, as a text for the summary; None: no claim."""
-        return self.wire.protection(uploads)
+        claim = self.wire.protection(uploads)
+        return claim if self.place is not None else self.books.claimed("aggregator", claim)
 
     def initial_bottom(self, party: int) -> nn.Module:
         """The bottom of a party before training, built again from the party's key."""

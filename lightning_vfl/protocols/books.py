@@ -66,6 +66,7 @@ class Books:
         corrected: wrong answers that were detected and corrected, by party.
         epoch_loss: the running loss of the epoch.
         left_out: the parties that training never calls.
+        ran: by part, the training rounds in which a part that claims to protect something has run.
     """
 
     clock: VirtualClock
@@ -80,6 +81,7 @@ class Books:
     corrected: dict[int, int] = field(default_factory=dict)
     epoch_loss: EpochLoss = field(default_factory=EpochLoss)
     left_out: tuple[int, ...] = ()
+    ran: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = () if self.own is None else fields(self.own)
@@ -131,6 +133,19 @@ class Books:
             taken += seconds
         return taken
 
+    def enter_part(self, part: str) -> None:
+        """Count a training round in which a part has run whose claim the summary prints."""
+        self.ran[part] = self.ran.get(part, 0) + 1
+
+    def claimed(self, part: str, claim: str | None) -> str | None:
+        """What may be said of a part that claims so much of all rounds, which it may have run in some rounds alone."""
+        ran, learnt = self.ran.get(part, 0), self.rounds.get(Stage.FIT, 0) - self.given_up
+        if claim is None or ran >= learnt:
+            return claim
+        if not ran:
+            return f"none by the {part}, which has run in no round"
+        return f"none in {learnt - ran:,} of {learnt:,} rounds, in which the {part} has not run; in the others: {claim}"
+
     def enter_corrected(self, parties: Sequence[int]) -> None:
         """Count the parties whose wrong answers were corrected in this round, and warn once for each party."""
         for party in parties:
@@ -161,6 +176,7 @@ class Books:
         """Restore the fields; a field that an older checkpoint does not have gets the value that it had then."""
         nested = {**state.get("cascade", {}), **state.get("decoupled", {})}  # as version 0.1 wrote these counts
         older = {"opened": {}, "corrected": {}, "left_out": (), "epoch_batches": state.get("pass_batches", 1)}
+        older["ran"] = dict.fromkeys(("aggregator", "downlink"), state.get("rounds", {}).get(Stage.FIT, 0))
         state = {**older, **nested, **state}
         for holder in (self, self.own):
             for entry in () if holder is None else fields(holder):

@@ -169,6 +169,14 @@ class RoundVFL(VFLModule, ABC):
             return self.kept or missing
         return SeveralMemories({"missing": missing, "party state": self.kept})
 
+    def promised(self) -> dict[str, str]:
+        given = {"waiting": self.waiting, "missing": self.missing}
+        usual = {"waiting": WaitForAll, "missing": Exclude}
+        more = {
+            part: f"{part}: {type(value).__name__}" for part, value in given.items() if type(value) is not usual[part]
+        }
+        return super().promised() | ({} if self.repeats_the_past else more)
+
     # ---- a round
 
     def plan(
@@ -190,6 +198,7 @@ class RoundVFL(VFLModule, ABC):
             takes_part: which of the called and arrived parties the aggregator can include.
             policy: for missing embeddings; None: that of training.
         """
+        self.used |= {"waiting", "missing"}
         return plan_round(
             costs,
             self.waiting,
@@ -268,6 +277,9 @@ class RoundVFL(VFLModule, ABC):
             aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap, self.sends_gradients
         )
         value = exchange.run()
+        if stage == Stage.FIT:
+            self.used.add("aggregator")
+            self.books.enter_part("aggregator")
         if state is not None:
             state.settle(roll.included)
         self.enter_sum(names.stage, roll.included_parties, batch)

@@ -100,6 +100,7 @@ class SplitVFL(RoundVFL):
     replayed: Plans | None = None
     """What has happened in a federation, if this training repeats it."""
     summing: Summing | None = None  # sums over a batch in place of gradients
+    _guarded = False  # whether the downlink changes the gradient of the round under way
     _learning: tuple[RoundNames, tuple[int, ...]] | None = None  # the round under way, and who learns from it
 
     def __init__(
@@ -245,6 +246,18 @@ class SplitVFL(RoundVFL):
         return self.replayed is not None
 
     @property
+    def meets_faults(self) -> bool:
+        return super().meets_faults and not self.repeats_the_past
+
+    @property
+    def rounds_of_an_update(self) -> int:
+        return self.sums.over
+
+    def promised(self) -> dict[str, str]:
+        downlink = {} if self.downlink is None else {"downlink": f"downlink: {type(self.downlink).__name__}"}
+        return super().promised() | downlink
+
+    @property
     def sends_gradients(self) -> bool:  # type: ignore[override]  # true of most protocols
         return self.summing is None
 
@@ -252,12 +265,17 @@ class SplitVFL(RoundVFL):
         """As in other protocols; where parties learn from sums over a batch, these are all that reaches weights."""
         if self.summing is None or self._learning is None or self.stage != Stage.FIT:
             return super().contribute(bottoms, batch, roll)
+        self._guarded = True
         return self.summing.contribution(bottoms, batch, roll.included_parties, *self._learning, self.tap)
 
     def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
         """The batch with the labels that the loss sees."""
         if self.downlink is None:
             return batch
+        if self._guarded:
+            self._guarded = False
+            self.used.add("downlink")
+            self.books.enter_part("downlink")
         return batch._replace(labels=self.downlink.targets(labels_of(batch), batch.record_ids, self.seed))
 
     def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
@@ -265,6 +283,7 @@ class SplitVFL(RoundVFL):
         downlink = self.downlink
         if downlink is None or self.summing is not None or names.stage != Stage.FIT:
             return value
+        self._guarded = True
         if downlink.event is not None:
             rows_of_labels = self.label_privacy.places[Stage.FIT][joint_ids(batch)]
             self.label_privacy.spend(names.round, downlink.event, rows_of_labels)
@@ -368,7 +387,9 @@ class SplitVFL(RoundVFL):
 
     def protection(self, uploads: int) -> str | None:
         """The claims of the aggregator about embeddings, of the downlink about labels, and about updates of groups."""
-        claims = [super().protection(uploads), None if self.downlink is None else self.downlink.claim()]
+        labels = None if self.downlink is None else self.downlink.claim()
+        labels = labels if self.place is not None else self.books.claimed("downlink", labels)
+        claims = [super().protection(uploads), labels]
         said, noise = "; ".join(claim for claim in claims if claim) or None, self.update_noise
         if not self.roster.shared:
             return said

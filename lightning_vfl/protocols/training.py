@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
+from lightning_vfl.missing import Exclude
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.protocols._lean_adam import Adam
@@ -39,16 +40,24 @@ from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
 from lightning_vfl.protocols.factories import made
+from lightning_vfl.protocols.first_rounds import (
+    FEW,
+    Movement,
+    check_movement,
+    refuse_unasked_faults,
+    refuse_unused_parts,
+)
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.lean_steps import use_lean_steps, use_own_steps
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.rounds.plan import plan_faultless
+from lightning_vfl.rounds.plan import RoundPlan, plan_round
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import Roster, RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.waiting import WaitForAll
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -70,6 +79,9 @@ class TrainedModule(EvaluatedModule, ABC):
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
     lean_steps: bool = True  # leave out calls of Lightning that find nothing to do; False: Lightning's own loop
     end_before_round: bool = False  # a callback sets it when a round would cost too much
+    used: set[str]
+    """The parts that training has used, see ``promised``."""
+    _movement: Movement | None = None  # until the first rounds of a fit are over
     _pending: Step | None = None  # the rest of the current step, without its loss and with it the graph
     _optimizer: OptimizerFactory | None
     _lr_scheduler: SchedulerFactory | None
@@ -91,7 +103,7 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the rest of a step, its graph and its listener: a copy has no messages of a round."""
-        return {**super().__getstate__(), "_pending": None, "tap": None}
+        return {**super().__getstate__(), "_pending": None, "_movement": None, "tap": None}
 
     @abstractmethod
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -131,14 +143,35 @@ class TrainedModule(EvaluatedModule, ABC):
         """Whether torch's global generator is seeded in the next step, for dropout in networks; default: always."""
         return True
 
+    @property
+    def meets_faults(self) -> bool:
+        """Whether faults may happen in a round of this process: not in a federation, where they are real."""
+        return self.place is None
+
+    @property
+    def rounds_of_an_update(self) -> int:
+        """How many rounds an update of parties that share a bottom takes."""
+        return 1
+
+    def promised(self) -> dict[str, str]:
+        """The parts that were given and that a training round must use, in words: by name, see ``used``."""
+        aggregator = self.aggregator
+        if self.place is not None or (self.wire.protection(1) is None and aggregator.accounting is None):
+            return {}
+        return {"aggregator": f"aggregator: {type(aggregator).__name__}"}
+
     # ---- a training step
 
     @final
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Run, count and log one ``step``. A step without a loss changes no parameter."""
         refuse_other_batches(batch)
+        if self._movement is not None and self._movement.rounds >= FEW * self.rounds_of_an_update:
+            self._check_movement()
         step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
         refuse_other_kind("what step returns", step, Step, "Step(loss)")
+        if self._movement is not None:
+            self._check_first(step)
         if step.loss is None:
             self.books.given_up += 1
             self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)
@@ -147,6 +180,21 @@ class TrainedModule(EvaluatedModule, ABC):
             self._pending = step.rest()
         log_step(self, step.loss if step.logged is None else step.logged, step.notes, batch, batch_idx)
         return self._nothing() if step.loss is None else step.loss
+
+    def _check_first(self, step: Step) -> None:
+        """Refuse faults and parts that the first round has not used; note who is to learn in the first rounds."""
+        refuse_unasked_faults(self)
+        if step.loss is None or self._movement is None:
+            return
+        if self._movement.rounds == 0:
+            refuse_unused_parts(self)
+        self._movement.note(self, step)
+
+    def _check_movement(self) -> None:
+        """Check once whose weights have changed."""
+        movement, self._movement = self._movement, None
+        if movement is not None and movement.rounds >= self.rounds_of_an_update:
+            check_movement(self, movement)
 
     def _nothing(self) -> Tensor:
         """A zero loss with a graph, for an optimiser step that changes no parameter."""
@@ -204,10 +252,19 @@ class TrainedModule(EvaluatedModule, ABC):
         loss = mean_loss(self.objective, output, batch)
         return loss if batch.joint is None else loss * (mine * self.trainer.world_size / batch.joint.total)
 
-    def enter_round(self, batch: VerticalBatch) -> None:
-        """Count a round of all parties without faults; a round with faults is planned by ``plan_round``."""
-        costs = self.costs.of_round(joint_rows(batch).total)
-        self.books.enter(plan_faultless(costs, self.roster), costs)
+    def enter_round(self, batch: VerticalBatch) -> RoundPlan:
+        """Count a round in which the server calls everybody who is there, and waits for all of them.
+
+        Returns:
+            Who is ``included`` and who learns (``learning``) under the faults at requests 2·round and 2·round + 1. If
+            the plan is ``skipped``, return ``Step(None)``.
+        """
+        costs, number = self.costs.of_round(joint_rows(batch).total), self.books.rounds[Stage.FIT] - 1
+        there = torch.ones(self.roster.parties, dtype=torch.bool)
+        forward, backward = (self.faults.at(2 * number + n, self.roster) for n in (0, 1))
+        plan = plan_round(costs, WaitForAll(), Exclude(), there, forward, backward, ~there, roster=self.roster)
+        self.books.enter(plan, costs)
+        return plan
 
     @property
     def clock(self) -> VirtualClock:
@@ -274,6 +331,7 @@ class TrainedModule(EvaluatedModule, ABC):
         """Refuse unsuitable settings; set up the parties; allocate the memory between rounds."""
         self.clock.speeds(self.roster.parties)
         self.faults.check(self.roster)
+        self.faults.asked = False
         if self.faults.models:
             refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
         if self.scores_here:  # a party's process has no labels
@@ -328,6 +386,8 @@ class TrainedModule(EvaluatedModule, ABC):
         """Store the number of mini-batches of a pass, which is known from here on."""
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
+            refuse_several_steps(optimizer)
+        self._movement = None if self.place is not None else Movement(self)
         loader = self.trainer.train_dataloader
         refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
         refuse_reloading(self.trainer, loader)
@@ -358,6 +418,7 @@ class TrainedModule(EvaluatedModule, ABC):
     @toolkit_hook
     def on_train_end(self) -> None:
         """Reset the epoch's loss: a later fit starts its first epoch from zero."""
+        self._check_movement()
         self.books.epoch_loss = EpochLoss()
         use_own_steps(self.trainer)
 

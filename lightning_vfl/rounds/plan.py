@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import Exclude, MissingPolicy, refuse_broken_policy
+from lightning_vfl.missing import MissingPolicy, refuse_broken_policy
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
@@ -194,12 +194,6 @@ def plan_round(
     back = (costs.answering + costs.backward * backward.slowdown + costs.updating).where(learners, 0.0)
     seconds += costs.server + float(back.max())
     return RoundPlan(roll, learners, tuple(sent), included, seconds, False)
-
-
-def plan_faultless(costs: RoundCosts, roster: Roster) -> RoundPlan:
-    """Plan a round of all parties without faults."""
-    nothing, everybody = RoundOutcome.nothing(roster), torch.ones(roster.parties, dtype=torch.bool)
-    return plan_round(costs, WaitForAll(), Exclude(), everybody, nothing, nothing, ~everybody)
 
 
 def close_leg(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int, waits: bool = False) -> tuple[Tensor, float]:

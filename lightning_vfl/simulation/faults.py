@@ -170,6 +170,7 @@ class Faults:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.models: tuple[FaultModel, ...] = ()
+        self.asked = False  # whether a training has asked for an outcome
         self._seeded: tuple[tuple[FaultModel, int], ...] = ()
         self._recent: dict[tuple[int, Roster], RoundOutcome] = {}
         self._slow: dict[Roster, Tensor] = {}
@@ -208,6 +209,7 @@ class Faults:
 
     def at(self, request: int, roster: Roster) -> RoundOutcome:
         """The joint outcome of this request."""
+        self.asked = True
         key = (request, roster)
         outcome = self._recent.get(key)
         if outcome is None:
@@ -223,6 +225,7 @@ class Faults:
 
     def hosts_at(self, request: int, roster: Roster) -> Tensor:
         """(H,) bool, the hosts that are up at this request to hosts."""
+        self.asked = True
         up = RoundOutcome.nothing(roster).hosts
         for model, seed in self._seeded:
             up = up & model.hosts(request, roster, seed)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.datamodules import VerticalDataModule
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.testing.another_device import another_device, on_the_cpu, strategy
@@ -48,6 +49,15 @@ class _Saver(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step == self.step and not self.content:
             self.content = _checkpoint(trainer)
+
+
+class _Begun(Callback):
+    """Counts the training batches that have begun."""
+
+    batches = 0
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.batches += 1
 
 
 def _checkpoint(trainer: Trainer) -> bytes:
@@ -268,10 +278,15 @@ def evaluation_changes_nothing(subject: Subject) -> None:
 
 
 def a_party_that_sends_nothing_learns_nothing(subject: Subject) -> None:
-    """If a party is away in all rounds and no upload of it is counted, its bottom keeps every bit."""
-    fitted = subject.fit(b"", FaultInjector(_Away()))
-    if int(fitted.module.books.meter.total("up")[SILENT]) > 0:
-        return  # the protocol knows no faults: this party has taken part
+    """Faults are refused before training, or a party that is away in all rounds sends nothing and keeps every bit."""
+    begun_rounds = _Begun()
+    try:
+        fitted = subject.fit(b"", FaultInjector(_Away()), begun_rounds)
+    except ConfigurationError as error:
+        require(not begun_rounds.batches, f"a fit with faults ends in round {begun_rounds.batches}: {error}")
+        return
+    sent = int(fitted.module.books.meter.total("up")[SILENT])
+    require(sent == 0, f"{sent} bytes are counted as sent by party {SILENT}, which is away in all rounds")
     parts = fitted.module.bottoms.parties[SILENT].named_parameters()
     begun = dict(subject.unfitted().bottoms.parties[SILENT].named_parameters())
     for name, parameter in parts:

@@ -373,6 +373,9 @@ class CascadeVFL(RoundVFL):
             f"{wire_of(others).protection(uploads)}"
         )
 
+    def promised(self) -> dict[str, str]:
+        return super().promised() if self.variant.distributed else {}
+
     def requests_made(self) -> int:
         """Two requests for each event that has begun."""
         return 2 * (self.counts.begun + len(self.active_parties))

@@ -277,6 +277,10 @@ class DecoupledVFL(VFLModule):
 
     # ---- training
 
+    @property
+    def meets_faults(self) -> bool:
+        return super().meets_faults and self.phase != "owner"
+
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL, VFLModule
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.protocols import Step, TaskSampling
 from lightning_vfl.testing import LawBroken, check_protocol, protocol_laws
@@ -160,6 +160,38 @@ def test_a_law_finds_who_breaks_it(name):
     said = str(error.value)
     assert said.startswith(f"{BROKEN[name].__name__} breaks the law '{name}': ")
     assert "\n" not in said
+
+
+class Deaf(VFLModule):
+    """It asks for the faults, and does not heed them."""
+
+    def output(self, batch, names):
+        return self.output_in_the_clear(batch)
+
+    def step(self, batch, names):
+        self.enter_round(batch)
+        return Step(self.rank_loss(self.output(batch, names), batch))
+
+
+class Unasking(Deaf):
+    """It does not ask for the faults."""
+
+    def step(self, batch, names):
+        return Step(self.rank_loss(self.output(batch, names), batch))
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (Unasking, "the step of Unasking has not asked for the faults of its first round, so _Away would"),
+        (Deaf, "of party 1, which sent nothing: .+ differ"),
+    ],
+)
+def test_the_law_of_absence_fails_who_ignores_faults(cls, words):
+    name = "a party that sends nothing learns nothing"
+    (law,) = [law for law in protocol_laws(lambda: cls(Mean(), width=5, seed=0)) if law.name == name]
+    with pytest.raises(LawBroken, match=words):
+        law()
 
 
 def test_every_law_has_a_breaker():
