@@ -98,7 +98,7 @@ class BatchedDataModule(LightningDataModule, ABC):
         self, batch: VerticalBatch, device: torch.device, dataloader_idx: int
     ) -> VerticalBatch:
         """Move the batch only if it is on another device: visiting the tensors of 28 parties costs 0.2 ms a step."""
-        if batch.record_ids.device == device:
+        if isinstance(batch, VerticalBatch) and batch.record_ids.device == device:
             return batch
         moved: VerticalBatch = super().transfer_batch_to_device(batch, device, dataloader_idx)
         return moved

@@ -1,5 +1,6 @@
 """The place of a downlink: behind the aggregate, in the server's graph."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.downlinks.base import Downlink, LabelDownlink
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import PLAIN, NotPlain
 
 FEW = 10
 
@@ -117,6 +119,25 @@ def refuse_other_downlink(downlink: Downlink, kept: Mapping[str, Any] | None) ->
             f"the checkpoint was trained with {before or 'no downlink'}, and this fit has {title(downlink)}, which "
             "claims something about all rounds; resume with the same downlink, or begin a new fit"
         )
+    own = {} if downlink.event is not None else settings_of(downlink)  # an account charges each round as it was
+    there = own if kept is None or before != title(downlink) else kept.get("settings", own)
+    if other := [name for name in own if there.get(name) != own[name]]:
+        name = other[0]
+        raise ConfigurationError(
+            f"the checkpoint was trained with {name} {there.get(name)} of {type(downlink).__name__}, and this fit has "
+            f"{own[name]}; resume with the same settings, or begin a new fit"
+        )
+
+
+def settings_of(downlink: Downlink) -> dict[str, str]:
+    """The plain settings of a downlink as texts, with defaults; empty if its constructor does not name them."""
+    try:
+        given = downlink.init_args
+    except NotPlain:
+        return {}
+    parameters = [*inspect.signature(type(downlink).__init__).parameters.values()][1:]
+    named = {one.name: one.default for one in parameters if one.default is not one.empty}
+    return {name: repr(value) for name, value in (named | given).items() if isinstance(value, PLAIN)}
 
 
 _MIXING = nn.modules.batchnorm._BatchNorm

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -36,7 +37,7 @@ from lightning_vfl.protocols.build import (
     several,
     try_aggregator,
 )
-from lightning_vfl.protocols.callback_checks import refuse_searches
+from lightning_vfl.protocols.callback_checks import refuse_callbacks, refuse_searches
 from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
 from lightning_vfl.protocols.checks import (
     note_other_seed,
@@ -260,8 +261,12 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         afterwards. They are built on the CPU, so that their initial weights do not depend on the device, and masks of
         parties, counts and seconds stay on the CPU.
         """
-        if self._built:
-            return
+        if not self._built:
+            self._build_once()
+        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            refuse_callbacks(self)
+
+    def _build_once(self) -> None:
         own = drawn_from(self.keys[self.owner], "networks") if self.keys else nullcontext()
         with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
             try:
@@ -325,25 +330,22 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             refuse_accumulation(self.trainer)
         refuse_searches(self)
 
-    def forward(self, features: VerticalBatch | Sequence[Tensor]) -> Tensor:
+    def forward(self, features: VerticalBatch | Sequence[Tensor] | Tensor, *others: Tensor) -> Tensor:
         """Predictions for a batch, computed as in evaluation, see ``evaluate``.
 
         Args:
             features: a batch, or the features of all parties, each (B, *S_m).
+            others: the features of parties 1 to M - 1, if ``features`` are those of party 0. Lightning calls a module
+                so with a tuple as ``example_input_array``.
         """
+        if not isinstance(features, VerticalBatch):
+            features = _of_all_parties(features, others, self.roster.parties)
         if self.protected_evaluation and (self.aggregator.setup or self.aggregator.accounting):
             raise ConfigurationError(
                 f"{type(self.aggregator).__name__} must know the records of these features, because it is set up for "
                 "the records of a stage or must charge training records; use trainer.predict with a "
                 "VerticalDataModule, or evaluate: plain"
             )
-        if isinstance(features, Tensor):
-            raise ConfigurationError(
-                "features must be a tuple with a tensor for each party; got one tensor of shape "
-                f"{tuple(features.shape)}; cut its columns as the partitioner does"
-            )
-        if not isinstance(features, VerticalBatch):
-            features = VerticalBatch(tuple(features), None, torch.arange(features[0].shape[0]))
         refuse_overlap(self.roster, features.present)
         names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
         return self.objective.predict(self.output(features, names))
@@ -368,6 +370,21 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         return output
 
     # ---- checkpoints
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights; the networks are built first.
+
+        Raises:
+            ConfigurationError: if the shapes for which they would be built are not known.
+        """
+        if not self._built and state_dict:
+            if self.hparams["party_shapes"] is None and self.datamodule is None:
+                raise ConfigurationError(
+                    "weights cannot be loaded before the networks are built; call build_for(datamodule) first, or use "
+                    f"{type(self).__name__}.load_from_checkpoint(path)"
+                )
+            self.configure_model()
+        return super().load_state_dict(state_dict, strict, assign)
 
     @toolkit_hook
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -410,3 +427,25 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self._resumed, self.position = books.get("memory", {}), position_in(checkpoint)
         if self.place is not None and self.keys and "secret key" in books:  # a resumed process draws as it would have
             self.keys[self.owner] = bytes.fromhex(books["secret key"])
+
+
+def _of_all_parties(features: Any, others: tuple[Tensor, ...], parties: int) -> VerticalBatch:
+    """A batch of the features of all parties.
+
+    Raises:
+        ConfigurationError: for anything but a tensor for each party.
+    """
+    if isinstance(features, Tensor) and parties > 1 and not others:
+        raise ConfigurationError(
+            "features must be a tuple with a tensor for each party; got one tensor of shape "
+            f"{tuple(features.shape)}; cut its columns as the partitioner does"
+        )
+    given = (features, *others) if isinstance(features, Tensor) else features
+    tensors = isinstance(given, list | tuple) and all(isinstance(own, Tensor) for own in given)
+    if not tensors or len(given) != parties:
+        kind = type(given).__name__ if not tensors else f"{len(given)} tensors"
+        raise ConfigurationError(
+            f"features must be a tuple with a tensor for each of {parties} parties, in order of their numbers; "
+            f"got {kind}"
+        )
+    return VerticalBatch(tuple(given), None, torch.arange(given[0].shape[0]))

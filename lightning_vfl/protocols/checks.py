@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
@@ -73,6 +74,11 @@ def refuse_trainer(trainer: Trainer, compiled: bool) -> None:
         ConfigurationError: naming what to use instead.
     """
     strategy = trainer.strategy
+    if isinstance(strategy.launcher, _MultiProcessingLauncher):
+        raise ConfigurationError(
+            f"strategy ddp_{strategy.launcher._start_method} (ddp_notebook too) trains in other processes and leaves "
+            "this one with an untrained model; use strategy: ddp in a script, or devices: 1"
+        )
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
         raise ConfigurationError(
             f"strategy {type(strategy).__name__} would shard networks that belong to different parties; use strategy: "
@@ -100,6 +106,23 @@ def refuse_accumulation(trainer: Trainer) -> None:
         raise ConfigurationError(
             "accumulate_grad_batches must be 1, because one optimiser step would combine rounds with different "
             "parties; raise batch_size instead"
+        )
+
+
+def refuse_several_loaders(stage: str, batches: Any) -> None:
+    """Refuse several loaders in one evaluation, whose records would be in one mean.
+
+    Args:
+        stage: ``validation`` or ``test``.
+        batches: the number of batches of the loader; a list of those of several loaders.
+
+    Raises:
+        ConfigurationError: for several loaders.
+    """
+    if isinstance(batches, list) and len(batches) > 1:
+        raise ConfigurationError(
+            f"{len(batches)} {stage} loaders were given, but loss and metrics are means over the records of one; "
+            f"give one loader, and call trainer.{'test' if stage == 'test' else 'validate'}(...) for each further one"
         )
 
 
@@ -162,6 +185,33 @@ def refuse_several_steps(optimizer: Optimizer) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ConfigurationError(
             "LBFGS computes several rounds in one step and moves all parties together; use a first-order optimiser"
+        )
+
+
+def refuse_unused_optimizer(protocol: str, optimizer: Any, lr_scheduler: Any, used: bool) -> None:
+    """Refuse an optimiser or a schedule that was given to a protocol whose own ``configure_optimizers`` makes others.
+
+    Raises:
+        ConfigurationError: naming what was given.
+    """
+    given = {"optimizer": optimizer, "lr_scheduler": lr_scheduler}
+    if not used and (unused := [name for name, value in given.items() if value is not None]):
+        raise ConfigurationError(
+            f"{protocol} was given {' and '.join(unused)}, but its own configure_optimizers makes others; leave one out"
+        )
+
+
+def refuse_unused_rate(rate: float | None, used: bool, optimizers: Sequence[Optimizer]) -> None:
+    """Refuse a learning rate of a search that an own ``configure_optimizers`` does not use.
+
+    Raises:
+        ConfigurationError: with the rate, and where it is.
+    """
+    rates = [group.get("initial_lr", group["lr"]) for own in optimizers for group in own.param_groups]
+    if rate is not None and not used and all(float(own) != float(rate) for own in rates):
+        raise ConfigurationError(
+            f"the learning rate {rate:g} that was found is in self.lr, but the own configure_optimizers trains at "
+            f"{float(rates[0]):g}; use self.lr there if it is not None"
         )
 
 

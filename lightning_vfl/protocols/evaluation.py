@@ -15,7 +15,12 @@ from lightning_vfl.aggregators.parts import Wire
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.objectives import Objective
 from lightning_vfl.protocols.books import Books
-from lightning_vfl.protocols.checks import labels_of, refuse_other_batches, refuse_other_records
+from lightning_vfl.protocols.checks import (
+    labels_of,
+    refuse_other_batches,
+    refuse_other_records,
+    refuse_several_loaders,
+)
 from lightning_vfl.protocols.faulty_evaluation import Attendance
 from lightning_vfl.protocols.finite import refuse_nan_output
 from lightning_vfl.protocols.hooks import FreeHooks, toolkit_hook
@@ -150,15 +155,23 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
             return Stage.TEST
         return Stage.VALIDATION if trainer.validating or trainer.evaluating else Stage.FIT
 
+    @stage.setter
+    def stage(self, value: Any) -> None:
+        raise ConfigurationError(
+            f"stage is the trainer's stage, which protocols read; keep {value!r} under another name (self.stage_name)"
+        )
+
     @toolkit_hook
     def on_validation_start(self) -> None:
         """Reset the scores; set up the validation records, once a fit."""
+        self._refuse_several("validation", self.trainer.num_val_batches)
         self.val.reset()
         self._set_up(Stage.VALIDATION, self.trainer.val_dataloaders)
 
     @toolkit_hook
     def on_test_start(self) -> None:
         """Reset the scores; set up the test records."""
+        self._refuse_several("test", self.trainer.num_test_batches)
         self.test.reset()
         self._set_up(Stage.TEST, self.trainer.test_dataloaders)
 
@@ -167,12 +180,12 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
         """Set up the records to predict."""
         self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
 
-    def validation_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+    def validation_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
         return self._scored(self.val, self.output(batch, self.next_round()), batch)
 
-    def test_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+    def test_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
         return self._scored(self.test, self.output(batch, self.next_round()), batch)
@@ -187,6 +200,12 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
         refuse_nan_output(output[here], batch.record_ids[here], self.trainer)
         parties = None if self.attendance is None else self.attendance.parties
         return Predictions(batch.record_ids, self.objective.predict(output).float(), parties)
+
+    def _refuse_several(self, stage: str, batches: Any) -> None:
+        """Refuse several loaders, unless the author has written the step that scores them."""
+        step = f"{stage}_step"
+        if getattr(type(self), step) is getattr(EvaluatedModule, step):
+            refuse_several_loaders(stage, batches)
 
     @property
     def scores_here(self) -> bool:

@@ -30,6 +30,11 @@ def refuse_made(**given: Any) -> None:
     Raises:
         ConfigurationError: for a network, an optimiser or a schedule that is made already, and for what makes nothing.
     """
+    parties = given.get("bottom_of")
+    if parties is not None and not (isinstance(parties, Mapping) and all(isinstance(one, int) for one in parties)):
+        raise ConfigurationError(
+            f"bottom_of must be a dictionary from party numbers to factories, such as {{1: MLP}}; got {parties!r}"
+        )
     for setting, value in given.items():
         if isinstance(value, Mapping):
             for party, own in value.items():

@@ -100,7 +100,7 @@ def check_movement(module: "TrainedModule", movement: Movement) -> None:
         ConfigurationError: if nobody's have.
     """
     names, nobody = movement.still()
-    if not names:
+    if not names or not (module.says_who_learns or (nobody and not module.faults.models)):
         return
     rounds = f"{movement.rounds} round{'s' if movement.rounds > 1 else ''}"
     if nobody:

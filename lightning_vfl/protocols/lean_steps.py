@@ -21,6 +21,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_vfl.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from lightning_vfl.types import VerticalBatch
 
@@ -156,6 +158,11 @@ class LeanSteps:
         counts.step.increment_ready()
         optimizer.step(closure=closure)  # type: ignore[arg-type]  # torch's annotation wants a float
         counts.step.increment_completed()
+        if not losses:
+            raise ConfigurationError(
+                f"the step of {type(optimizer).__name__} does not call the closure that it is given, so no round has "
+                "run; begin step(closure) with: loss = closure()"
+            )
         return losses[-1]
 
     def _before_step(self, optimizer: Optimizer) -> None:

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.trusted_classes import BOOKS as BOOKS
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.trained.fitted import Fitted
 
 FITTED = "lightning_vfl_fitted"  # key in a checkpoint: what the parties have fitted
@@ -80,6 +81,9 @@ def position_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 class SafelyLoaded(LightningModule):
     """A module whose ``load_from_checkpoint`` builds only trusted classes."""
 
+    seed: int
+    faults: Faults
+
     @_restricted_classmethod
     def load_from_checkpoint(
         cls,
@@ -120,9 +124,13 @@ class SafelyLoaded(LightningModule):
                 given = {**kept, **kwargs}
                 stack.enter_context(_given_hyperparameters_context(given, given["_instantiator"]))
             try:
-                return super().load_from_checkpoint(file, map_location, hparams_file, strict, **safe, **kwargs)
+                module = super().load_from_checkpoint(file, map_location, hparams_file, strict, **safe, **kwargs)
             except ArgumentError as error:  # of jsonargparse, which builds the parts
                 raise ConfigurationError(
                     f"{cls.__name__} cannot be built from the checkpoint: {' '.join(str(error).split())}; make the "
                     "module yourself, and load its weights with load_state_dict or the trainer's ckpt_path"
                 ) from error
+        if kwargs.get("seed") is not None:  # the seed of the checkpoint is that of a resumed fit
+            module.seed = kwargs["seed"]
+            module.faults.reseed(module.seed)
+        return module

@@ -414,7 +414,11 @@ class SplitVFL(RoundVFL):
             checkpoint[BOOKS]["update sums"] = self.sums.state()
         if self.downlink is not None:
             kept = {"labels": self.label_privacy.state(), "secrets": dict(self.downlink.state())}
-            checkpoint[BOOKS]["downlink"] = kept | {"title": guard.title(self.downlink)}
+            checkpoint[BOOKS]["downlink"] = {
+                **kept,
+                "title": guard.title(self.downlink),
+                "settings": guard.settings_of(self.downlink),
+            }
 
     @toolkit_hook
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any, final
 
 import torch
@@ -21,7 +22,7 @@ from lightning_vfl.protocols._lean_adam import Adam
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
-from lightning_vfl.protocols.callback_checks import callbacks_of, check_validation, refuse_callbacks
+from lightning_vfl.protocols.callback_checks import callbacks_of, check_validation
 from lightning_vfl.protocols.checks import (
     mean_loss,
     needed_data,
@@ -34,6 +35,8 @@ from lightning_vfl.protocols.checks import (
     refuse_reloading,
     refuse_scaler,
     refuse_several_steps,
+    refuse_unused_optimizer,
+    refuse_unused_rate,
     training_labels,
 )
 from lightning_vfl.protocols.costs import Costs
@@ -77,6 +80,7 @@ class TrainedModule(EvaluatedModule, ABC):
     lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
     sends_gradients: bool = True  # False: the server sends something else in their place
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
+    says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
     lean_steps: bool = True  # leave out calls of Lightning that find nothing to do; False: Lightning's own loop
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     used: set[str]
@@ -130,8 +134,9 @@ class TrainedModule(EvaluatedModule, ABC):
 
     @property
     def datamodule(self) -> Any:
-        """The trainer's datamodule; None if the trainer has none or there is no trainer."""
-        return getattr(self._trainer, "datamodule", None)
+        """The trainer's datamodule; None if there is none, or if it is a container of loaders without records."""
+        data = getattr(self._trainer, "datamodule", None)
+        return data if hasattr(data, "records") else None
 
     @property
     def joint(self) -> bool:
@@ -156,7 +161,7 @@ class TrainedModule(EvaluatedModule, ABC):
     def promised(self) -> dict[str, str]:
         """The parts that were given and that a training round must use, in words: by name, see ``used``."""
         aggregator = self.aggregator
-        if self.place is not None or (self.wire.protection(1) is None and aggregator.accounting is None):
+        if self.place is not None or (aggregator.wire is None and aggregator.accounting is None):
             return {}
         return {"aggregator": f"aggregator: {type(aggregator).__name__}"}
 
@@ -281,14 +286,12 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def configure_optimizers(self) -> Any:
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
-        if self._trainer is not None:
-            refuse_callbacks(self)
         make = self._optimizer or Adam
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         parameters = self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]
         once = list(dict.fromkeys(parameters))  # parties may share a frozen layer
         optimizer = Adam.of(made("optimizer", make, once, Optimizer))
-        refuse_several_steps(optimizer)
+        self.used.add("optimizer")
         for group in optimizer.param_groups if self.lr is not None else ():
             group["lr"] = self.lr
         if self._lr_scheduler is None:
@@ -387,13 +390,16 @@ class TrainedModule(EvaluatedModule, ABC):
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
             refuse_several_steps(optimizer)
+        refuse_unused_rate(self.lr, "optimizer" in self.used, self.trainer.optimizers)
+        refuse_unused_optimizer(type(self).__name__, self._optimizer, self._lr_scheduler, "optimizer" in self.used)
         self._movement = None if self.place is not None else Movement(self)
         loader = self.trainer.train_dataloader
         refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
         refuse_reloading(self.trainer, loader)
-        schedule, steps = getattr(loader, "schedule", None), int(self.trainer.num_training_batches)
+        schedule, steps = getattr(loader, "schedule", None), self.trainer.num_training_batches
         self.books.pass_batches = steps if schedule is None else schedule.pass_batches
-        self.books.epoch_batches = steps if schedule is None else schedule.steps
+        known = int(steps) if steps < inf else 1  # of a loader without length, each round may have the same records
+        self.books.epoch_batches = known if schedule is None else schedule.steps
         if self.lean_steps:
             use_lean_steps(self.trainer)
 

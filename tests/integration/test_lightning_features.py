@@ -396,6 +396,21 @@ def sharded(folder):
     )
 
 
+@row("`strategy`: `ddp_notebook`, `ddp_fork`, `ddp_spawn`")
+def in_copies(folder):
+    t = trainer(folder, strategy="ddp_notebook", devices=2)
+    refused("`strategy`: `ddp_notebook`, `ddp_fork`, `ddp_spawn`", lambda: refuse_trainer(t, False))
+
+
+@row("several validation or test loaders")
+def two_loaders(folder):
+    class Two(Blobs):
+        def val_dataloader(self):
+            return [super().val_dataloader()] * 2
+
+    refused("several validation or test loaders", partial(fit, folder, data=Two(batch_size=9)))
+
+
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 @pytest.mark.filterwarnings("ignore:You're using the WeightAveraging callback with a model that overrides")
 @pytest.mark.filterwarnings("ignore:The PyTorch Profiler default schedule will be overridden")

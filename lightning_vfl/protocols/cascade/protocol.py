@@ -373,6 +373,8 @@ class CascadeVFL(RoundVFL):
             f"{wire_of(others).protection(uploads)}"
         )
 
+    says_who_learns = False  # faults decide about the top, and weights of other parties change in a later event
+
     def promised(self) -> dict[str, str]:
         return super().promised() if self.variant.distributed else {}
 

@@ -277,6 +277,8 @@ class DecoupledVFL(VFLModule):
 
     # ---- training
 
+    says_who_learns = False  # the phase decides, and faults
+
     @property
     def meets_faults(self) -> bool:
         return super().meets_faults and self.phase != "owner"
