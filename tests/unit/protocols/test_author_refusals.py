@@ -84,7 +84,7 @@ def test_an_optimiser_that_ignores_its_closure_is_refused(tmp_path):
         trainer(tmp_path).fit(module, Blobs(batch_size=9))
 
 
-class Stream(IterableDataset):
+class Stream(IterableDataset[int]):
     def __iter__(self):
         return iter(range(54))
 
