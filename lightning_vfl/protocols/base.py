@@ -369,6 +369,19 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         output: Tensor = self.top(value)
         return output
 
+    def to_torchscript(self, *given: Any, method: str | None = "script", **settings: Any) -> Any:
+        """As Lightning's, with ``method="trace"`` alone.
+
+        Raises:
+            ConfigurationError: for ``script``.
+        """
+        if "trace" not in (method, *given):
+            raise ConfigurationError(
+                'torch.jit.script cannot compile a round of messages; use method="trace" with a tensor for each party, '
+                "or `lightning-vfl export`, which writes the halves of the parties and the server"
+            )
+        return super().to_torchscript(*given, **(settings if "trace" in given else {"method": "trace", **settings}))
+
     # ---- checkpoints
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:

@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.tuner.lr_finder import _LRCallback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
@@ -201,17 +202,16 @@ def refuse_unused_optimizer(protocol: str, optimizer: Any, lr_scheduler: Any, us
         )
 
 
-def refuse_unused_rate(rate: float | None, used: bool, optimizers: Sequence[Optimizer]) -> None:
-    """Refuse a learning rate of a search that an own ``configure_optimizers`` does not use.
-
-    Raises:
-        ConfigurationError: with the rate, and where it is.
-    """
-    rates = [group.get("initial_lr", group["lr"]) for own in optimizers for group in own.param_groups]
-    if rate is not None and not used and all(float(own) != float(rate) for own in rates):
-        raise ConfigurationError(
-            f"the learning rate {rate:g} that was found is in self.lr, but the own configure_optimizers trains at "
-            f"{float(rates[0]):g}; use self.lr there if it is not None"
+def warn_unused_rate(trainer: Trainer, rate: float | None, used: bool) -> None:
+    """Warn of a rate in ``self.lr``, where a search puts it, that an own ``configure_optimizers`` does not use."""
+    searching = any(isinstance(one, _LRCallback) for one in trainer.callbacks)  # type: ignore[attr-defined]  # set in Trainer.__init__
+    if rate is None or used or searching:
+        return
+    rates = [float(group.get("initial_lr", group["lr"])) for own in trainer.optimizers for group in own.param_groups]
+    if float(rate) not in rates:
+        rank_zero_warn(
+            f"the learning rate {rate:g} in self.lr, where a search puts it, is not used: the own configure_optimizers "
+            f"trains at {rates[0]:g}; use self.lr there if it is not None"
         )
 
 

@@ -190,7 +190,7 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
         refuse_other_batches(batch)
         return self._scored(self.test, self.output(batch, self.next_round()), batch)
 
-    def predict_step(self, batch: VerticalBatch, batch_idx: int) -> Predictions:
+    def predict_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Predictions:
         """Predictions of a batch, with the positions of its records."""
         refuse_other_batches(batch)
         output = self.output(batch, self.next_round())

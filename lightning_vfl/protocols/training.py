@@ -36,8 +36,8 @@ from lightning_vfl.protocols.checks import (
     refuse_scaler,
     refuse_several_steps,
     refuse_unused_optimizer,
-    refuse_unused_rate,
     training_labels,
+    warn_unused_rate,
 )
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
@@ -390,7 +390,7 @@ class TrainedModule(EvaluatedModule, ABC):
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
             refuse_several_steps(optimizer)
-        refuse_unused_rate(self.lr, "optimizer" in self.used, self.trainer.optimizers)
+        warn_unused_rate(self.trainer, self.lr, "optimizer" in self.used)
         refuse_unused_optimizer(type(self).__name__, self._optimizer, self._lr_scheduler, "optimizer" in self.used)
         self._movement = None if self.place is not None else Movement(self)
         loader = self.trainer.train_dataloader

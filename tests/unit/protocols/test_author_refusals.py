@@ -4,6 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelPruning
+from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_vfl import SplitVFL, VerticalBatch
@@ -68,8 +69,11 @@ def test_what_an_own_configure_optimizers_leaves_out_is_refused(tmp_path):
         trainer(tmp_path).fit(Own(Mean(), width=4, optimizer=torch.optim.Adam), Blobs(batch_size=9))
     module = Own(Mean(), width=4)
     module.lr = 0.025
-    with pytest.raises(ConfigurationError, match=r"rate 0.025 that was found is in self.lr.+ trains at 0.1; use self"):
+    with pytest.warns(UserWarning, match=r"rate 0.025 in self.lr.+ trains at 0.1; use self.lr"):
         trainer(tmp_path).fit(module, Blobs(batch_size=9))
+    module = Own(Mean(), width=4)
+    t = trainer(tmp_path)
+    Tuner(t).lr_find(module, Blobs(batch_size=9), num_training=5)  # the search itself sets rates of its own
 
 
 class Deaf(torch.optim.SGD):
@@ -140,6 +144,18 @@ def test_example_inputs_are_a_tensor_for_each_party(tmp_path):
     module.eval()
     moved = module._apply_batch_transfer_handler(example)
     assert torch.equal(module(*moved), module(moved))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_predicts_and_a_script_is_refused():
+    example = torch.randn(2, 3), torch.randn(2, 3), torch.randn(2, 2)
+    module = split(**SHAPES).eval()
+    module.configure_model()
+    module.eval()
+    traced = module.to_torchscript(method="trace", example_inputs=example)
+    torch.testing.assert_close(traced(*example), module(example))
+    with pytest.raises(ConfigurationError, match=r"torch.jit.script cannot compile a round of messages"):
+        module.to_torchscript()
 
 
 def test_weights_build_the_networks_or_are_refused():
