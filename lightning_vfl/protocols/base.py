@@ -369,18 +369,18 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         output: Tensor = self.top(value)
         return output
 
-    def to_torchscript(self, *given: Any, method: str | None = "script", **settings: Any) -> Any:
-        """As Lightning's, with ``method="trace"`` alone.
+    def to_torchscript(self, file_path: Any = None, method: str | None = "script", *given: Any, **settings: Any) -> Any:
+        """As Lightning's, but a protocol can only be traced.
 
         Raises:
-            ConfigurationError: for ``script``.
+            ConfigurationError: for the method ``script``.
         """
-        if "trace" not in (method, *given):
+        if method == "script":
             raise ConfigurationError(
                 'torch.jit.script cannot compile a round of messages; use method="trace" with a tensor for each party, '
                 "or `lightning-vfl export`, which writes the halves of the parties and the server"
             )
-        return super().to_torchscript(*given, **(settings if "trace" in given else {"method": "trace", **settings}))
+        return super().to_torchscript(file_path, method, *given, **settings)
 
     # ---- checkpoints
 

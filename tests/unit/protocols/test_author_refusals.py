@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelPruning
-from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.tuner.tuning import Tuner
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_vfl import SplitVFL, VerticalBatch
