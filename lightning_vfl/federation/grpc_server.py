@@ -85,7 +85,7 @@ class Port:
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
             ("grpc.max_concurrent_streams", 2 * CALLS),
-            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.bdp_probe", 0),  # else windows grow, and gRPC keeps that much of messages that are not read
         ]
         self._server = grpc.server(self._pool, options=settings)
         self._open = Counter[tuple[int, str]]()  # calls by party and method
