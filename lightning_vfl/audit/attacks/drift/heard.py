@@ -1,7 +1,6 @@
 """The served steps in a transcript, and the columns that follow from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -10,36 +9,18 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.messages import GRADIENTS
+from lightning_vfl.aggregators.readable import Readable, sums_of
 from lightning_vfl.audit.attack import NothingSeen, Seen
 from lightning_vfl.audit.attacks.drift.linear import linear
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps
 from lightning_vfl.audit.transcript import AGGREGATES
-from lightning_vfl.types import Roll
 
 if TYPE_CHECKING:
-    from lightning_vfl.aggregators.base import Aggregator
     from lightning_vfl.audit.transcript import Entry, Transcript
 
 
 # the solution of a transcript, with its number of entries: several attacks of one audit use it
 _SOLVED: "WeakKeyDictionary[Transcript, tuple[int, tuple[Tensor, Tensor, str]]]" = WeakKeyDictionary()
-
-
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """What the server can read of the embeddings of some parties.
-
-    Args:
-        parties: the parties whose embeddings are added.
-        inside: for each of them, the places (W,) of its summands in its own embedding.
-        outside: the places (W,) of the sums in the aggregate; None: the parties' own messages are read.
-        scale: the aggregate is the sum times this number.
-    """
-
-    parties: tuple[int, ...]
-    inside: tuple[Tensor, ...]
-    outside: Tensor | None
-    scale: float = 1.0
 
 
 def drifted(seen: Seen) -> tuple[Tensor, Tensor, str]:
@@ -77,7 +58,7 @@ def _solved(seen: Seen) -> tuple[Tensor, Tensor, str]:
     return ids, columns[ids], f"uploads and sent gradients (width {', '.join(words)})"
 
 
-def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Upload]]:
+def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
     """The steps behind each upload that the server can read."""
     if seen.recipe is None:
         return
@@ -90,8 +71,8 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Upload]]:
     clear = list(seen.transcript.find(EMBEDDINGS, "up"))
     rule, rate = seen.recipe
     if clear:
-        read: Sequence[Upload] = [
-            Upload((m,), (), None) for m in sorted({e.sender for e in clear if e.sender is not None})
+        read: Sequence[Readable] = [
+            Readable((m,), seen.widths[m]) for m in sorted({e.sender for e in clear if e.sender is not None})
         ]
     else:
         read = sums_of(seen.aggregator, seen.widths)
@@ -105,30 +86,8 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Upload]]:
             yield ServedSteps(steps, rule, seen.records, columns), upload
 
 
-def sums_of(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Upload]:
-    """The sums in an aggregate: columns of the aggregate to which the same parties add."""
-    leaves = tuple(torch.zeros(1, width, requires_grad=True) for width in widths)
-    value = aggregator.plain(leaves, Roll.everyone(len(widths)))[0]
-    added: dict[tuple[int, ...], list[tuple[int, list[int], float]]] = {}
-    for place, number in enumerate(value):
-        slopes = torch.autograd.grad(number, leaves, retain_graph=True, allow_unused=True)
-        rows = {m: slope[0] for m, slope in enumerate(slopes) if slope is not None and slope.abs().sum() > 0}
-        if rows:
-            inside = [int(row.abs().argmax()) for row in rows.values()]
-            added.setdefault(tuple(rows), []).append((place, inside, float(next(iter(rows.values())).abs().max())))
-    return [
-        Upload(
-            parties,
-            tuple(torch.tensor([inside[i] for _, inside, _ in places]) for i in range(len(parties))),
-            torch.tensor([place for place, _, _ in places]),
-            places[0][2],
-        )
-        for parties, places in added.items()
-    ]
-
-
 def _steps(
-    entries: "Sequence[Entry]", gradients: "Mapping[tuple[int, int], Entry]", upload: Upload, rate: float
+    entries: "Sequence[Entry]", gradients: "Mapping[tuple[int, int], Entry]", upload: Readable, rate: float
 ) -> Iterator[ServedStep]:
     """The steps from which all parties of an upload have learnt."""
     for entry in entries:

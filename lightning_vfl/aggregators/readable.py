@@ -1,0 +1,65 @@
+"""Which sums of embeddings whoever joins them can read."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lightning_vfl.aggregators.clear import wire_of
+from lightning_vfl.types import Roll
+
+if TYPE_CHECKING:
+    from lightning_vfl.aggregators.base import Aggregator
+
+
+@dataclass(frozen=True, eq=False)
+class Readable:
+    """What can be read of the embeddings of some parties.
+
+    Args:
+        parties: the parties whose embeddings are added.
+        width: W, how many numbers are read.
+        inside: for each of them, the places (W,) of its summands in its own embedding.
+        outside: the places (W,) of the sums in the aggregate; None: the parties' own messages are read.
+        scale: the aggregate is the sum times this number.
+    """
+
+    parties: tuple[int, ...]
+    width: int
+    inside: tuple[Tensor, ...] = ()
+    outside: Tensor | None = None
+    scale: float = 1.0
+
+
+def readable(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Readable]:
+    """Each party's embedding, where embeddings are sent in the clear or with noise; else the sums in the aggregate."""
+    if wire_of(aggregator).traits.visible:
+        return [Readable((party,), width) for party, width in enumerate(widths)]
+    return sums_of(aggregator, widths)
+
+
+def sums_of(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Readable]:
+    """The sums in an aggregate: columns of the aggregate to which the same parties add."""
+    leaves = tuple(torch.zeros(1, width, requires_grad=True) for width in widths)
+    with torch.enable_grad():
+        value = aggregator.plain(leaves, Roll.everyone(len(widths)))[0]
+    if not value.requires_grad:
+        return []
+    added: dict[tuple[int, ...], list[tuple[int, list[int], float]]] = {}
+    for place, number in enumerate(value):
+        slopes = torch.autograd.grad(number, leaves, retain_graph=True, allow_unused=True)
+        rows = {m: slope[0] for m, slope in enumerate(slopes) if slope is not None and slope.abs().sum() > 0}
+        if rows:
+            inside = [int(row.abs().argmax()) for row in rows.values()]
+            added.setdefault(tuple(rows), []).append((place, inside, float(next(iter(rows.values())).abs().max())))
+    return [
+        Readable(
+            parties,
+            len(places),
+            tuple(torch.tensor([inside[i] for _, inside, _ in places]) for i in range(len(parties))),
+            torch.tensor([place for place, _, _ in places]),
+            places[0][2],
+        )
+        for parties, places in added.items()
+    ]
