@@ -90,21 +90,16 @@ class Told(NamedTuple):
         """One line before training; None: fewer numbers are read than there are columns."""
         if not self.wide:
             return None
-        if self.uploads == 1:
-            follows = (
-                f"in one epoch {who} can compute which records are alike, and from a second one on every column up to "
-                "rotation"
-            )
-        elif self.exact:
-            follows = (
-                f"from the second epoch on {who} can compute every column up to rotation, and columns of two to five "
-                "values exactly where two records differ in one of them alone"
-            )
+        if self.blurs:
+            follows = f"every column approximately: {' and '.join(self.blurs)} makes this harder, not safe"
         else:
             follows = (
-                f"from the second epoch on {who} can compute every column approximately: {' and '.join(self.blurs)} "
-                "makes this harder, not safe"
+                "every column up to rotation, and columns of two to five values exactly where two records differ in "
+                "one of them alone"
             )
+        follows = f"from the second epoch on {who} can compute {follows}"
+        if self.uploads == 1:
+            follows = f"one epoch tells {who} which records are alike; {follows}"
         advice = f"use a width well below {self.columns}, or noise with its ε"
         return f"{follows} ({self.numbers}); {advice}"
 
