@@ -42,9 +42,9 @@ def readable(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Readable
 def sums_of(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Readable]:
     """The sums in an aggregate: columns of the aggregate to which the same parties add."""
     everybody = Roll.everyone(len(widths))
-    units = torch.eye(sum(widths)).split(widths, 1)
+    units = torch.split(torch.eye(sum(widths)), list(widths), 1)
     value = aggregator.plain(units, everybody) - aggregator.plain(tuple(map(torch.zeros_like, units)), everybody)
-    slopes = [part.T for part in value.split(widths)]  # (D_out, D_m) of each party
+    slopes = [part.T for part in torch.split(value, list(widths))]  # (D_out, D_m) of each party
     added: dict[tuple[int, ...], list[tuple[int, list[int], float]]] = {}
     for place in range(value.shape[1]):
         rows = {m: slope[place] for m, slope in enumerate(slopes) if slope[place].any()}
