@@ -62,6 +62,7 @@ def test_one_epoch_of_a_hidden_layer_is_scored_as_the_uploads_are(tmp_path):
 NOT_SAFE = "this is not a safety result"
 
 
+@pytest.mark.filterwarnings("ignore:the audit has not heard")  # of what is encrypted, which is computed in the clear
 @pytest.mark.parametrize(
     ("module", "why"),
     [
