@@ -47,6 +47,7 @@ def test_a_replay_has_the_bits_of_secret_weights_and_the_simulation_has_not(tmp_
         books = torch.load(checkpoint, weights_only=True)[BOOKS]
         assert bytes.fromhex(books["secret key"]) == read_key(secret)
     assert (tmp_path / "fed.txt").read_text().count("initial weights are secret") == 3  # all processes say it
+    assert (tmp_path / "fed.txt").read_text().count("can compute every column approximately") == 3
     _finish(replay, tmp_path / "replay.txt")
     replayed = _outcome([tmp_path / "replay"]).weights
     assert replayed.keys() == federation.keys()
