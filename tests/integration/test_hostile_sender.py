@@ -6,7 +6,7 @@ from benchmarks.hostile import SENDERS, measure
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
-LIMITS = {  # of the charter's largest frame; gRPC itself holds three copies of a message while it receives it
+LIMITS = {  # in frames of the charter: set after measuring, to notice when memory grows
     "packed frame that grows 64 times": 6.0,
     "frame of the largest size": 7.0,
     "frame of twice the size": 1.0,
