@@ -41,6 +41,8 @@ from torch import Tensor
 from benchmarks.delayed_link import DelayedLink
 from benchmarks.free_ports import free_ports
 from benchmarks.harness import Goal, Pairs, arguments, report
+from benchmarks.hostile import SENDERS
+from benchmarks.hostile import measure as measure_hostile
 from benchmarks.other_platforms.measure import over_flower, over_nvflare
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
@@ -375,7 +377,13 @@ def main() -> None:
         row, found_goals = compare(parties, chosen.rounds, chosen.repeats, platforms)
         rows.append(row)
         goals += found_goals
-    report(rows, goals, chosen.json)
+    hostile = [measure_hostile(sender) for sender in SENDERS]
+    worst = max(row["of a frame"] for row in hostile)
+    slowest = max(row["another's answer, s"] for row in hostile)
+    goals.append(Goal("memory of the server under one hostile sender, of the charter's largest frame", worst, 4.0))
+    goals.append(Goal("hostile sender: seconds until another party has its answer", slowest, 1.0))
+    tables = [{"table": "rounds", **row} for row in rows] + [{"table": "hostile sender", **row} for row in hostile]
+    report(tables, goals, chosen.json, "table")
 
 
 if __name__ == "__main__":

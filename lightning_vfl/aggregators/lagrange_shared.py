@@ -144,7 +144,9 @@ class SharedWire(Wire):
         refuse_partly_held(present, "LagrangeShared")
 
     def protection(self, uploads: int) -> str:
-        return self.coding.protection(self.equivalent, "others' embeddings", "the server learns the means only")
+        return self.coding.protection(
+            self.equivalent, "others' embeddings", "single uploads are hidden: the server learns the means"
+        )
 
     def party_side(self) -> "SharingParty":
         return SharingParty(self.coding, self.codec)

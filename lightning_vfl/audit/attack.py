@@ -13,6 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.drift.served import StepRule
 from lightning_vfl.audit.transcript import Transcript
+from lightning_vfl.networks.depth import HiddenLayer
 from lightning_vfl.types import Roster
 
 
@@ -69,6 +70,7 @@ class Seen:
         recipe: the optimiser of all parties and its first rate; None: it is no SGD or Adam.
         widths: (M,) the widths of the embeddings.
         basis: for each party the number of columns that its bottom is linear in, without a constant; None: it is not.
+        hidden: for each party the one hidden layer of its bottom; None: it has none, or other layers.
         inputs: what parties and server publish for predictions, by name; see the attacks that use it.
     """
 
@@ -86,6 +88,7 @@ class Seen:
     recipe: tuple[StepRule, float] | None = None
     widths: tuple[int, ...] = ()
     basis: Mapping[int, int | None] = field(default_factory=dict)
+    hidden: Mapping[int, HiddenLayer | None] = field(default_factory=dict)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -117,15 +120,21 @@ class Guesses:
         ids: (n,) int64, on the CPU.
         values: float64, on the CPU.
         saw: what was used, in a few words for the report.
+        plain: guesses of the same records from the uploads as they are, to be scored beside; None: there are none.
     """
 
     ids: Tensor
     values: Tensor
     saw: str
+    plain: Tensor | None = None
 
 
 class NothingSeen(Exception):
     """The attacker receives nothing that the attack could use; the text says what is missing."""
+
+
+class NotAttacked(Exception):
+    """The attacker receives something that this attack cannot use; the text says why. This is no safety result."""
 
 
 class Attack(ABC):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from lightning_vfl.audit.attack import Seen
-from lightning_vfl.audit.attacks.drift.recipe import basis_of, rule_of
+from lightning_vfl.audit.attacks.drift.recipe import rule_of
 from lightning_vfl.audit.truth import Truth
+from lightning_vfl.networks.depth import hidden_layer, linear_columns
 from lightning_vfl.privacy.digits import rounded_up
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Case:
             module.seed,
             rule_of(optimizers[0]) if optimizers else None,
             module.embedding_widths,
-            {party: basis_of(bottom) for party, bottom in enumerate(module.bottoms.parties)},
+            {party: linear_columns(bottom) for party, bottom in enumerate(module.bottoms.parties)},
+            {party: hidden_layer(bottom) for party, bottom in enumerate(module.bottoms.parties)},
             self.inputs,
         )

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack
 
+NOT_ATTACKED = "not attacked"  # begins the verdict where an attack cannot use what is sent
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -26,6 +28,7 @@ class Finding:
         claimed: the accountant's ε; None: the attack bounds no ε.
         verdict: in a few words.
         seconds: the time that the attack took.
+        plain: the success of the same attack on the uploads as they are; None: it is not known.
         pictures: guesses and truth of a few records, for the page.
     """
 
@@ -41,6 +44,7 @@ class Finding:
     claimed: float | None
     verdict: str
     seconds: float
+    plain: float | None = None
     pictures: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
 

@@ -8,12 +8,12 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Target
+from lightning_vfl.audit.attack import Attack, Guesses, Known, NotAttacked, NothingSeen, Target
 from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.canaries import CanariesInTraining
 from lightning_vfl.audit.attacks.epsilon_lower_bound import EpsilonLowerBound
 from lightning_vfl.audit.case import Case
-from lightning_vfl.audit.finding import Finding, label
+from lightning_vfl.audit.finding import NOT_ATTACKED, Finding, label
 from lightning_vfl.audit.guesses import refuse_other_guesses
 from lightning_vfl.audit.mechanism import run_trials
 from lightning_vfl.audit.scores import Score, epsilon_of_trials
@@ -63,12 +63,22 @@ def run_attack(case: Case, attack: Attack) -> Finding:
         score = Score(measure_of(case, attack.target), chance, chance, chance, chance)
         verdict = f"nothing to attack: {nothing}"
         return _finding(attack, attacker, str(nothing), score, without, None, verdict, began)
+    except NotAttacked as why:
+        unknown = float("nan")
+        score = Score(measure_of(case, attack.target), unknown, unknown, unknown, chance_of(case, attack))
+        verdict = f"{NOT_ATTACKED}: {why}; this is not a safety result"
+        return _finding(attack, attacker, str(why), score, without, None, verdict, began)
     refuse_other_guesses(case, attack, guesses)
     score = score_of(case, attack, guesses, known.ids)
     claimed = case.claimed_epsilon(attack.delta) if isinstance(attack, CanariesInTraining) else None
     verdict = _verdict(score, without, claimed)
     found = _finding(attack, attacker, guesses.saw, score, without, claimed, verdict, began)
-    return replace(found, pictures=_pictures(case, attack, guesses, known.ids))
+    pictures = _pictures(case, attack, guesses, known.ids)
+    if guesses.plain is None:
+        return replace(found, pictures=pictures)
+    plain = replace(guesses, values=guesses.plain)
+    refuse_other_guesses(case, attack, plain)
+    return replace(found, pictures=pictures, plain=score_of(case, attack, plain, known.ids).success)
 
 
 def _of_mechanism(case: Case, attack: EpsilonLowerBound, began: float) -> Finding:

@@ -29,13 +29,14 @@ def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
     """One row of texts for each finding, in the order of ``COLUMNS``."""
     rows = list[tuple[str, ...]]()
     for found in findings:
-        claimed = "" if found.claimed is None else f" (claimed {shown(found.claimed)})"
+        beside = "" if found.claimed is None else f" (claimed {shown(found.claimed)})"
+        beside += "" if found.plain is None else f" (uploads as they are: {_text(found.plain)})"
         rows.append(
             (
                 found.attack,
                 found.attacker,
                 found.saw,
-                f"{found.measure} {_text(found.success)}{claimed}",
+                f"{found.measure} {_text(found.success)}{beside}",
                 f"{_text(found.low)} to {_text(found.high)}",
                 _text(found.chance),
                 "-" if found.without is None else _text(found.without),

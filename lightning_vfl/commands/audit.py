@@ -8,6 +8,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from lightning_vfl import audit
 from lightning_vfl.audit import Attack, Finding
+from lightning_vfl.audit.finding import NOT_ATTACKED
 from lightning_vfl.audit.report import refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES
 from lightning_vfl.callbacks import Audit
@@ -105,7 +106,7 @@ def _refuse_unknown(limits: Iterable[str], attacks: Sequence[Attack] | None) -> 
 
 
 def _above(findings: Sequence[Finding], limits: dict[str, float]) -> bool:
-    """Whether an attack has more success than its limit; such attacks are printed.
+    """Whether an attack has more success than its limit, or could not be tried; such attacks are printed.
 
     Raises:
         UsageError: for a limit of an attack that has not run.
@@ -119,5 +120,8 @@ def _above(findings: Sequence[Finding], limits: dict[str, float]) -> bool:
         limit = limits.get(found.attack.partition("(")[0])
         if limit is not None and not isnan(found.success) and found.success > limit:
             print(f"{found.attack} has {found.measure} {found.success:.3f}, more than {limit:g}")
+            failed = True
+        if limit is not None and found.verdict.startswith(NOT_ATTACKED):
+            print(f"{found.attack}: {found.verdict}")
             failed = True
     return failed

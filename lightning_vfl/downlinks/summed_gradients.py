@@ -27,14 +27,15 @@ class SummedGradients(GradientDownlink):
 
     Shapes: gradients (B, D); columns (B, F), with a column of ones for a bias; sums (F, D).
     Units: ``gradient_range`` is that of the gradient of ONE record's loss, before the mean over the batch.
-    Guarantee: a party learns the F · D sums of a round and, if Paillier's scheme is secure, nothing else. The server
-        learns nothing about the columns, however much it computes. The sums are exact for the rounded numbers, and
-        equal in both executions.
-    Not guaranteed: that sums say nothing about labels. They are F equations for the B labels of a batch, and after
-        about B / F epochs a party has as many equations as labels; see ``LabelsFromSums``. A column that is zero for
-        all records of a batch but one, such as a rare category, gives the gradient of this record; a party that does
-        not keep to the protocol can choose such columns. A server that makes a bad key can learn columns. Times of
-        computation may tell sizes of columns.
+    Guarantee: a party learns the F · D sums of a round and, if Paillier's scheme is secure, nothing else. These
+        messages tell the server nothing about the columns, however much it computes. The sums are exact for the rounded
+        numbers, and equal in both executions.
+    Not guaranteed: that uploads say nothing about columns: they change by gradients that the server knows. That sums
+        say nothing about labels. They are F equations for the B labels of a batch, and after about B / F epochs a party
+        has as many equations as labels; see ``LabelsFromSums``. A column that is zero for all records of a batch but
+        one, such as a rare category, gives the gradient of this record; a party that does not keep to the protocol can
+        choose such columns. A server that makes a bad key can learn columns. Times of computation may tell sizes of
+        columns.
 
     Args:
         key_bits: 2,048 (112 bits of security), 3,072 (128) or 4,096.

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
@@ -91,7 +92,13 @@ class Collector:
                 goes_on = bool(arrived.any())
             if not goes_on:
                 return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, turn)
-            parts = [self._message(module, party, key) for party in numbers(arrived)]
+            try:
+                parts = [self._message(module, party, key) for party in numbers(arrived)]
+            except MalformedMessage as error:  # a party has hung up, or called again, after its upload had come
+                if not attendance.tolerant:
+                    raise
+                rank_zero_warn(f"round {at.round} is given up: {error}")
+                return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, turn)
             messages.append(merged([message for message, _ in parts]))
             labels = next((given for _, given in parts if given is not None), labels)
             if turn < first + len(legs) - 1:

@@ -10,7 +10,7 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError, printable
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.grpc_server import LARGEST, SERVICE, options
+from lightning_vfl.federation.grpc_server import LARGEST, PROCESS_KEY, SERVICE, options
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
 
@@ -76,8 +76,8 @@ class Dialled(Transport):
                 if monotonic() - began > self.reconnect:
                     raise ConfigurationError(
                         f"the server at {self.address} has not answered for {self.reconnect:g} s "
-                        f"({printable(details)}); check "
-                        "check that it runs, and that both sides have each other's certificates"
+                        f"({printable(details)}); check that it runs, and that both "
+                        "sides have each other's certificates"
                     ) from None
                 sleep(0.2)
 
@@ -89,7 +89,7 @@ class Dialled(Transport):
         """Hold a call open, so that the server notices when this process ends."""
         while self._open:
             try:
-                self._alive(self.process, wait_for_ready=True)
+                self._alive(b"", metadata=((PROCESS_KEY, self.process),), wait_for_ready=True)
                 return
             except (grpc.RpcError, ValueError):  # ValueError: the channel was closed
                 sleep(0.2)

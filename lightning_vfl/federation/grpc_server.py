@@ -13,10 +13,11 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.hub import Hub, Interrupted
+from lightning_vfl.federation.hub import Hub, Interrupted, Request
 from lightning_vfl.federation.identity import Identity
 
 PROCESS = 64  # bytes that name a process
+PROCESS_KEY = "process-bin"  # where a call has this name
 SERVICE = "lightning_vfl.Federation"
 LARGEST = 2**31 - 1  # bytes of a frame
 CALLS = 2  # open calls of a party to each method: the one that waits, and the one that a new connection repeats
@@ -84,10 +85,12 @@ class Port:
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
             ("grpc.max_concurrent_streams", 2 * CALLS),
+            ("grpc.http2.bdp_probe", 0),  # else windows grow, and gRPC keeps that much of messages that are not read
         ]
         self._server = grpc.server(self._pool, options=settings)
         self._open = Counter[tuple[int, str]]()  # calls by party and method
         self._lock = Lock()
+        self._reading = [Lock() for _ in range(hub.parties)]
         self._known: dict[str, None] = {}  # addresses and ports from which a party has called, the newest last
         # a stream of requests, of which one is read: who calls is known before a frame is received
         methods = {
@@ -153,7 +156,7 @@ class Port:
 
     def _answer(self, party: int, contents: Iterator[bytes], context: Any) -> bytes:
         try:
-            return self.hub.call(party, next(contents, b""), context.is_active)
+            return self.hub.answer(self._received(party, contents), context.is_active)
         except Interrupted as error:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
@@ -161,11 +164,24 @@ class Port:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
 
-    def _alive(self, contents: Iterator[bytes], context: Any) -> bytes:
-        """Held open: its end is how the death of a party is noticed."""
+    def _received(self, party: int, contents: Iterator[bytes]) -> Request:
+        """The request of a party; one frame of a party at a time is in memory besides the tensors that wait.
+
+        Raises:
+            ValueError: for a frame that is refused; it does not keep the frame in memory, as its cause would.
+        """
+        with self._reading[party]:
+            try:
+                return self.hub.read(party, next(contents, b""))
+            except ValueError as error:
+                line = str(error)
+        raise ValueError(line)
+
+    def _alive(self, _: Iterator[bytes], context: Any) -> bytes:
+        """Held open: its end is how the death of a party is noticed. Its message is not read."""
         party = self._caller(context)
         with self._counted(party, "Alive", context):
-            content = next(contents, b"")
+            content = dict(context.invocation_metadata()).get(PROCESS_KEY, b"")  # a message could be large
             if len(content) > PROCESS:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a process has a name of up to {PROCESS} bytes")
             self.hub.joined(party, content)

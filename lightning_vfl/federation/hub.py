@@ -59,6 +59,7 @@ class Request:
         say: what it wants.
         frame: all that it has sent.
         arrived: when, on the monotonic clock.
+        size: bytes of the frame.
     """
 
     party: int
@@ -67,6 +68,7 @@ class Request:
     say: str
     frame: Frame
     arrived: float
+    size: int = 0
 
     @cached_property
     def sealed(self) -> Mapping[int, Tensor] | None:
@@ -131,9 +133,14 @@ class Hub:
             Interrupted: if the connection has ended.
             ValueError: for a frame that is none, and one that is no request.
         """
-        request, size = self._read(party, content), len(content)
+        read = [self.read(party, content)]
         del content  # a request that waits keeps its tensors alone
-        desk, call = self._desks[party], request.call
+        return self.answer(read.pop(), alive)
+
+    def answer(self, request: Request, alive: Callable[[], bool] = lambda: True) -> bytes:
+        """Answer a request that has been read, as ``call`` does."""
+        party, call = request.party, request.call
+        desk = self._desks[party]
         met = None if self.greet is None else self.greet(request)
         if met is not None:
             if request.say == "hello":  # the process is a new one, and counts its calls from here
@@ -141,14 +148,15 @@ class Hub:
                     desk.last, desk.waiting, desk.posted = (call, met), None, {}
             return met
         with self.changed:
-            self.bytes_in += size
+            self.bytes_in += request.size
             if call == desk.last[0]:
                 return desk.last[1]
             if call < desk.last[0]:
                 raise ValueError(f"{self.agreed.party(party)} has sent call {call} after call {desk.last[0]}")
-            desk.waiting = request
-            for key in [key for key in desk.posted if key < request.key]:  # nobody asks for older answers any more
-                del desk.posted[key]
+            desk.waiting, key = request, request.key
+            del request  # what an earlier call of the party has sent is freed, also while that call has no answer
+            for older in [older for older in desk.posted if older < key]:  # nobody asks for older answers any more
+                del desk.posted[older]
             self._notify(desk)
             while True:
                 if call == desk.last[0]:  # the same call came twice, and the other one took the answer
@@ -157,7 +165,7 @@ class Hub:
                     raise Interrupted(f"{self.agreed.party(party)} has lost its connection; it may ask again")
                 if desk.waiting.call != call:
                     raise ValueError(f"{self.agreed.party(party)} has made another call before this one was answered")
-                answer = self._answer(desk, request)
+                answer = self._answer(desk, desk.waiting)
                 if answer is not None:
                     desk.waiting, desk.last = None, (call, answer)
                     self.bytes_out += len(answer)
@@ -166,8 +174,12 @@ class Hub:
                 if not alive():
                     raise Interrupted(f"{self.agreed.party(party)} has hung up")
 
-    def _read(self, party: int, content: bytes) -> Request:
-        """The request of a frame, after its sizes and its fields are checked."""
+    def read(self, party: int, content: bytes) -> Request:
+        """The request of a frame, after its sizes and its fields are checked.
+
+        Raises:
+            MalformedFrame: naming the party.
+        """
         agreed = self.agreed
         try:
             frame = unpack(
@@ -182,7 +194,7 @@ class Hub:
             raise MalformedFrame(line) from None
         header = frame.header
         key = Key(At(*header["at"]), header["turn"])
-        return Request(party, header["call"], key, header["say"], frame, monotonic())
+        return Request(party, header["call"], key, header["say"], frame, monotonic(), len(content))
 
     def _tell(self, party: int, line: str) -> None:
         """Print why a request was refused; a party that sends many such requests is printed a few times."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lightning_vfl.networks.mlp import MLP, Linear
 from lightning_vfl.networks.polynomial import PolynomialNetwork
 
-_AROUND = Linear, MLP, nn.Sequential, nn.Flatten  # compute nothing besides their layers
+AROUND = Linear, MLP, nn.Sequential, nn.Flatten  # compute nothing besides their layers
 
 
 class LinearForm(NamedTuple):
@@ -37,7 +37,7 @@ def linear_form(network: nn.Module) -> LinearForm | None:
     """
     if type(network) is PolynomialNetwork:
         return LinearForm(network.expand, lambda: network.weight)
-    layers = [layer for layer in network.modules() if type(layer) not in _AROUND]  # a subclass may compute more
+    layers = [layer for layer in network.modules() if type(layer) not in AROUND]  # a subclass may compute more
     if len(layers) != 1 or type(layers[0]) is not nn.Linear:
         return None
     return LinearForm(partial(_columns, layers[0].bias is not None), partial(_weights, layers[0]))

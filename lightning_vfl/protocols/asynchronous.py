@@ -23,6 +23,7 @@ from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_event, refuse_several_processes
+from lightning_vfl.protocols.columns_told import Noise
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.step import Step
@@ -163,6 +164,10 @@ class AsyncVFL(VFLModule):
                 f"the latest embeddings of {self._remembered:,} records take "
                 f"{self.latest.table.rows.nbytes / 1e6:,.1f} MB"
             )
+
+    @property
+    def noise_on_uploads(self) -> Noise:
+        return Noise.UNCHARGED if self.noise else super().noise_on_uploads
 
     @property
     def memory(self) -> LatestEmbeddings | None:

@@ -16,6 +16,7 @@ from torchmetrics import Metric
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
+from lightning_vfl.aggregators.readable import readable
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP, Linear
@@ -48,6 +49,7 @@ from lightning_vfl.protocols.checks import (
     refuse_other_targets,
     refuse_trainer,
 )
+from lightning_vfl.protocols.columns_told import Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores
 from lightning_vfl.protocols.factories import refuse_made
@@ -122,6 +124,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     """What the parties have fitted to the training records; the datamodule sets it in a fit, checkpoints keep it."""
     position: Mapping[str, Any] = {}
     """Where the training loader of a checkpoint stood; the datamodule takes it when the fit is resumed."""
+    parties_learn_from_joiner = True  # by gradients of their embeddings
     _built = False
 
     def __init__(
@@ -239,7 +242,29 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     def protection(self, uploads: int) -> str | None:
         """What the protocol hides of a record after so many uploads, as a text for the summary; None: no claim."""
         claim = self.wire.protection(uploads)
-        return claim if self.place is not None else self.books.claimed("aggregator", claim)
+        claim = claim if self.place is not None else self.books.claimed("aggregator", claim)
+        return self.with_columns(claim, uploads)
+
+    def with_columns(self, said: str | None, uploads: int) -> str | None:
+        """A claim about hidden uploads, and what so many of them tell of the columns behind them."""
+        told = None if self.wire.traits.visible else self.columns_told(uploads)
+        return said if told is None else f"{said}; {told.claim(self.joiner)}"
+
+    def columns_told(self, uploads: int) -> Told | None:
+        """What whoever joins the embeddings can compute of the columns after so many uploads; see ``Told``."""
+        learn, noise = self.parties_learn_from_joiner, self.noise_on_uploads
+        return columns_told(self.reads(), self.party_columns, uploads, learn, noise)
+
+    @property
+    def noise_on_uploads(self) -> Noise:
+        """The noise on what whoever joins the embeddings reads."""
+        return Noise.NONE if self.aggregator.accounting is None else Noise.CHARGED
+
+    def reads(self) -> tuple[Read, ...]:
+        """The numbers that whoever joins the embeddings reads in a round; one party of a group stands for all."""
+        others = {party for group in self.roster.shared for party in group[1:]}
+        found = readable(self.aggregator, self.embedding_widths)
+        return tuple(Read(one.width, tuple(m for m in one.parties if m not in others)) for one in found)
 
     def initial_bottom(self, party: int) -> nn.Module:
         """The bottom of a party before training, built again from the party's key."""
@@ -294,6 +319,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.bottoms = build_bottoms(
             self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster, self.keys
         )
+        self.party_columns = tuple(map(columns_of, self.bottoms.parties, shapes))
         refuse_parameters_of(self.aggregator)
         try_aggregator(self.aggregator, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes), self.keys)

@@ -30,6 +30,7 @@ class HeadsVFL(VFLModule, ABC):
         ConfigurationError: for an aggregator that hides or changes uploads; before training, for the settings above.
     """
 
+    parties_learn_from_joiner = False  # there is no server
     top: nn.ModuleList
 
     def __init__(

@@ -15,12 +15,13 @@ _MARK = "_of_the_toolkit"
 def toolkit_hook(hook: _Hook) -> _Hook:
     """Mark a hook of the toolkit's own classes: it runs before an author's hook of the same name, and only once.
 
-    The hooks of the toolkit call each other with ``super()``. An author's ``super()`` finds that they have run.
+    The hooks of the toolkit call each other with ``super()``. An author's ``super()`` gets the first answer.
     """
 
     @wraps(hook)
     def once(self: Any, *args: Any, **settings: Any) -> Any:
-        return None if hook.__name__ in _running(self) else hook(self, *args, **settings)
+        running = _running(self)
+        return running[hook.__name__] if hook.__name__ in running else hook(self, *args, **settings)
 
     setattr(once, _MARK, True)
     return once  # type: ignore[return-value]  # the same signature
@@ -53,11 +54,11 @@ def _beside(name: str, toolkit_part: Callable[..., Any], author_part: Callable[.
         answer = toolkit_part(self, *args, **settings)
         if answer:
             return answer
-        running.add(name)
+        running[name] = answer
         try:
             return author_part(self, *args, **settings)
         finally:
-            running.discard(name)
+            del running[name]
 
     return both
 
@@ -69,7 +70,7 @@ def _toolkit_part(cls: type, name: str) -> Callable[..., Any]:
     return nearest
 
 
-def _running(module: Any) -> set[str]:
-    """The names of the author's hooks that are running."""
-    names: set[str] = module.__dict__.setdefault("_author_hooks", set())
-    return names
+def _running(module: Any) -> dict[str, Any]:
+    """The author's hooks that are running, by name: what the toolkit's part has answered."""
+    answers: dict[str, Any] = module.__dict__.setdefault("_author_hooks", {})
+    return answers

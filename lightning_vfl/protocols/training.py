@@ -39,6 +39,7 @@ from lightning_vfl.protocols.checks import (
     training_labels,
     warn_unused_rate,
 )
+from lightning_vfl.protocols.columns_told import Told, say_columns
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
@@ -71,6 +72,7 @@ class TrainedModule(EvaluatedModule, ABC):
 
     bottoms: PartyBank
     roster: Roster
+    joiner: str = "the server"  # who joins the embeddings, in words
     costs: Costs
     faults: Faults
     privacy: PrivacyBooks
@@ -117,6 +119,10 @@ class TrainedModule(EvaluatedModule, ABC):
             batch: this process's part of the joint batch.
             names: the names of the round's random streams; torch's global generator is seeded from them.
         """
+
+    @abstractmethod
+    def columns_told(self, uploads: int) -> Told | None:
+        """What whoever joins the embeddings can compute of the columns after so many uploads of a record."""
 
     @abstractmethod
     def owners(self) -> Iterator[nn.Module]:
@@ -347,6 +353,7 @@ class TrainedModule(EvaluatedModule, ABC):
         if self.scores_here:
             check_validation(self)
         open_privacy(self, self.datamodule)
+        say_columns(self)
         if self.memory is None:
             return
         who = f"{type(self).__name__} stores embeddings by record and must know the records"

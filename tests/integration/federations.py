@@ -1,6 +1,7 @@
 """Federations of real processes for tests: the commands ``serve`` and ``party`` over mutual TLS on this machine."""
 
 import csv
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,9 @@ def prepare() -> None:
     warnings.resetwarnings()
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     sys.stdout, sys.stderr = (os.fdopen(os.dup(one), "w", buffering=1) for one in (1, 2))  # not those of pytest
+    for handler in logging.getLogger("lightning.pytorch").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)  # it has the stream that there was when Lightning was imported
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 

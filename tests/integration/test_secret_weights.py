@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from lightning_vfl.commands.program import run_or_exit
+from lightning_vfl.protocols.owner_keys import read_key
+from lightning_vfl.protocols.trusted_classes import BOOKS
 from tests.integration.federations import BASE, prepare
 from tests.integration.injected import DIGITS, _finish, _outcome, simulated
 from tests.integration.kills import NAMES, differing
@@ -39,8 +41,13 @@ def test_a_replay_has_the_bits_of_secret_weights_and_the_simulation_has_not(tmp_
     federation = _outcome([own / "party0", own / "party1", own / "server"]).weights
     for process in ("party0", "party1", "server"):
         (secret,) = (own / process).rglob("secret.key")
+        (checkpoint,) = (own / process).rglob("*.ckpt")
         assert secret.stat().st_mode & 0o777 == 0o600
+        assert checkpoint.stat().st_mode & 0o777 == 0o600  # the key is in it, for a process that resumes
+        books = torch.load(checkpoint, weights_only=True)[BOOKS]
+        assert bytes.fromhex(books["secret key"]) == read_key(secret)
     assert (tmp_path / "fed.txt").read_text().count("initial weights are secret") == 3  # all processes say it
+    assert (tmp_path / "fed.txt").read_text().count("can compute every column approximately") == 3
     _finish(replay, tmp_path / "replay.txt")
     replayed = _outcome([tmp_path / "replay"]).weights
     assert replayed.keys() == federation.keys()

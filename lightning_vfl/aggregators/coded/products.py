@@ -78,7 +78,11 @@ class ProductWire(Wire):
         refuse_partly_held(present, "LagrangeCoded")
 
     def protection(self, uploads: int) -> str:
-        server = "the server learns the means only" if self.rerandomise else "uploads not re-randomised"
+        server = (
+            "single uploads are hidden: the server learns the means"
+            if self.rerandomise
+            else "uploads not re-randomised"
+        )
         return self.coding.protection(self.equivalent, "others' data", server)
 
     def party_side(self) -> "ProductParty":

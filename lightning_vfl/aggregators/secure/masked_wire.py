@@ -104,15 +104,17 @@ class MaskedWire(Wire):
             return "none: insecure_seeded_secrets"
         roster, recovery = self.roster, self.layer.recovery
         alone = () if roster is None else self.layer.exposed(roster)
-        words = "the server learns sums of embeddings; with members that collude with it, the sums of the others"
+        words = "single uploads are hidden: the server learns sums of embeddings; "
+        others = "with members that collude with it, the sums of the others"
         if roster is not None and recovery is not None:
             m, needed = roster.parties, recovery.needed(roster.parties)
-            words = (
-                f"the server learns sums of embeddings; with up to {recovery.tolerated(m, lies=False)} parties that "
+            others = (
+                f"with up to {recovery.tolerated(m, lies=False)} parties that "
                 f"collude with it, the sums of the others; if it lies about who is lost, with up to "
                 f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties), as long as a record is always summed "
                 "over the same parties"
             )
+        words += others
         if roster is not None and roster.active is not None and self.layer.layout == "segments":
             words += (
                 f"; one that colludes is enough to read party {roster.active}'s columns of its segment, and party "

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
-from lightning_vfl.audit.attacks.drift.heard import drifted
+from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
 from lightning_vfl.audit.attacks.drift.levels import few_valued
 
 
@@ -11,11 +11,17 @@ class DriftColumns(Attack):
     """Columns with two to five values, read exactly with no known record, up to the names of the values.
 
     Two records that differ in one column alone give the axis of this column in the columns up to rotation of
-    ``DriftNeighbours``.
+    ``DriftNeighbours``. A column in which no two such records differ is not found.
+
+    Args:
+        seconds: as in ``DriftNeighbours``.
     """
 
     target: ClassVar[Target] = Target.COLUMNS
 
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = checked_seconds(seconds)
+
     def run(self, seen: Seen, known: Known) -> Guesses:
-        ids, columns, saw = drifted(seen)
-        return Guesses(ids, few_valued(columns), saw)
+        ids, columns, saw = drifted(seen, self.seconds)
+        return Guesses(ids, few_valued(columns), saw, few_valued(shown(seen, ids)))

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
-from lightning_vfl.audit.attacks.drift.heard import drifted
+from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
 from lightning_vfl.audit.attacks.drift.measure import affine_guesses
 from lightning_vfl.errors import ConfigurationError
 
@@ -18,15 +18,17 @@ class DriftFeatures(Attack):
     Args:
         party: the attacked party.
         known: records whose features at this party the attacker knows.
+        seconds: as in ``DriftNeighbours``.
     """
 
     target: ClassVar[Target] = Target.FEATURES
 
-    def __init__(self, party: int = 2, known: int = 40) -> None:
+    def __init__(self, party: int = 2, known: int = 40, seconds: float = SECONDS) -> None:
         if known < 1:
             raise ConfigurationError(f"known must be at least 1; got {known}; DriftNeighbours needs no known record")
         self.party = party
         self.known = known
+        self.seconds = checked_seconds(seconds)
 
     @property
     def needs(self) -> Needs:
@@ -35,14 +37,15 @@ class DriftFeatures(Attack):
     def run(self, seen: Seen, known: Known) -> Guesses:
         if known.features is None:
             raise TypeError("DriftFeatures needs known features")
-        ids, columns, saw = drifted(seen)
+        ids, columns, saw = drifted(seen, self.seconds)
         place = torch.full((seen.records,), -1)
         place[ids] = torch.arange(len(ids))
         mine = place[known.ids] >= 0
         if not bool(mine.any()):
             raise NothingSeen("the uploads of no known record are seen")
-        guesses = _turned(columns, known.features[mine], place[known.ids[mine]])
-        return Guesses(ids, guesses, f"{saw}, {int(mine.sum()):,} known records")
+        targets, train = known.features[mine], place[known.ids[mine]]
+        saw = f"{saw}, {int(mine.sum()):,} known records"
+        return Guesses(ids, _turned(columns, targets, train), saw, _turned(shown(seen, ids), targets, train))
 
 
 def _turned(columns: torch.Tensor, targets: torch.Tensor, train: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,7 @@ from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
 from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
 from lightning_vfl.protocols.cascade.variants import VariantName, variant_of
 from lightning_vfl.protocols.checks import needed_event, refuse_scaler, refuse_several_processes
+from lightning_vfl.protocols.columns_told import Read
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.protocols.step import Step
@@ -368,10 +369,23 @@ class CascadeVFL(RoundVFL):
         if self.wire.traits.visible or not self.variant.distributed:
             return super().protection(uploads)
         others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
-        return self.with_exposed(
+        said = (
             "for the sum of the other parties, because the party that joins it knows its own part: "
             f"{wire_of(others).protection(uploads)}"
         )
+        return self.with_exposed(self.with_columns(said, uploads))
+
+    def reads(self) -> tuple[Read, ...]:
+        """An active party knows its own part of a sum, so that it reads the sum of the others."""
+        sums = super().reads()
+        if self.wire.traits.visible or not self.variant.distributed:
+            return sums
+        readers = self.active_parties or range(self.roster.parties)  # before training any party may be one
+        return tuple(Read(width, tuple(m for m in parties if m != own)) for own in readers for width, parties in sums)
+
+    @property
+    def joiner(self) -> str:  # type: ignore[override]  # the same for most protocols
+        return "an active party" if self.variant.distributed else super().joiner
 
     says_who_learns = False  # faults decide about the top, and weights of other parties change in a later event
 

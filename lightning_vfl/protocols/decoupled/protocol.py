@@ -105,6 +105,8 @@ class DecoupledVFL(VFLModule):
 
     phases: tuple[Phase, ...] = ("representation", "replay", "owner")
 
+    parties_learn_from_joiner = False
+
     def __init__(
         self,
         bottom: BottomFactory = MLP,

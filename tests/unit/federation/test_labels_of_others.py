@@ -33,7 +33,16 @@ def upload(party, labels):
     return pack({**header, "labels": True}, [*tensors, labels])
 
 
-def collected(sent):
+class Left(Seen):
+    """A party hangs up when its upload has come and the server has not read it."""
+
+    def include(self, arrived):
+        goes_on = super().include(arrived)
+        self.hub.left(0)
+        return goes_on
+
+
+def collected(sent, attend=Seen):
     """What the server has after a round in which parties send labels, and what a party's call ends with."""
     module = SplitVFL(Mean(), width=WIDTH, active=HOLDER, party_shapes=[(3,)] * 3, num_classes=2)
     module.configure_model()
@@ -43,7 +52,7 @@ def collected(sent):
         hub.joined(party)
     hub.call_upon(range(3))
     batch = VerticalBatch(tuple(torch.zeros(ROWS, 3) for _ in range(3)), None, torch.arange(ROWS))
-    attendance = Seen(
+    attendance = attend(
         module, hub, everybody, Exclude(), False, Form(module, hub.agreed, ROWS, clear=True, labelled="embeddings")
     )
 
@@ -62,6 +71,12 @@ def collected(sent):
             return uploads.result(10), ended
         finally:
             hub.end({"outcome": "over"})
+
+
+@pytest.mark.filterwarnings("ignore:round 0 is given up")
+def test_a_party_that_hangs_up_before_its_upload_is_read_costs_the_round_and_not_the_server():
+    uploads, _ = collected({HOLDER: LABELS}, Left)
+    assert not uploads.messages
 
 
 @pytest.mark.parametrize("other", [0, 2])

@@ -737,9 +737,8 @@ def test_coded_and_equivalent_have_the_same_bits_on_a_gpu(tmp_path, evaluate):
 
 
 def test_the_summary_says_what_was_hidden():
-    assert (
-        LagrangeCoded().wire.protection(1)
-        == "T = 1 colluding parties learn nothing of others' data; the server learns the means only"
+    assert LagrangeCoded().wire.protection(1) == (
+        "T = 1 colluding parties learn nothing of others' data; single uploads are hidden: the server learns the means"
     )
     assert "not re-randomised" in LagrangeCoded(rerandomise=False).wire.protection(1)
     assert "nothing was hidden" in LagrangeCoded(execution="equivalent").wire.protection(1)

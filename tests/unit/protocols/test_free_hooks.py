@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 
 from lightning_vfl import SplitVFL
@@ -119,3 +119,13 @@ def test_an_authors_hook_runs_after_the_toolkits_once_with_and_without_super(tmp
     t.fit(module, datamodule=Blobs(batch_size=9))
     assert calls == [("mixin", True, True), ("first", 6), ("second", 6)]
     assert len(t.optimizers[0]._optimizer_step_post_hooks) == 1  # the toolkit's part of on_train_start ran once
+
+
+def test_super_in_an_authors_hook_gives_the_answer_of_the_toolkits_part(tmp_path):
+    class Own(SplitVFL):
+        def configure_callbacks(self):
+            return [*super().configure_callbacks(), Callback()]
+
+    t = trainer(tmp_path)
+    t.fit(Own(Mean(), width=5, seed=0), datamodule=Blobs(batch_size=9))
+    assert any(type(callback) is Callback for callback in t.callbacks)

@@ -1,8 +1,8 @@
 """The served steps in a transcript, and the columns that follow from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,66 +10,83 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.messages import GRADIENTS
-from lightning_vfl.audit.attack import NothingSeen, Seen
+from lightning_vfl.aggregators.readable import Readable, sums_of
+from lightning_vfl.audit.attack import NotAttacked, NothingSeen, Seen
 from lightning_vfl.audit.attacks.drift.linear import linear
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps
+from lightning_vfl.audit.attacks.drift.smoothed import smoothed
 from lightning_vfl.audit.transcript import AGGREGATES
-from lightning_vfl.types import Roll
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.depth import HiddenLayer
 
 if TYPE_CHECKING:
-    from lightning_vfl.aggregators.base import Aggregator
     from lightning_vfl.audit.transcript import Entry, Transcript
 
 
-# the solution of a transcript, with its number of entries: several attacks of one audit use it
-_SOLVED: "WeakKeyDictionary[Transcript, tuple[int, tuple[Tensor, Tensor, str]]]" = WeakKeyDictionary()
+SECONDS = 60.0  # for the fits of hidden layers
+MOST_NUMBERS = 20_000_000  # of all visits to records in a fit: its run keeps several of each for autograd, 1 GB in all
 
 
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """What the server can read of the embeddings of some parties.
+def checked_seconds(seconds: float) -> float:
+    """The time for a fit.
 
-    Args:
-        parties: the parties whose embeddings are added.
-        inside: for each of them, the places (W,) of its summands in its own embedding.
-        outside: the places (W,) of the sums in the aggregate; None: the parties' own messages are read.
-        scale: the aggregate is the sum times this number.
+    Raises:
+        ConfigurationError: for 0 or less.
     """
-
-    parties: tuple[int, ...]
-    inside: tuple[Tensor, ...]
-    outside: Tensor | None
-    scale: float = 1.0
+    if not seconds > 0:
+        raise ConfigurationError(f"seconds must be above 0; got {seconds}")
+    return seconds
 
 
-def drifted(seen: Seen) -> tuple[Tensor, Tensor, str]:
+class _Solved(NamedTuple):
+    entries: int
+    seconds: float
+    drifted: tuple[Tensor, Tensor, str]
+
+
+# the solution of a transcript, with its number of entries: several attacks of one audit use it
+_SOLVED: "WeakKeyDictionary[Transcript, _Solved]" = WeakKeyDictionary()
+
+
+def drifted(seen: Seen, seconds: float = SECONDS) -> tuple[Tensor, Tensor, str]:
     """Records (n,), their columns (n, d) up to rotation and translation, and what was used, in words.
 
     One transcript is solved once. Do not write to the result.
-    The columns of several sums, or of several parties that are read one by one, stand side by side.
+    The columns of several sums, or of several parties that are read one by one, stand side by side. Those behind
+    hidden layers are fitted until the fit is complete or its time is over.
+
+    Args:
+        seen: what the attacker has.
+        seconds: the time for all fits of hidden layers together; linear bottoms need none of it.
 
     Raises:
-        NothingSeen: if no gradients are sent, the server reads no sum, or a bottom has a hidden layer.
+        NothingSeen: if the server reads no sum of embeddings.
+        NotAttacked: for bottoms, optimisers and messages that the attack cannot use.
     """
     entries = len(seen.transcript.entries)
-    count, solution = _SOLVED.get(seen.transcript, (-1, None))
-    if solution is None or count != entries:
-        solution = _solved(seen)
-        _SOLVED[seen.transcript] = entries, solution
-    return solution
+    solved = _SOLVED.get(seen.transcript)
+    if solved is None or solved[:2] != (entries, seconds):
+        solved = _SOLVED[seen.transcript] = _Solved(entries, seconds, _solved(seen, seconds))
+    return solved.drifted
 
 
-def _solved(seen: Seen) -> tuple[Tensor, Tensor, str]:
+def _solved(seen: Seen, seconds: float) -> tuple[Tensor, Tensor, str]:
     """``drifted``, computed."""
-    if seen.recipe is None:
-        raise NothingSeen("the optimiser is none of SGD, Adam and AdamW")
-    found, words = [], []
-    for served, upload in served_steps(seen):
-        found.append(linear(served))
-        of = "party " + str(upload.parties[0]) if len(upload.parties) == 1 else f"{len(upload.parties)} parties"
-        words.append(f"{served.width} of {of}")
-    if not found:
+    heard = list(served_steps(seen))
+    if not heard:
         raise NothingSeen("the server reads no sum of embeddings with the gradients that it sent for them")
+    layers = [_layer(seen, read) for _, read in heard]
+    share = seconds / max(sum(layer is not None for layer in layers), 1)
+    found, words = [], []
+    for (served, read), layer in zip(heard, layers, strict=True):
+        of = f"party {read.parties[0]}" if len(read.parties) == 1 else f"{len(read.parties)} parties"
+        if layer is None:
+            found.append(linear(served))
+            how = ""
+        else:
+            fitted, how = _fitted(served, layer, share)
+            found.append(fitted)
+        words.append(f"{served.width} of {of}{how}")
     columns = torch.cat(found, 1)
     ids = (~columns.isnan().any(1)).nonzero().flatten()
     if not len(ids):
@@ -77,11 +94,59 @@ def _solved(seen: Seen) -> tuple[Tensor, Tensor, str]:
     return ids, columns[ids], f"uploads and sent gradients (width {', '.join(words)})"
 
 
-def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Upload]]:
+def shown(seen: Seen, ids: Tensor) -> Tensor:
+    """(n, d) what the uploads of these records show as they are, side by side as in ``drifted``."""
+    return torch.cat([served.shown() for served, _ in served_steps(seen)], 1)[ids]
+
+
+def _fitted(served: ServedSteps, layer: HiddenLayer, seconds: float) -> tuple[Tensor, str]:
+    """The columns of all records as the fit gives them, and what it did in words; after one epoch, uploads as they are.
+
+    Raises:
+        NotAttacked: for a training whose first two epochs are too large.
+    """
+    numbers = len(served.columns) * layer.width + served.width + sum(served.columns)
+    ids, kept = torch.zeros(served.records, dtype=torch.int64), list[ServedStep]()
+    for step in served.steps:
+        if (int(ids.sum()) + len(step.ids)) * numbers > MOST_NUMBERS:
+            break
+        ids.index_add_(0, step.ids, torch.ones_like(step.ids))
+        kept.append(step)
+    if int(ids.max()) < 2:
+        if len(kept) < len(served.steps):
+            raise NotAttacked("the fit of a hidden layer would need the uploads of two epochs, which are too many")
+        return served.shown(), ", as they are in one epoch"
+    part = replace(served, steps=tuple(kept))
+    fit = smoothed(part, (layer.width,), layer.activation, seconds=seconds, bias=layer.bias)
+    steps = "all" if len(kept) == len(served.steps) else f"the first {len(kept):,}"
+    return fit.columns, f", fitted to {steps} steps" + ("" if fit.complete else f", ended after {seconds:.0f} s")
+
+
+def _layer(seen: Seen, read: Readable) -> HiddenLayer | None:
+    """The hidden layer of every bottom behind an upload; None: all are linear.
+
+    Raises:
+        NotAttacked: for other bottoms, and for bottoms that differ.
+    """
+    if all(seen.basis.get(m) is not None for m in read.parties):
+        return None
+    layers = [seen.hidden.get(m) for m in read.parties]
+    if any(seen.basis.get(m) is None and layer is None for m, layer in zip(read.parties, layers, strict=True)):
+        raise NotAttacked("a bottom is neither linear nor an MLP with one hidden layer of ReLU or tanh")
+    kinds = {layer if layer is None else layer._replace(columns=0) for layer in layers}
+    if len(kinds) > 1:
+        raise NotAttacked("the bottoms behind a sum have different layers")
+    return layers[0]
+
+
+def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
     """The steps behind each upload that the server can read."""
     if seen.recipe is None:
-        return
+        raise NotAttacked("the optimiser is none of SGD, Adam and AdamW")
     if not any(True for _ in seen.transcript.find(GRADIENTS, "down")):
+        read_at_server = (True for kind in (EMBEDDINGS, AGGREGATES) for _ in seen.transcript.find(kind))
+        if seen.attacker.server and any(read_at_server):
+            raise NotAttacked("no gradient is sent from which the attack could start")
         raise NothingSeen("no gradient is sent")
     gradients: dict[tuple[int, int], Entry] = {}
     for entry in seen.transcript.find(GRADIENTS, "down"):
@@ -90,45 +155,29 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Upload]]:
     clear = list(seen.transcript.find(EMBEDDINGS, "up"))
     rule, rate = seen.recipe
     if clear:
-        read: Sequence[Upload] = [
-            Upload((m,), (), None) for m in sorted({e.sender for e in clear if e.sender is not None})
+        read: Sequence[Readable] = [
+            Readable((m,), seen.widths[m]) for m in sorted({e.sender for e in clear if e.sender is not None})
         ]
     else:
         read = sums_of(seen.aggregator, seen.widths)
     for upload in read:
-        if any(seen.basis.get(m) is None for m in upload.parties):
-            raise NothingSeen("a bottom has a hidden layer")
         entries = clear if upload.outside is None else list(seen.transcript.find(AGGREGATES, "own"))
         steps = tuple(_steps(entries, gradients, upload, rate))
         if steps:
-            columns = tuple(seen.basis[m] or 0 for m in upload.parties)
+            columns = tuple(_columns(seen, m) for m in upload.parties)
             yield ServedSteps(steps, rule, seen.records, columns), upload
 
 
-def sums_of(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Upload]:
-    """The sums in an aggregate: columns of the aggregate to which the same parties add."""
-    leaves = tuple(torch.zeros(1, width, requires_grad=True) for width in widths)
-    value = aggregator.plain(leaves, Roll.everyone(len(widths)))[0]
-    added: dict[tuple[int, ...], list[tuple[int, list[int], float]]] = {}
-    for place, number in enumerate(value):
-        slopes = torch.autograd.grad(number, leaves, retain_graph=True, allow_unused=True)
-        rows = {m: slope[0] for m, slope in enumerate(slopes) if slope is not None and slope.abs().sum() > 0}
-        if rows:
-            inside = [int(row.abs().argmax()) for row in rows.values()]
-            added.setdefault(tuple(rows), []).append((place, inside, float(next(iter(rows.values())).abs().max())))
-    return [
-        Upload(
-            parties,
-            tuple(torch.tensor([inside[i] for _, inside, _ in places]) for i in range(len(parties))),
-            torch.tensor([place for place, _, _ in places]),
-            places[0][2],
-        )
-        for parties, places in added.items()
-    ]
+def _columns(seen: Seen, party: int) -> int:
+    """The number of columns of a party, as far as the recipe's bottom tells it."""
+    basis, layer = seen.basis.get(party), seen.hidden.get(party)
+    if basis is not None:
+        return basis
+    return 0 if layer is None else layer.columns
 
 
 def _steps(
-    entries: "Sequence[Entry]", gradients: "Mapping[tuple[int, int], Entry]", upload: Upload, rate: float
+    entries: "Sequence[Entry]", gradients: "Mapping[tuple[int, int], Entry]", upload: Readable, rate: float
 ) -> Iterator[ServedStep]:
     """The steps from which all parties of an upload have learnt."""
     for entry in entries:

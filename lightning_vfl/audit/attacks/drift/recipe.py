@@ -1,10 +1,8 @@
-"""What the recipe says of the parties' optimiser and bottoms."""
+"""What the recipe says of the parties' optimiser."""
 
 import torch
-from torch import nn
 
 from lightning_vfl.audit.attacks.drift.served import StepRule
-from lightning_vfl.networks.linear_form import linear_form
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> tuple[StepRule, float] | None:
@@ -21,11 +19,3 @@ def rule_of(optimizer: torch.optim.Optimizer) -> tuple[StepRule, float] | None:
     if kind == "adam":
         return StepRule("adam", betas=tuple(settings["betas"]), eps=float(settings["eps"]), weight_decay=decay), rate
     return None
-
-
-def basis_of(bottom: nn.Module) -> int | None:
-    """The number of columns that a bottom is linear in, without a constant; None: it is not linear in its weights."""
-    form = linear_form(bottom)
-    if form is None:
-        return None
-    return len(form.weight()) - 1

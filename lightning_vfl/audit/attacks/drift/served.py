@@ -1,9 +1,13 @@
 """What the server has of the steps of a training: uploads, the gradients that it sent for them, and the recipe."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
+
+EMPTY = 1e-9  # of the largest singular value, under which a direction has no uploads
 
 
 @dataclass(frozen=True)
@@ -66,3 +70,20 @@ class ServedSteps:
     def width(self) -> int:
         """W, the width of an upload."""
         return int(self.steps[0].upload.shape[1])
+
+    def shown(self) -> Tensor:
+        """(N, d) the principal components of each record's mean upload: what uploads show as they are.
+
+        Columns behind the W-th are zero. Rows of records that were never uploaded are NaN.
+        """
+        ids = torch.cat([step.ids for step in self.steps])
+        seen, places = torch.unique(ids, return_inverse=True)
+        uploads = torch.cat([step.upload.double() for step in self.steps])
+        mean = torch.zeros(len(seen), self.width, dtype=torch.float64).index_add(0, places, uploads)
+        mean = mean / torch.bincount(places)[:, None]
+        left, sizes, _ = torch.linalg.svd(mean - mean.mean(0), full_matrices=False)
+        d = sum(self.columns)
+        rank = min(d, int((sizes > EMPTY * sizes[0]).sum()))
+        columns = torch.full((self.records, d), math.nan, dtype=torch.float64)
+        columns[seen] = torch.nn.functional.pad(left[:, :rank] * sizes[:rank], (0, d - rank))
+        return columns

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attacks.drift.served import ServedSteps, StepRule
+from lightning_vfl.audit.attacks.drift.served import EMPTY, ServedSteps, StepRule
 
 Activation = Literal["relu", "tanh"]
 
@@ -109,9 +109,7 @@ def smoothed(
     columns = torch.full((served.records, run.width_in), math.nan, dtype=torch.float64)
     fitted = run.weights(best)[0]
     columns[run.seen] = fitted - fitted.mean(0)
-    plain = torch.full_like(columns, math.nan)
-    plain[run.seen] = run.principal(scaled=True)
-    return SmoothedFit(columns, plain, lowest, first_misfit, ended and planned == iterations)
+    return SmoothedFit(columns, served.shown(), lowest, first_misfit, ended and planned == iterations)
 
 
 class Unrolled:
@@ -156,18 +154,18 @@ class Unrolled:
             free[-self.redundant :] = 0
         return free
 
-    def principal(self, scaled: bool) -> Tensor:
-        """(n, d) principal components of the mean uploads: with their sizes, or with variance 1."""
+    def principal(self) -> Tensor:
+        """(n, d) principal components of the mean uploads, with variance 1."""
         left, sizes, _ = torch.linalg.svd(self.mean - self.mean.mean(0), full_matrices=False)
-        rank = min(self.width_in, int((sizes > 1e-9 * sizes[0]).sum()))
+        rank = min(self.width_in, int((sizes > EMPTY * sizes[0]).sum()))
         result = torch.zeros(len(self.seen), self.width_in, dtype=torch.float64)
-        result[:, :rank] = left[:, :rank] * (sizes[:rank] if scaled else math.sqrt(len(self.seen)))
+        result[:, :rank] = left[:, :rank] * math.sqrt(len(self.seen))
         return result
 
     def start(self, generator: torch.Generator) -> Tensor:
         """The unknowns at the start: principal components, drawn first weights, last weights by ridge regression."""
         n, d = len(self.seen), self.width_in
-        columns = self.principal(scaled=False)
+        columns = self.principal()
         missing = (columns == 0).all(0)
         columns[:, missing] = 0.1 * torch.randn(n, int(missing.sum()), generator=generator, dtype=torch.float64)
         if self.parties > 1:  # no component is of one party alone

@@ -1,0 +1,59 @@
+"""How deep a bottom is: linear in its weights, with one hidden layer, or anything else."""
+
+from typing import Literal, NamedTuple
+
+from torch import nn
+
+from lightning_vfl.networks.linear_form import AROUND, linear_form
+
+_ACTIVATIONS: dict[type[nn.Module], Literal["relu", "tanh"]] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
+
+
+class HiddenLayer(NamedTuple):
+    """The one hidden layer of a bottom.
+
+    Args:
+        columns: that the bottom reads.
+        width: number of hidden units.
+        activation: of the hidden units.
+        bias: whether both layers have a bias.
+    """
+
+    columns: int
+    width: int
+    activation: Literal["relu", "tanh"]
+    bias: bool
+
+
+def linear_columns(network: nn.Module) -> int | None:
+    """The number of columns that a bottom is linear in, without a constant; None: it is not linear in its weights.
+
+    Examples:
+        >>> from lightning_vfl.networks.mlp import MLP, Linear
+        >>> linear_columns(Linear((2, 2), 3)), linear_columns(MLP((4,), 3))
+        (4, None)
+    """
+    form = linear_form(network)
+    return None if form is None else len(form.weight()) - 1
+
+
+def hidden_layer(network: nn.Module) -> HiddenLayer | None:
+    """The hidden layer of an ``MLP`` with one hidden layer of ReLU or tanh; None: of any other network.
+
+    Examples:
+        >>> from lightning_vfl.networks.mlp import MLP
+        >>> hidden_layer(MLP((4,), 3, hidden=(8,)))
+        HiddenLayer(columns=4, width=8, activation='relu', bias=True)
+        >>> hidden_layer(MLP((4,), 3, hidden=(8, 8))) is None
+        True
+    """
+    layers = [layer for layer in network.modules() if type(layer) not in AROUND]
+    if len(layers) != 3 or type(layers[1]) not in _ACTIVATIONS:
+        return None
+    first, between, last = layers
+    if type(first) is not nn.Linear or type(last) is not nn.Linear:
+        return None
+    biases = [layer.bias is not None for layer in (first, last)]
+    if biases[0] != biases[1]:
+        return None
+    return HiddenLayer(first.in_features, first.out_features, _ACTIVATIONS[type(between)], biases[0])

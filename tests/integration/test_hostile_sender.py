@@ -1,0 +1,24 @@
+"""One hostile sender, as a process of its own: the memory of the server's process, and the answers to another party."""
+
+import pytest
+
+from benchmarks.hostile import SENDERS, measure
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+LIMITS = {  # in frames of the charter: set after measuring, to notice when memory grows
+    "packed frame that grows 64 times": 6.0,
+    "frame of the largest size": 7.0,
+    "frame of twice the size": 1.0,
+    "declared shape of 1e8": 0.25,
+    "60 open calls": 0.25,
+    "1,200 idle connections": 2.0,
+}
+
+
+@pytest.mark.parametrize("sender", LIMITS)
+def test_one_sender_takes_a_bounded_part_of_the_servers_memory_and_no_answer_of_another_party(sender):
+    assert {*LIMITS} == {*SENDERS} - {"nothing"}
+    row = measure(sender)
+    assert row["of a frame"] < LIMITS[sender], row
+    assert row["another's answer, s"] < 4.0, row

@@ -1,0 +1,108 @@
+"""The attacks by drift on real trainings: which of them can be tried, and what is reported beside the success."""
+
+from functools import partial
+from math import isnan
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_vfl import DecoupledVFL, SplitVFL
+from lightning_vfl.aggregators import MaskedSum, Mean
+from lightning_vfl.audit import DriftColumns, DriftFeatures, DriftNeighbours
+from lightning_vfl.audit.attacks.drift import heard
+from lightning_vfl.callbacks import Audit
+from lightning_vfl.commands.audit import _above
+from lightning_vfl.downlinks import SummedGradients
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks import MLP, Linear
+from tests.subjects import YesNo, trainer
+
+SHALLOW = partial(MLP, hidden=(6,), activation=nn.Tanh)
+ATTACKS = [DriftNeighbours(1.0), DriftColumns(1.0), DriftFeatures(1, 20, 1.0)]
+
+
+def audited(folder, module, epochs=3, attacks=ATTACKS):
+    audit = Audit("server", attacks)
+    trainer(folder, max_epochs=epochs, limit_val_batches=0, callbacks=[audit]).fit(
+        module, datamodule=YesNo(batch_size=18)
+    )
+    return audit.findings
+
+
+def split(bottom, aggregator=None, width=8):
+    torch.manual_seed(0)
+    rate = partial(torch.optim.SGD, lr=0.5)
+    return SplitVFL(aggregator or MaskedSum(clip=64.0), bottom, width=width, seed=0, optimizer=rate)
+
+
+@pytest.mark.parametrize("aggregator", [MaskedSum(clip=64.0), Mean()], ids=["sum", "party by party"])
+def test_one_hidden_layer_is_fitted_in_its_time_and_uploads_are_scored_beside(aggregator, tmp_path):
+    found = audited(tmp_path, split(SHALLOW, aggregator))
+    assert [isnan(one.success) for one in found] == [False, True, False]  # no column has few values
+    for one in (found[0], found[2]):
+        assert "fitted to all steps" in one.saw
+        assert one.plain is not None
+    assert found[0].seconds < 1.0 + 2
+    assert found[1].seconds + found[2].seconds < 2  # one fit serves all three
+
+
+def test_linear_bottoms_have_the_uploads_as_they_are_beside_them_too(tmp_path):
+    neighbours, _, features = audited(tmp_path, split(Linear, width=16), epochs=12)
+    assert neighbours.success > 0.9 > neighbours.plain
+    assert features.plain is not None
+
+
+def test_one_epoch_of_a_hidden_layer_is_scored_as_the_uploads_are(tmp_path):
+    found = audited(tmp_path, split(SHALLOW), epochs=1)[0]
+    assert "as they are in one epoch" in found.saw
+    assert found.success == found.plain
+
+
+NOT_SAFE = "this is not a safety result"
+
+
+@pytest.mark.filterwarnings("ignore:the audit has not heard")  # of what is encrypted, which is computed in the clear
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (lambda: split(partial(MLP, hidden=(6, 6))), "neither linear nor an MLP with one hidden layer"),
+        (lambda: split(partial(MLP, hidden=(6,), activation=nn.GELU)), "neither linear nor an MLP"),
+        (
+            lambda: SplitVFL(MaskedSum(), SHALLOW, width=8, seed=0, bottom_of={1: partial(MLP, hidden=(5,))}),
+            "the bottoms behind a sum have different layers",
+        ),
+        (
+            lambda: SplitVFL(Mean(), Linear, width=8, seed=0, optimizer=partial(torch.optim.RMSprop, lr=0.1)),
+            "the optimiser is none of SGD, Adam and AdamW",
+        ),
+        (
+            lambda: SplitVFL(Mean(), Linear, width=8, seed=0, downlink=SummedGradients(execution="equivalent")),
+            "no gradient is sent",
+        ),
+        (lambda: DecoupledVFL(width=8, seed=0, guest_epochs=1), "no gradient is sent"),
+    ],
+)
+def test_what_the_attack_cannot_use_is_not_called_safe(module, why, tmp_path, capsys):
+    (found,) = audited(tmp_path, module(), attacks=[DriftNeighbours()])
+    assert found.verdict.startswith("not attacked: ")
+    assert why in found.verdict
+    assert found.verdict.endswith(NOT_SAFE)
+    assert isnan(found.success)
+    assert _above([found], {"DriftNeighbours": 0.5})  # a limit that nobody has measured is not met
+    assert NOT_SAFE in capsys.readouterr().out
+
+
+def test_a_large_training_is_fitted_to_its_first_steps_or_not_at_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(heard, "MOST_NUMBERS", 54 * 2 * 34)  # two epochs of 3 * 6 hidden units, 8 numbers, 8 columns
+    assert "fitted to the first 6 steps" in audited(tmp_path, split(SHALLOW), attacks=[DriftNeighbours(0.5)])[0].saw
+    monkeypatch.setattr(heard, "MOST_NUMBERS", 54 * 34)
+    found = audited(tmp_path, split(SHALLOW), attacks=[DriftNeighbours(0.5)])[0]
+    assert found.verdict == (
+        f"not attacked: the fit of a hidden layer would need the uploads of two epochs, which are too many; {NOT_SAFE}"
+    )
+
+
+def test_the_time_must_be_above_0():
+    with pytest.raises(ConfigurationError, match="seconds must be above 0; got 0"):
+        DriftNeighbours(seconds=0)
