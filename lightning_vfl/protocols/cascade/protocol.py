@@ -389,6 +389,10 @@ class CascadeVFL(RoundVFL):
 
     says_who_learns = False  # faults decide about the top, and weights of other parties change in a later event
 
+    @property
+    def meets_faults(self) -> bool:
+        return super().meets_faults and self.variant.distributed
+
     def promised(self) -> dict[str, str]:
         return super().promised() if self.variant.distributed else {}
 
