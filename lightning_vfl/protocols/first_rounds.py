@@ -4,11 +4,14 @@ An own protocol may leave out any of this without an error of Python's, and then
 """
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.step import Step
@@ -16,7 +19,7 @@ from lightning_vfl.protocols.step import Step
 if TYPE_CHECKING:
     from lightning_vfl.protocols.training import TrainedModule
 
-FEW = 5  # rounds with a loss, after which everybody who was to learn must have learnt
+FEW = 5  # steps of an optimiser, after which everybody who was to learn must have learnt
 
 
 def refuse_unasked_faults(module: "TrainedModule") -> None:
@@ -54,18 +57,31 @@ class Movement:
     """Which networks have changed since the beginning of a fit, without a copy of them.
 
     A parameter has changed if torch has counted a change in place, or if the sum of its numbers is another one (some
-    optimisers write past torch's count).
+    optimisers write past torch's count). A parameter need not change if an optimiser steps on a gradient that moves it
+    by nothing: the gradient is zero or not finite, or the learning rate is zero or as small as rounding.
     """
 
     def __init__(self, module: "TrainedModule") -> None:
-        bottoms = {id(p) for p in module.bottoms.parameters()}
-        self._parties = [_trained(bottom.parameters()) for bottom in module.bottoms.parties]
+        bank, bottoms = module.bottoms, {id(p) for p in module.bottoms.parameters()}
+        first = {m: group[0] for group in bank.shared for m in group}  # the optimiser has its copy alone
+        self._parties = [_trained(bank.parties[first.get(m, m)].parameters()) for m in range(len(bank))]
         self._others = _trained(p for p in module.parameters() if id(p) not in bottoms)
         self._before = {id(p): _state(p) for own in (*self._parties, self._others) for p in own}
         self._learners: set[int] = set()
         self._server = False
+        self._excused: set[int] = set()
         self._sent = module.books.meter.total("up").clone()
+        self._steps = {id(optimizer): 0 for optimizer in module.trainer.optimizers}
         self.rounds = 0
+
+    @property
+    def steps(self) -> int:
+        """The steps of the optimiser; of several optimisers, of the one with the fewest steps."""
+        return min(self._steps.values(), default=0)
+
+    def is_over(self, updates: int) -> bool:
+        """Whether there were so many updates, in rounds with a loss and in steps of every optimiser."""
+        return min(self.rounds, self.steps) >= updates
 
     def note(self, module: "TrainedModule", step: Step) -> None:
         """Note who is to learn from a step with a loss."""
@@ -80,13 +96,22 @@ class Movement:
                 self._learners.add(party)
         self._server = self._server or id(module.top) not in withheld
 
+    def note_gradients(self, optimizer: Optimizer) -> None:
+        """Note a step of an optimiser, and the parameters that need not change in it."""
+        self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if _moves_nothing(parameter, float(group.get("lr", 1.0))):
+                    self._excused.add(id(parameter))
+
     def still(self) -> tuple[list[str], bool]:
         """Those who were to learn and whose weights have not changed, and whether nobody's have."""
-        moved = {id(p) for own in (*self._parties, self._others) for p in own if self._moved(p)}
+        watched = [p for own in (*self._parties, self._others) for p in own if p.requires_grad]
+        fine = {id(p) for p in watched if id(p) in self._excused or self._moved(p)}
         named = [(f"party {m}", self._parties[m]) for m in sorted(self._learners)]
         named += [("the server", self._others)] if self._server else []
-        names = [name for name, own in named if own and not any(id(p) in moved for p in own)]
-        return names, not moved
+        learning = [(name, [p for p in own if p.requires_grad]) for name, own in named]
+        return [name for name, own in learning if own and fine.isdisjoint(map(id, own))], not fine
 
     def _moved(self, parameter: nn.Parameter) -> bool:
         version, total = self._before[id(parameter)]
@@ -106,7 +131,7 @@ def check_movement(module: "TrainedModule", movement: Movement) -> None:
     if nobody:
         why = (
             "automatic_optimization is False, and no step of an optimiser was made by hand"
-            if not module.automatic_optimization
+            if not (module.automatic_optimization or movement.steps)
             else "the optimiser has made no step that changes them"
         )
         raise ConfigurationError(
@@ -123,9 +148,21 @@ def check_movement(module: "TrainedModule", movement: Movement) -> None:
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    return [p for p in parameters if p.requires_grad]
+    return [p for p in parameters if p.requires_grad and not is_lazy(p)]
 
 
 @torch.no_grad()
 def _state(parameter: nn.Parameter) -> tuple[int, float]:
-    return parameter._version, float(parameter.detach().double().sum())
+    numbers = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+    return parameter._version, float(numbers.sum(dtype=torch.float64))
+
+
+@torch.no_grad()
+def _moves_nothing(parameter: Tensor, rate: float) -> bool:
+    """Whether a step at this rate leaves the parameter as it is, by its gradient and by rounding."""
+    gradient = parameter.grad
+    if gradient is None or gradient.layout != torch.strided or not gradient.numel():
+        return False
+    largest = float(gradient.abs().max())
+    move = rate * min(largest, 1.0)  # of an optimiser that scales gradients, a large one moves no more than the rate
+    return not isfinite(largest) or move <= torch.finfo(parameter.dtype).eps * float(parameter.abs().max())

@@ -177,7 +177,7 @@ class TrainedModule(EvaluatedModule, ABC):
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Run, count and log one ``step``. A step without a loss changes no parameter."""
         refuse_other_batches(batch)
-        if self._movement is not None and self._movement.rounds >= FEW * self.rounds_of_an_update:
+        if self._movement is not None and self._movement.is_over(FEW * self.rounds_of_an_update):
             self._check_movement()
         step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
         refuse_other_kind("what step returns", step, Step, "Step(loss)")
@@ -217,20 +217,26 @@ class TrainedModule(EvaluatedModule, ABC):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Delete the gradients of networks that do not learn: their parameters and optimiser state do not change."""
         step = self._pending
-        if step is None:
-            return
-        self._pending = Step(None, after_optimizer=step.after_optimizer)
+        if step is not None:
+            self._pending = Step(None, after_optimizer=step.after_optimizer)
+            self._withhold(step)
+            if step.before_optimizer is not None:
+                step.before_optimizer(optimizer)
+        if self._movement is not None and (step is None or self not in step.withheld):
+            self._movement.note_gradients(optimizer)
+
+    def _withhold(self, step: Step) -> None:
+        """Delete the gradients of networks that do not learn from a step."""
         for parameter in (p for network in step.withheld for p in network.parameters()):
             parameter.grad = None
-        if step.learners is not None:
-            everyone = set(range(self.roster.parties))
-            if strangers := set(step.learners) - everyone:
-                raise ConfigurationError(
-                    f"the learners of a Step must be parties from 0 to {self.roster.parties - 1}; got {min(strangers)}"
-                )
-            self.bottoms.withhold(everyone.difference(step.learners))
-        if step.before_optimizer is not None:
-            step.before_optimizer(optimizer)
+        if step.learners is None:
+            return
+        everyone = set(range(self.roster.parties))
+        if strangers := set(step.learners) - everyone:
+            raise ConfigurationError(
+                f"the learners of a Step must be parties from 0 to {self.roster.parties - 1}; got {min(strangers)}"
+            )
+        self.bottoms.withhold(everyone.difference(step.learners))
 
     def _after_optimizer(self, *_: Any) -> None:
         """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
@@ -267,8 +273,8 @@ class TrainedModule(EvaluatedModule, ABC):
         """Count a round in which the server calls everybody who is there, and waits for all of them.
 
         Returns:
-            Who is ``included`` and who learns (``learning``) under the faults at requests 2·round and 2·round + 1. If
-            the plan is ``skipped``, return ``Step(None)``.
+            Who is included (``roll.included_parties``) and who learns (``learning``), under the faults at requests
+            2·round and 2·round + 1. If the plan is ``skipped``, return ``Step(None)``.
         """
         costs, number = self.costs.of_round(joint_rows(batch).total), self.books.rounds[Stage.FIT] - 1
         there = torch.ones(self.roster.parties, dtype=torch.bool)
@@ -420,8 +426,10 @@ class TrainedModule(EvaluatedModule, ABC):
 
     @toolkit_hook
     def on_train_epoch_start(self) -> None:
-        """Refuse gradient accumulation again: a callback may have changed it."""
+        """Refuse gradient accumulation again, which a callback may have changed, and an epoch without a step."""
         refuse_accumulation(self.trainer)
+        if self._movement is not None and self._movement.rounds and not self._movement.steps:
+            self._check_movement()
 
     @toolkit_hook
     def on_train_epoch_end(self) -> None:

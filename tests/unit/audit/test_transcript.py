@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -195,7 +196,9 @@ def test_what_is_kept_is_what_was_sent_and_does_not_change_later(name, tmp_path)
         module.tap = copies
         return module
 
-    fitted(name, listened, tmp_path, audit)
+    others = "the weights of party 1 and party 2 have not changed"
+    with pytest.warns(UserWarning, match=others) if make is WRITTEN["one party's, writing top"] else nullcontext():
+        fitted(name, listened, tmp_path, audit)
     assert len(audit.transcript.entries) == len(copies.values) > 0
     for entry, (kind, value) in zip(audit.transcript.entries, copies.values, strict=True):
         assert entry.kind == kind

@@ -1,18 +1,23 @@
 """What a protocol of one's own was given and does not use, and who does not learn, is said after the first rounds."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
+from lightning.pytorch import Callback
 
-from lightning_vfl import SplitVFL, VFLModule
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LocalVFL, SplitVFL, VFLModule
 from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import FaultInjector
+from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.downlinks import RandomizedResponse
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Skip
 from lightning_vfl.protocols import Step
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.round import RoundVFL
-from lightning_vfl.simulation import PartyDropout
+from lightning_vfl.simulation import FaultModel, PartyDropout, RoundOutcome
 from lightning_vfl.simulation.clock import VirtualClock
 from tests.subjects import Blobs, trainer
 
@@ -109,12 +114,18 @@ class Lazy(SplitVFL):
         return Idle(self.parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize("cls", [ByHand, Lazy])
-def test_nobody_learns_is_an_error(tmp_path, cls):
+@pytest.mark.parametrize(
+    ("cls", "rounds", "words"),
+    [(ByHand, 9, "and no step of an optimiser was made by hand"), (Lazy, 5, "the optimiser has made no step that")],
+    ids=["by hand", "idle"],
+)
+def test_nobody_learns_is_an_error(tmp_path, cls, rounds, words):
+    """An author who steps by hand may do so at the end of an epoch, here of 9 rounds."""
     module = cls(Mean(), width=4, seed=0)
-    with pytest.raises(ConfigurationError, match=f"no weight of {cls.__name__} has changed in the first 5 rounds"):
-        fit(tmp_path, module)
-    assert module.books.rounds["fit"] == 5
+    message = f"no weight of {cls.__name__} has changed in the first {rounds} rounds: .*{words}"
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, module, max_epochs=2)
+    assert module.books.rounds["fit"] == rounds
 
 
 def test_it_is_said_at_the_end_of_a_shorter_fit(tmp_path):
@@ -149,9 +160,125 @@ def test_who_does_not_learn_is_named(tmp_path, make, who):
         fit(tmp_path, make())
 
 
-def test_frozen_networks_are_not_named(tmp_path):
-    module = SplitVFL(Mean(), width=4, seed=0)
-    module.build_for(data := Blobs(batch_size=6))
-    for parameter in module.bottoms.parties[1].parameters():
-        parameter.requires_grad_(False)
-    trainer(tmp_path, max_epochs=1).fit(module, data)
+# ---- who rightly does not change, or changes later, is not named: warnings are errors here
+
+
+class Away(FaultModel):
+    """Party 1 is away in the first five rounds or events."""
+
+    def sample(self, request, roster, seed):
+        there = torch.arange(roster.parties) != (1 if request < 10 else -1)
+        return replace(RoundOutcome.nothing(roster), announced=there)
+
+
+class Asking(InTheClear):
+    """It asks for the faults, and leaves out who is away without saying so in its Step."""
+
+    def step(self, batch, names):
+        plan = self.enter_round(batch)
+        h = self.bottoms.some(batch.features, plan.roll.included_parties)
+        joined = [h[m] if m in h else batch.features[m].new_zeros(len(batch.record_ids), 4) for m in range(3)]
+        return Step(self.rank_loss(self.top(torch.cat(joined, 1)), batch))
+
+
+class Ignored(InTheClear):
+    """The gradient of party 1 is zero."""
+
+    def output(self, batch, names):
+        h = self.bottoms(batch.features)
+        return self.top(torch.cat([h[0], h[1] * 0, h[2]], 1))
+
+
+class Locally(InTheClear):
+    """Parties take three local steps in a round, with optimisers of their own; the joint loss trains the server."""
+
+    def step(self, batch, names):
+        for bottom, x in zip(self.bottoms.parties, batch.features, strict=True):
+            local = torch.optim.SGD(bottom.parameters(), lr=0.1)
+            for _ in range(3):
+                local.zero_grad()
+                bottom(x).square().mean().backward()
+                local.step()
+        h = [h.detach() for h in self.bottoms(batch.features)]
+        return Step(self.rank_loss(self.top(torch.cat(h, 1)), batch))
+
+
+class Accumulating(InTheClear):
+    """It steps by hand, the server in every round and the bottoms in every seventh."""
+
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        self.automatic_optimization = False
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.bottoms.parameters(), lr=0.1), torch.optim.SGD(self.top.parameters(), lr=0.1)
+
+    def step(self, batch, names):
+        step = super().step(batch, names)
+        self.manual_backward(step.loss)
+        bottoms, top = self.optimizers()
+        for optimizer in (top, bottoms) if names.round % 7 == 6 else (top,):
+            optimizer.step()
+            optimizer.zero_grad()
+        return step
+
+
+class Freezing(Callback):
+    """It freezes a bottom at the first epoch."""
+
+    def on_train_epoch_start(self, trainer, module):
+        module.bottoms.parties[1].requires_grad_(False)
+
+
+def dead(shape, width):
+    """A bottom whose outputs are all below zero and cut there."""
+    layer = torch.nn.Linear(shape[0], width)
+    torch.nn.init.constant_(layer.bias, -100.0)
+    return torch.nn.Sequential(layer, torch.nn.ReLU())
+
+
+def frozen(shape, width):
+    return torch.nn.Linear(shape[0], width).requires_grad_(False)
+
+
+def rising(start, optimizer):
+    return torch.optim.lr_scheduler.LinearLR(optimizer, start, total_iters=3)
+
+
+SPLIT, CASCADE = partial(SplitVFL, Mean(), width=4, seed=0), partial(CascadeVFL, Mean(), width=4, seed=0)
+DECOUPLED = partial(DecoupledVFL, width=4, host_width=3, hosts=2, seed=0)
+OWN = {"width": 4, "seed": 0}
+RIGHTLY_STILL = {
+    "frozen bottom": lambda: SPLIT(bottom_of={1: frozen}),
+    "frozen later": SPLIT,
+    "rate zero": lambda: SPLIT(optimizer=partial(torch.optim.Adam, lr=0.0, fused=True)),
+    "rate zero, SGD": lambda: SPLIT(optimizer=partial(torch.optim.SGD, lr=0.0)),
+    "warm-up from nearly zero": lambda: SPLIT(lr_scheduler=partial(rising, 1e-9)),
+    "warm-up from zero": lambda: SPLIT(lr_scheduler=partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=float)),
+    "dead": lambda: SPLIT(bottom_of={1: dead}),
+    "all dead": lambda: SPLIT(dead),
+    "away": SPLIT,
+    "away, own protocol": lambda: Asking(Concat(), **OWN),
+    "away, asynchronous": lambda: AsyncVFL(Mean(), **OWN),
+    "gradient zero": lambda: Ignored(Concat(), **OWN),
+    "local steps": lambda: Locally(Concat(), **OWN),
+    "steps by hand": lambda: Accumulating(Concat(), **OWN),
+    "sums of updates": lambda: SPLIT(sum_updates_over=3, allow_invertible_updates=True),
+    "ensemble": lambda: EnsembleVFL(**OWN),
+    "one alone": lambda: LocalVFL(**OWN),
+    **{f"cascade, {variant}": partial(CASCADE, variant=variant) for variant in ("async", "sync", "centralized")},
+    "cascade, single": lambda: CASCADE(variant="single", alone=1),
+    "cascade, away": lambda: CASCADE(slower={1: 0.5}, q=2.0),
+    "decoupled": lambda: DECOUPLED(guest_epochs=1),
+    "decoupled, away": lambda: DECOUPLED(guest_epochs=2, communicate_every=2),
+}
+
+
+@pytest.mark.parametrize("name", RIGHTLY_STILL)
+def test_who_rightly_does_not_change_is_not_named(tmp_path, name):
+    callbacks = ([FaultInjector(Away())] if "away" in name else []) + ([Freezing()] if name == "frozen later" else [])
+    data = Blobs(Groups(ContiguousColumns(2), [1, 2]) if name == "sums of updates" else None, batch_size=6)
+    module = RIGHTLY_STILL[name]()
+    trainer(tmp_path, max_epochs=3, callbacks=callbacks).fit(module, data)
+    assert module.books.rounds["fit"] > 5
+    assert module._movement is None
