@@ -1,7 +1,9 @@
 """What a protocol of one's own was given and does not use, and who does not learn, is said after the first rounds."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -247,8 +249,8 @@ def rising(start, optimizer):
 
 SPLIT, CASCADE = partial(SplitVFL, Mean(), width=4, seed=0), partial(CascadeVFL, Mean(), width=4, seed=0)
 DECOUPLED = partial(DecoupledVFL, width=4, host_width=3, hosts=2, seed=0)
-OWN = {"width": 4, "seed": 0}
-RIGHTLY_STILL = {
+OWN: dict[str, Any] = {"width": 4, "seed": 0}
+RIGHTLY_STILL: dict[str, Callable[[], VFLModule]] = {
     "frozen bottom": lambda: SPLIT(bottom_of={1: frozen}),
     "frozen later": SPLIT,
     "rate zero": lambda: SPLIT(optimizer=partial(torch.optim.Adam, lr=0.0, fused=True)),
