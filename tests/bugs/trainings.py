@@ -6,10 +6,31 @@ TRAININGS = (
     # protocols
     Bug(
         "lightning_vfl/protocols/training.py",
-        "            self.bottoms.withhold(everyone.difference(step.learners))\n",
-        "            pass\n",
+        "        self.bottoms.withhold(everyone.difference(step.learners))\n",
+        "",
         "an absent party's optimiser takes a step with the gradients of zeros",
         "unit/protocols/test_faulty_rounds.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/first_rounds.py",
+        "if module.faults.models and module.meets_faults and not module.faults.asked:",
+        "if False:",
+        "a protocol that never asks for the faults trains without them in silence",
+        "unit/protocols/test_first_rounds.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/first_rounds.py",
+        "if id(p) in self._excused or self._moved(p)}",
+        "if self._moved(p)}",
+        "a fit at a learning rate of zero ends with the error that nobody learns",
+        "unit/protocols/test_first_rounds.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/first_rounds.py",
+        "self._learners.add(party)",
+        "pass",
+        "a party whose weights never change is not named",
+        "unit/protocols/test_first_rounds.py",
     ),
     Bug(
         "lightning_vfl/rounds/plan.py",
