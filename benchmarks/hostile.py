@@ -73,8 +73,8 @@ def channels(charter: Charter, folder: Path, number: int) -> Iterator[list[Any]]
     yield [grpc.secure_channel(charter.server.address, secret, own) for _ in range(number)]
 
 
-def frames(content: bytes, charter: Charter, folder: Path, begun: Path, seconds: float = 3.0) -> None:
-    """Send the same frame again and again, to both methods of every connection at the same time."""
+def frames(content: bytes, charter: Charter, folder: Path, begun: Path, piece: int, seconds: float = 3.0) -> None:
+    """Send the same frame again and again in pieces, to both methods of every connection at the same time."""
     import grpc
 
     from lightning_vfl.federation.grpc_server import SERVICE
@@ -82,11 +82,11 @@ def frames(content: bytes, charter: Charter, folder: Path, begun: Path, seconds:
     def send(method: Callable[..., bytes], end: float) -> None:
         while monotonic() < end:
             with suppress(grpc.RpcError):
-                method(content, timeout=1.0)
+                method((content[at : at + piece] for at in range(0, len(content), piece)), timeout=1.0)
 
     with channels(charter, folder, CONNECTIONS) as opened:
         end = monotonic() + seconds
-        methods = [one.unary_unary(f"/{SERVICE}/{name}") for one in opened for name in ("Exchange", "Alive")]
+        methods = [one.stream_unary(f"/{SERVICE}/{name}") for one in opened for name in ("Exchange", "Alive")]
         threads = [Thread(target=send, args=(method, end)) for method in methods]
         for thread in threads:
             thread.start()
@@ -133,6 +133,7 @@ def grown(frame: bytes) -> bytes:
 
 
 LARGE = FRAME * MEBIBYTE
+PIECE = MEBIBYTE  # bytes of a piece of a request, as the toolkit's parties send them
 UPLOAD = {
     "part": "upload",
     "message": {
@@ -148,13 +149,14 @@ UPLOAD = {
 SENDERS: Mapping[str, Callable[[], Callable[..., None]]] = {
     "nothing": lambda: calls_of_nobody,
     "packed frame that grows 64 times": lambda: partial(
-        frames, grown(pack(request("tell", **UPLOAD), [torch.zeros(8, dtype=torch.int64)], [1]))
+        frames, grown(pack(request("tell", **UPLOAD), [torch.zeros(8, dtype=torch.int64)], [1])), piece=PIECE
     ),
     "frame of the largest size": lambda: partial(
-        frames, pack(request("tell", **UPLOAD), [torch.zeros(LARGE - 4096, dtype=torch.uint8)])
+        frames, pack(request("tell", **UPLOAD), [torch.zeros(LARGE - 4096, dtype=torch.uint8)]), piece=PIECE
     ),
-    "frame of twice the size": lambda: partial(frames, bytes(2 * LARGE)),
-    "declared shape of 1e8": lambda: partial(frames, pack(request("shape", shape=[10**8]))),
+    "frame of twice the size": lambda: partial(frames, bytes(2 * LARGE), piece=PIECE),
+    "frame as one message": lambda: partial(frames, bytes(LARGE), piece=LARGE),
+    "declared shape of 1e8": lambda: partial(frames, pack(request("shape", shape=[10**8])), piece=PIECE),
     f"{CALLS} open calls": lambda: calls,
     f"{IDLE:,} idle connections": lambda: connections,
 }

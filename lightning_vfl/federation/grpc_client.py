@@ -10,7 +10,7 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError, printable
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.grpc_server import LARGEST, PROCESS_KEY, SERVICE, options
+from lightning_vfl.federation.grpc_server import LARGEST, PIECE, PROCESS_KEY, SERVICE, options
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
 
@@ -55,6 +55,7 @@ class Dialled(Transport):
             else grpc.secure_channel(address, credentials, settings)
         )
         self._exchange: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Exchange")
+        self._exchange_in_pieces: Callable[..., bytes] = self._channel.stream_unary(f"/{SERVICE}/Exchange")
         self._alive: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Alive")
         self.process = os.urandom(16)  # tells the server that a call is of this process
         self._open = True
@@ -65,7 +66,7 @@ class Dialled(Transport):
         began: float | None = None
         while True:
             try:
-                return self._exchange(frame)
+                return self._sent(frame)
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()
                 if code not in _AGAIN:
@@ -80,6 +81,13 @@ class Dialled(Transport):
                         "sides have each other's certificates"
                     ) from None
                 sleep(0.2)
+
+    def _sent(self, frame: bytes) -> bytes:
+        """The answer to a frame. One that fits into a piece goes as a single message, which needs no thread."""
+        if len(frame) <= PIECE:
+            return self._exchange(frame)
+        pieces = (frame[start : start + PIECE] for start in range(0, len(frame), PIECE))
+        return self._exchange_in_pieces(pieces)
 
     def close(self) -> None:
         self._open = False

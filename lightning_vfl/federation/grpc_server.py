@@ -1,9 +1,9 @@
-"""The server's port: two unary methods over gRPC, with mutual TLS."""
+"""The server's port: two methods over gRPC, with mutual TLS. A request comes in pieces, an answer as one message."""
 
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
@@ -20,6 +20,7 @@ PROCESS = 64  # bytes that name a process
 PROCESS_KEY = "process-bin"  # where a call has this name
 SERVICE = "lightning_vfl.Federation"
 LARGEST = 2**31 - 1  # bytes of a frame
+PIECE = 2**20  # bytes of a piece of a request: gRPC holds several copies of what it receives
 CALLS = 2  # open calls of a party to each method: the one that waits, and the one that a new connection repeats
 HANDSHAKE = 5.0  # seconds that a connection may take to show a certificate
 SOURCE = 64  # connections of an address from which no call has come yet
@@ -81,7 +82,7 @@ class Port:
         workers = 2 * CALLS * hub.parties + 4
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="federation")
         settings = [
-            *options(silence, hub.agreed.limits.frame_bytes),
+            *options(silence, PIECE),
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
             ("grpc.max_concurrent_streams", 2 * CALLS),
@@ -92,7 +93,7 @@ class Port:
         self._lock = Lock()
         self._reading = [Lock() for _ in range(hub.parties)]
         self._known: dict[str, None] = {}  # addresses and ports from which a party has called, the newest last
-        # a stream of requests, of which one is read: who calls is known before a frame is received
+        # a stream of pieces: who calls is known before the first one is received
         methods = {
             "Exchange": grpc.stream_unary_rpc_method_handler(self._exchange),
             "Alive": grpc.stream_unary_rpc_method_handler(self._alive),
@@ -149,14 +150,14 @@ class Port:
                 known = {*self._known}
             close_idle(self.port, known, SOURCE)
 
-    def _exchange(self, contents: Iterator[bytes], context: Any) -> bytes:
+    def _exchange(self, pieces: Iterator[bytes], context: Any) -> bytes:
         party = self._caller(context)
         with self._counted(party, "Exchange", context):
-            return self._answer(party, contents, context)
+            return self._answer(party, pieces, context)
 
-    def _answer(self, party: int, contents: Iterator[bytes], context: Any) -> bytes:
+    def _answer(self, party: int, pieces: Iterator[bytes], context: Any) -> bytes:
         try:
-            return self.hub.answer(self._received(party, contents), context.is_active)
+            return self.hub.answer(self._received(party, pieces), context.is_active)
         except Interrupted as error:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
@@ -164,17 +165,20 @@ class Port:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
 
-    def _received(self, party: int, contents: Iterator[bytes]) -> Request:
+    def _received(self, party: int, pieces: Iterator[bytes]) -> Request:
         """The request of a party; one frame of a party at a time is in memory besides the tensors that wait.
 
         Raises:
             ValueError: for a frame that is refused; it does not keep the frame in memory, as its cause would.
         """
         with self._reading[party]:
+            content = assembled(pieces, self.hub.agreed.limits.frame_bytes)
             try:
-                return self.hub.read(party, next(contents, b""))
+                return self.hub.read(party, content)
             except ValueError as error:
                 line = str(error)
+            finally:
+                del content
         raise ValueError(line)
 
     def _alive(self, _: Iterator[bytes], context: Any) -> bytes:
@@ -190,6 +194,16 @@ class Port:
             while context.is_active() and not self._over.wait(timeout=1.0):
                 pass
         return b""
+
+
+def assembled(pieces: Iterable[bytes], largest: int) -> bytearray:
+    """The frame of these pieces. More than ``largest`` bytes are not read to their end; ``unpack`` refuses them."""
+    content = bytearray()
+    for piece in pieces:
+        content += piece
+        if len(content) > largest:
+            break
+    return content
 
 
 def raise_descriptors() -> None:

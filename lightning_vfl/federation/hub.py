@@ -174,7 +174,7 @@ class Hub:
                 if not alive():
                     raise Interrupted(f"{self.agreed.party(party)} has hung up")
 
-    def read(self, party: int, content: bytes) -> Request:
+    def read(self, party: int, content: bytes | bytearray) -> Request:
         """The request of a frame, after its sizes and its fields are checked.
 
         Raises:

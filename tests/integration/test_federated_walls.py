@@ -14,6 +14,8 @@ import torch
 import yaml
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from benchmarks.hostile import UPLOAD
+from benchmarks.hostile import request as request_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.charter import Alignment, Charter
@@ -135,6 +137,37 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
                 ended += one.recv(1) == b""
         assert ended >= 30  # 64 of an address may shake hands
         assert asks(party_credentials(of("bank"), charter)) == 0
+        port.close()
+
+    apart(role, tmp_path / "role.txt")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("size", [1, 2**20 - 200, 2**20, 2**20 + 1, 5 * 2**20 + 17])
+def test_a_request_in_pieces_arrives_as_it_was_sent(tmp_path, size):
+    def role():
+        import grpc
+
+        from lightning_vfl.federation.grpc_client import Dialled
+        from lightning_vfl.federation.grpc_server import SERVICE, Port
+
+        prepare()
+        hub = Hub(1)
+        hub.greet = lambda request: pack({"outcome": "go"}, request.frame.tensors)
+        port = Port(hub, "127.0.0.1:0", lambda _: 0)
+        address = f"127.0.0.1:{port.port}"
+        numbers = torch.arange(size) % 251
+        request = pack(request_of("tell", **UPLOAD), [numbers.to(torch.uint8)])
+        line = Dialled(address, reconnect=1.0)
+        (tensor,) = unpack(line.exchange(request)).tensors
+        assert torch.equal(tensor, numbers.to(torch.uint8))
+        if size > 2**20:
+            with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary(f"/{SERVICE}/Exchange")(
+                    request, timeout=5
+                )  # one message would be held several times
+            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        line.close()
         port.close()
 
     apart(role, tmp_path / "role.txt")
