@@ -130,7 +130,8 @@ class BatchedDataModule(LightningDataModule, ABC):
         rank, world = self._place()
         if not len(records):
             raise ConfigurationError(f"there are no {name} records; correct load, or leave out this stage")
-        if len(records) < world:  # a process without records cannot take part in reducing the metrics
+        # a process without records cannot take part in reducing metrics, of which a prediction has none
+        if len(records) < world and name != "predict":
             raise ConfigurationError(
                 f"the {len(records)} {name} records cannot be shared by {world} processes; use at most {len(records)}"
             )

@@ -1,6 +1,6 @@
 """Draw the records of training, validation and test."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
@@ -53,9 +53,22 @@ def draw_validation(records: int, val_records: int, seed: int, data: str) -> dic
 
 
 def split_rows(
-    rows: np.ndarray, seed: int, val: float, test: float, stratify: np.ndarray | None = None
+    rows: np.ndarray,
+    seed: int,
+    val: float,
+    test: float,
+    stratify: np.ndarray | None = None,
+    classes: Sequence[int | str] = (),
 ) -> Mapping[SplitName, np.ndarray]:
     """Sorted positions of each split; the seed names the draw. A share of 0 gives no records, others are rounded up.
+
+    Args:
+        rows: positions of the records.
+        seed: names the draw.
+        val: share of the validation records.
+        test: share of the test records.
+        stratify: (N,) the class numbers of all records; None: the records are drawn without regard to classes.
+        classes: the names of the classes, for errors; empty: their numbers.
 
     Raises:
         ConfigurationError: if there are too few records, or too few of a class, for these shares.
@@ -68,17 +81,31 @@ def split_rows(
         by = None if stratify is None else stratify[part]
         # 0.1 / (1 - 0.4) of 1200 records is 200.00000000000003 in floats: round first, so that 200 are taken
         count = max(1, ceil(round(share * len(part), 6)))
-        try:
-            first, second = train_test_split(
-                part, test_size=count, random_state=seed_of(seed, what) % 2**32, stratify=by
-            )
-        except ValueError as error:
+        if too_few := _too_few(len(part), count, by, classes):
             raise ConfigurationError(
-                f"{len(part)} records give no {what} of {share:.0%} ({error}); use more records, another share, or "
+                f"{len(part)} records give no {what} of {share:.0%} ({too_few}); use more records, another share, or "
                 "several records of every class"
-            ) from error
+            )
+        first, second = train_test_split(part, test_size=count, random_state=seed_of(seed, what) % 2**32, stratify=by)
         return np.sort(first), np.sort(second)
 
     rest, tests = cut(rows, test, "test split")
     train, vals = cut(rest, val / (1 - test), "validation split")
     return {"train": train, "val": vals, "test": tests, "predict": tests}
+
+
+def _too_few(records: int, drawn: int, labels: np.ndarray | None, classes: Sequence[int | str]) -> str:
+    """Why so many records cannot be drawn of these, with a record of each class on both sides; empty: they can."""
+    if drawn >= records:
+        return "none would be left"
+    if labels is None:
+        return ""
+    found, counts = np.unique(labels, return_counts=True)
+    rarest = int(counts.argmin())
+    if counts[rarest] < 2:
+        name = classes[int(found[rarest])] if len(classes) else int(found[rarest])
+        return f"class '{name}' has one record among them, and both sides need one"
+    side, smaller = ("drawn", drawn) if drawn <= records - drawn else ("left", records - drawn)
+    if smaller < len(found):
+        return f"{smaller} would be {side}, and there are {len(found)} classes"
+    return ""

@@ -13,7 +13,7 @@ from .category_steps import FillText, OneHotCategories, texts_of
 from .column_steps import Step
 from .date_steps import DatePart, DateParts, dates_of, formats_of, has_times
 from .number_steps import Fill, ReadBooleans, ReadNumbers, Strategy, Texts
-from .party_tables import TRUTHS, as_numbers
+from .party_tables import TRUTHS, as_numbers, refuse_several
 from .written_numbers import MARKS, decimal_of, looks_numeric, written_numbers
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def choose_steps(column: "pd.Series[Any]", decimal: str = "", party: str = "") -
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
     filled = column.dropna()
+    refuse_several(filled, party, "write each number into a column of its own, or give drop")
     indicator = len(filled) < len(column)
     if filled.empty:
         return Chosen(ColumnKind.EMPTY, None, "left out: no training record has a value")

@@ -1,7 +1,8 @@
 """Columns of a CSV file that pandas would read as other numbers: codes such as 007, and 1.234 beside 987."""
 
-from collections.abc import Collection, Iterable
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,9 @@ _BYTES, _ROWS, _FIRST = 1 << 24, 1 << 17, 1000
 def coded_columns(path: Path, separator: str, others: Collection[str]) -> list[str]:
     """The columns of a CSV file that must be read as text; empty for Parquet.
 
-    They hold digits only, some with a zero in front; or they hold, in the first 1,000 rows, whole numbers from 100 to
-    999 beside numbers with three digits behind a point, which may be thousands. Only a file with columns of digits is
-    read once more, as bytes; if a field begins with a zero, also as text.
+    They hold digits only, some with a zero in front; or they hold whole numbers from 100 to 999 beside numbers with
+    three digits behind a point, which may be thousands. A file whose first rows have columns of this form is read once
+    more, as bytes; if a field looks like ``007`` or ``1.234``, also as text.
 
     Args:
         path: the file.
@@ -32,15 +33,21 @@ def coded_columns(path: Path, separator: str, others: Collection[str]) -> list[s
     if path.suffix in PARQUET or not path.is_file():
         return []
     try:
-        first = _text(path, separator, nrows=_FIRST)
-        thousands = [name for name in map(str, first) if name not in others and _perhaps_thousands(first[name])]
-        found = _joined([first]).keys() - others
-        if not found or not _has_leading_zero(path, separator):
-            return thousands
-        digits = _digits(path, separator, usecols=found.__contains__)
+        first = _seen([_text(path, separator, nrows=_FIRST)])
+        asked = {name: forms for name, forms in first.items() if name not in others}
+        if not any(forms.of_codes or forms.of_thousands for forms in asked.values()):
+            return []
+        zero, dotted = _forms_in(path, separator)
+        asked = {
+            name: forms for name, forms in asked.items() if (zero and forms.of_codes) or (dotted and forms.of_thousands)
+        }
+        if not asked:
+            return []
+        with _texts(path, separator, usecols=asked.__contains__) as chunks:
+            whole = _seen(chunks)
     except (ValueError, Warning):  # the reader of the table tells it better
         return []
-    return [name for name, zeros in digits.items() if zeros] + thousands
+    return [name for name, forms in whole.items() if forms.codes or forms.thousands]
 
 
 def _text(path: Path, separator: str, nrows: int) -> "pd.DataFrame":
@@ -52,49 +59,88 @@ def _text(path: Path, separator: str, nrows: int) -> "pd.DataFrame":
         return table
 
 
-def _perhaps_thousands(column: "pd.Series[Any]") -> bool:
-    """Whether the cells are numbers below 1,000, some from 100 without a point, some with three digits behind one."""
-    cells = column.dropna().str.strip().str.lstrip("+-")
-    dotted = cells.str.fullmatch(r"[1-9][0-9]{0,2}\.[0-9]{3}")
-    plain = cells.str.fullmatch("[0-9]{1,3}")
-    return bool(dotted.any() and (dotted | plain).all() and cells[plain].str.len().eq(3).any())
-
-
-def _digits(path: Path, separator: str, **more: Any) -> dict[str, bool]:
-    """The columns that hold digits only -> whether some cells begin with a zero and another digit."""
+@contextmanager
+def _texts(path: Path, separator: str, **more: Any) -> "Iterator[Iterable[pd.DataFrame]]":
+    """The rows as text, some at a time."""
     import pandas as pd  # 0.5 s, where it is used
 
     with csv_warnings(), unpacked(path) as content:
         options = {**csv_options(separator), **more}
         with pd.read_csv(content, **options, dtype=str, chunksize=_ROWS) as chunks:
-            return _joined(chunks)
+            yield chunks
 
 
-def _joined(chunks: "Iterable[pd.DataFrame]") -> dict[str, bool]:
-    zeros: dict[str, bool] = {}
-    others: set[str] = set()
+@dataclass
+class _Forms:
+    """Which forms the cells of a column have.
+
+    Args:
+        of_codes: whether all cells are digits.
+        of_thousands: whether all cells are at most three digits, or one to three and three more behind a point.
+        zero: whether a cell has a zero in front of other digits.
+        hundreds: whether a cell without a point has three digits.
+        dotted: whether a cell has a point.
+    """
+
+    of_codes: bool = True
+    of_thousands: bool = True
+    zero: bool = False
+    hundreds: bool = False
+    dotted: bool = False
+
+    @property
+    def codes(self) -> bool:
+        """Whether the column holds codes such as 007."""
+        return self.of_codes and self.zero
+
+    @property
+    def thousands(self) -> bool:
+        """Whether numbers such as 1.234 may be thousands."""
+        return self.of_thousands and self.hundreds and self.dotted
+
+    def add(self, cells: "pd.Series[str]") -> None:
+        """Count further cells, of which none is missing."""
+        if self.of_codes:
+            self.of_codes = bool(cells.str.fullmatch("[0-9]+").all())
+            self.zero |= self.of_codes and bool(cells.str.match("0[0-9]").any())
+        if self.of_thousands:
+            unsigned = cells.str.lstrip("+-")
+            dotted = unsigned.str.fullmatch(r"[1-9][0-9]{0,2}\.[0-9]{3}")
+            plain = unsigned.str.fullmatch("[0-9]{1,3}")
+            self.of_thousands = bool((dotted | plain).all())
+            self.dotted |= bool(dotted.any())
+            self.hundreds |= bool(unsigned[plain].str.len().eq(3).any())
+
+
+def _seen(chunks: "Iterable[pd.DataFrame]") -> dict[str, _Forms]:
+    """Column -> the forms of its cells in all chunks."""
+    seen: dict[str, _Forms] = {}
     for chunk in chunks:
-        for name in (name for name in map(str, chunk) if name not in others):
-            cells = chunk[name].dropna().str.strip()
-            if cells.str.fullmatch("[0-9]+").all():
-                zeros[name] = zeros.get(name, False) or bool(cells.str.match("0[0-9]").any())
-            else:
-                others.add(name)
-    return {name: some for name, some in zeros.items() if name not in others}
+        for name in map(str, chunk):
+            forms = seen.setdefault(name, _Forms())
+            if forms.of_codes or forms.of_thousands:
+                forms.add(chunk[name].dropna().str.strip())
+    return seen
 
 
-def _has_leading_zero(path: Path, separator: str) -> bool:
-    """Whether a field begins with a zero and another digit."""
-    before = b"\n"
+def _forms_in(path: Path, separator: str) -> tuple[bool, bool]:
+    """Whether a field begins with a zero and another digit, and whether one ends with a point and three digits."""
+    ends = np.frombuffer(b'\n\r" ' + separator.encode(), np.uint8)
+    before, zero, dotted = b"\n", False, False
     with ExitStack() as opened:
         content = opened.enter_context(unpacked(path))
         if isinstance(content, Path):
             content = opened.enter_context(content.open("rb"))
-        while block := content.read(_BYTES):
-            text = np.frombuffer(before + block, np.uint8)
+        while True:
+            block = content.read(_BYTES)
+            text = np.frombuffer(before + (block or b"\n"), np.uint8)  # a file may end without a line break
+            digits = (text >= ord("0")) & (text <= ord("9"))
             zeros = np.flatnonzero(text[1:-1] == ord("0")) + 1
-            zeros = zeros[(text[zeros + 1] >= ord("0")) & (text[zeros + 1] <= ord("9"))]
-            if np.isin(text[zeros - 1], np.frombuffer(b'\n\r" ' + separator.encode(), np.uint8)).any():
-                return True
-            before = block[-2:]
-    return False
+            zeros = zeros[digits[zeros + 1]]
+            zero = zero or bool(np.isin(text[zeros - 1], ends).any())
+            points = np.flatnonzero(text[:-4] == ord("."))
+            points = points[digits[points + 1] & digits[points + 2] & digits[points + 3]]
+            dotted = dotted or bool(np.isin(text[points + 4], ends).any())
+            if not block or (zero and dotted):
+                return zero, dotted
+            before = text[-5:].tobytes()

@@ -22,6 +22,7 @@ _DATES: tuple[str, ...] = ("%d.%m.%Y", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d-%
 _DATES += ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y")  # the year is never first if it has two digits
 _FORMATS = (_ISO, *(f"{date}{time}" for date in _DATES for time in ("", " %H:%M", " %H:%M:%S")))
 _LIKE_A_DATE = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{8}T\d{2,6})")
+_OFFSET = r"(?::|T\d{0,4})\d{2}(?:\.\d+)?\s*([-+])(\d{2}):?(\d{2})?\s*$"  # behind a time of the day
 _MOSTLY = 0.8  # share of the texts that a format must fit
 _SAMPLE = 200  # texts by which formats are tried first
 
@@ -41,7 +42,7 @@ class DatePart(StrEnum):
 
 @dataclass(frozen=True)
 class DateParts(Reader):
-    """One column for each part of a date. Times with an offset are converted to UTC.
+    """One column for each part of a date, of the clock with which it was written: the hour of 09:30+02:00 is 9.5.
 
     Args:
         parts: the parts.
@@ -105,7 +106,7 @@ class DateParts(Reader):
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         import pandas as pd
 
-        dates = self.dates(column, party)
+        dates = _on_its_clock(self.dates(column, party), column)
         epoch = pd.Timestamp("1970-01-01", tz="UTC")  # not in nanoseconds, which end in 2262
         read: dict[DatePart, Any] = {
             DatePart.WEEKDAY: lambda: dates.dt.day_of_week,
@@ -145,7 +146,7 @@ def formats_of(column: "pd.Series[Any]") -> list[str]:
 
 def has_times(column: "pd.Series[Any]", form: str) -> bool:
     """Whether dates of this format have times of the day other than midnight."""
-    dates = dates_of(column, form).dropna()
+    dates = _on_its_clock(dates_of(column, form), column).dropna()
     return bool((dates != dates.dt.floor("D")).any())
 
 
@@ -154,6 +155,25 @@ def _holds_dates(column: "pd.Series[Any]") -> bool:
     from pandas.api.types import is_datetime64_any_dtype
 
     return is_datetime64_any_dtype(column)
+
+
+def _on_its_clock(dates: "pd.Series[pd.Timestamp]", column: "pd.Series[Any]") -> "pd.Series[pd.Timestamp]":
+    """What the clock showed where the cells were written, which have an offset or a zone; others stay.
+
+    Args:
+        dates: the cells as dates in UTC.
+        column: the cells.
+    """
+    import pandas as pd
+
+    if _holds_dates(column):
+        return dates if column.dt.tz is None else column.dt.tz_localize(None).dt.tz_localize("UTC")
+    parts = column.astype(str).str.extract(_OFFSET)
+    if parts[0].isna().all():
+        return dates
+    minutes = pd.to_numeric(parts[1]) * 60 + pd.to_numeric(parts[2]).fillna(0.0)
+    signed = minutes.where(parts[0] == "+", -minutes).fillna(0.0)
+    return dates + pd.to_timedelta(signed, unit="min").astype(f"timedelta64[{dates.dt.unit}]")
 
 
 def dates_of(column: "pd.Series[Any]", form: str) -> "pd.Series[pd.Timestamp]":

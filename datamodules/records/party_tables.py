@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 PARQUET = (".parquet", ".pq")
 """The endings of Parquet files; all others are CSV."""
+MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A"]
+"""The texts that pandas takes for a missing cell in every column of a CSV file, unless it is told others."""
+MISSING += ["NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "1": 1.0, "1.0": 1.0}
 """What true and false may be written as, in lower case."""
 TRUTHS |= {"false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0, "0": 0.0, "0.0": 0.0}
@@ -77,12 +80,12 @@ def read_table(
             refuse_large_table(path)
             table = pd.read_parquet(path)
         else:
-            refuse_repeated(path, party, separator)
+            missing = missing_cells(names_of(path, party, separator), [id_column])
             types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
             try:
-                table = _read_csv(path, separator, types, in_parts=True)
+                table = _read_csv(path, separator, dtype=types, low_memory=True, **missing)
             except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
-                table = _read_csv(path, separator, types, in_parts=False)
+                table = _read_csv(path, separator, dtype=types, low_memory=False, **missing)
     check_id_column(table, path, party, id_column)
     ids = check_ids(canonical_ids(table.pop(id_column)), path, party)
     return table.set_axis(pd.Index(ids))
@@ -108,8 +111,8 @@ def readable(path: Path, party: str) -> Iterator[None]:
         ) from error
 
 
-def refuse_repeated(path: Path, party: str, separator: str) -> None:
-    """Accept a CSV file whose columns have different names; pandas would call the second ``name.1``.
+def names_of(path: Path, party: str, separator: str) -> list[str]:
+    """The names of a CSV file's columns, which must differ; pandas would call the second ``name.1``.
 
     Raises:
         ConfigurationError: for a name that two columns have.
@@ -117,14 +120,17 @@ def refuse_repeated(path: Path, party: str, separator: str) -> None:
     import pandas as pd
 
     with csv_warnings(), unpacked(path) as content:
-        first = pd.read_csv(content, **csv_options(separator), header=None, nrows=1, dtype=str).iloc[0].dropna()
-    names = first.str.strip()
+        first = pd.read_csv(
+            content, **csv_options(separator), header=None, nrows=1, dtype=str, keep_default_na=False
+        ).iloc[0]
+    names = first[first != ""].str.strip()
     if names.duplicated().any():
         name = names[names.duplicated()].iloc[0]
         raise ConfigurationError(
             f"{path} of party '{party}' has {int((names == name).sum())} columns called '{name}', of which one may be "
             "a copy of the other; give each column its own name"
         )
+    return [name or f"Unnamed: {place}" for place, name in enumerate(first.tolist())]
 
 
 def check_id_column(names: "Collection[str] | pd.DataFrame", path: Path, party: str, id_column: str) -> None:
@@ -164,18 +170,29 @@ def check_ids(ids: "pd.Series[Any]", path: Path, party: str) -> "pd.Series[Any]"
     return ids
 
 
-def _read_csv(path: Path, separator: str, types: Any, in_parts: bool) -> "pd.DataFrame":
-    """The table of a CSV file; in parts it takes less memory."""
+def _read_csv(path: Path, separator: str, **options: Any) -> "pd.DataFrame":
+    """The table of a CSV file."""
     import pandas as pd
 
     with csv_warnings(), unpacked(path) as content:
-        table: pd.DataFrame = pd.read_csv(content, **csv_options(separator), low_memory=in_parts, dtype=types)
+        table: pd.DataFrame = pd.read_csv(content, **csv_options(separator), **options)
         return table
 
 
 def csv_options(separator: str) -> dict[str, Any]:
     """How every CSV file is read."""
     return {"sep": separator, "index_col": False, "skipinitialspace": True}
+
+
+def missing_cells(names: Iterable[str], ids: Collection[str]) -> dict[str, Any]:
+    """The options of a CSV file's reader that say which texts are missing cells: of ids, empty ones alone.
+
+    Args:
+        names: of all columns.
+        ids: the columns of the ids, in which NA, null and None are texts like others.
+    """
+    of_columns = {name: [""] if name in ids else MISSING for name in names}
+    return {"na_values": of_columns, "keep_default_na": False}
 
 
 @contextmanager
@@ -246,11 +263,17 @@ def read_labels(
             the trained model does not have.
     """
     refuse_missing(column, party)
+    refuse_several(column, party, "name another label_column, or write each number into a column of its own")
     if not classification:
         return _real_labels(column, party), ()
     values = _as_classes(column, party, trained)
     if not trained:
         classes, labels = np.unique(values, return_inverse=True)
+        if len(classes) < 2:
+            raise ConfigurationError(
+                f"all {len(values)} labels '{column.name}' of party '{party}' are '{classes[0]}', and a classification "
+                "needs two classes; correct label_column or add records of other classes"
+            )
         return labels.astype(np.int64), tuple(classes.tolist())
     number = {name: c for c, name in enumerate(trained)}
     found = values.tolist()
@@ -318,6 +341,7 @@ def read_targets(columns: "pd.DataFrame", party: str, classification: bool) -> "
     found: list[NDArray[np.float64]] = []
     for name in columns:
         refuse_missing(columns[name], party)
+        refuse_several(columns[name], party, "write each number into a column of its own")
         texts = columns[name].astype(str).str.strip().str.lower()
         if not classification:
             found.append(_real_labels(columns[name], party))
@@ -389,6 +413,29 @@ def refuse_missing(column: "pd.Series[Any]", party: str, fix: str = "") -> None:
         raise ConfigurationError(
             f"{int(missing.sum())} values of column '{column.name}' of party '{party}' are missing, first of record "
             f"{column.index[missing][0]}; fill them in or remove the records{fix}"
+        )
+
+
+def refuse_several(column: "pd.Series[Any]", party: str, fix: str) -> None:
+    """Accept a column whose cells are single values; Parquet files and frames may have lists in them.
+
+    Args:
+        column: the cells; the index is the ids.
+        party: the name of the party.
+        fix: what to do about lists.
+
+    Raises:
+        ConfigurationError: for a cell that is a list, an array or a mapping.
+    """
+    if column.dtype != object:
+        return
+    several = column.map(lambda cell: isinstance(cell, list | tuple | set | dict | np.ndarray)).to_numpy(dtype=bool)
+    if several.any():
+        cell = column[several].iloc[0]
+        shown = cell.tolist() if isinstance(cell, np.ndarray) else cell
+        raise ConfigurationError(
+            f"{int(several.sum())} cells of column '{column.name}' of party '{party}' are lists, first {shown} of "
+            f"record {column.index[several][0]}; {fix}"
         )
 
 

@@ -1,6 +1,7 @@
 """Pictures in class folders: their names, their bytes in one size, and a check for damaged files."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
+_NO_CLASSES = ("__MACOSX",)  # beside the folders of an archive that was packed on a Mac
+_OF_SYSTEMS = ("Thumbs.db", "desktop.ini")
 _FORMATS = ("JPEG", "PNG")
 _ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}  # MPO: the JPEG files of some cameras
 _TAIL = 32  # the last mark of a format is among so many bytes at the end of a file
@@ -97,6 +101,8 @@ class Pictures:
 def list_pictures(folder: Path, classes: Sequence[str], start: Path) -> "tuple[NDArray[np.str_], NDArray[np.int64]]":
     """The paths, relative to ``start``, of the pictures in the class folders of a folder, and their labels.
 
+    Files of other kinds are warned of with their number.
+
     Raises:
         ConfigurationError: for a folder that is not a class, and for no pictures.
     """
@@ -105,7 +111,14 @@ def list_pictures(folder: Path, classes: Sequence[str], start: Path) -> "tuple[N
             f"{folder} has the folder '{strange[0]}', which is not a class of the training pictures; sort the pictures "
             "into folders with the names of the training classes, or remove the folder"
         )
-    names = [find_pictures(folder / name, start) for name in classes]
+    found = [find_pictures(folder / name, start) for name in classes]
+    names = [pictures for pictures, _ in found]
+    if others := sum((ending for _, ending in found), Counter[str]()):
+        told = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(8))
+        rank_zero_warn(
+            f"{folder} has {others.total():,} files that are not read ({told}); only {', '.join(_ENDINGS)} are: "
+            "convert the pictures among them"
+        )
     if not any(names):
         raise no_pictures(f"{folder} holds no pictures", "in class folders; put some there")
     labels = np.arange(len(classes), dtype=np.int64).repeat([len(of_class) for of_class in names])
@@ -118,18 +131,21 @@ def no_pictures(what: str, fix: str) -> ConfigurationError:
 
 
 def subfolders(folder: Path) -> list[str]:
-    """The names of the folders in a folder, sorted; hidden ones are left out."""
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    """The names of the folders in a folder, sorted; hidden ones and those of archives are left out."""
+    names = (entry.name for entry in os.scandir(folder) if entry.is_dir())
+    return sorted(name for name in names if not name.startswith(".") and name not in _NO_CLASSES)
 
 
-def find_pictures(folder: Path, start: Path) -> list[str]:
-    """The paths, relative to ``start``, of the pictures in a folder and its subfolders, sorted."""
-    found = (Path(place, file) for place, _, files in os.walk(folder, followlinks=True) for file in files)
-    return sorted(
-        path.relative_to(start).as_posix()
-        for path in found
-        if path.suffix.lower() in _ENDINGS and not path.name.startswith(".")
-    )
+def find_pictures(folder: Path, start: Path) -> tuple[list[str], Counter[str]]:
+    """The pictures in a folder and its subfolders, and the endings of other files with their number.
+
+    Paths are relative to ``start`` and sorted. Hidden files, and those that systems make, do not count.
+    """
+    found = [Path(place, file) for place, _, files in os.walk(folder, followlinks=True) for file in files]
+    seen = [path for path in found if not path.name.startswith(".") and path.name not in _OF_SYSTEMS]
+    pictures = sorted(path.relative_to(start).as_posix() for path in seen if path.suffix.lower() in _ENDINGS)
+    others = Counter(path.suffix.lower() or path.name for path in seen if path.suffix.lower() not in _ENDINGS)
+    return pictures, others
 
 
 def _decoded(file: Path | BinaryIO, size: int, channels: int) -> "NDArray[np.uint8]":

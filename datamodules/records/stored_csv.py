@@ -19,8 +19,9 @@ from .party_tables import (
     check_ids,
     csv_options,
     csv_warnings,
+    missing_cells,
+    names_of,
     readable,
-    refuse_repeated,
 )
 
 if TYPE_CHECKING:
@@ -90,22 +91,29 @@ def _copy_csv(
     path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None, place: Path, rows: int
 ) -> "tuple[list[str], pd.Series[Any]]":
     """The names of the columns, and the ids as text; all columns but the ids are in the Parquet file."""
-    refuse_repeated(path, party, separator)
-    with _chunks(path, separator, str, 1) as first:
+    names_of(path, party, separator)  # refuses names that two columns have
+    with _chunks(path, separator, 1, dtype=str) as first:
         names = [str(name) for name in next(first)]
     check_id_column(names, path, party, id_column)
     fixed = set(names) if text is None else {id_column, *text}.intersection(names)
     kinds = dict.fromkeys(fixed, _Kind.TEXTS)
-    ids = _copy_as(path, separator, id_column, kinds, place, rows)
+    missing = missing_cells(names, [id_column])
+    ids = _copy_as(path, separator, id_column, kinds, place, rows, missing)
     if ids is None:  # kinds are now those of all rows
-        ids = _copy_as(path, separator, id_column, kinds, place, rows)
+        ids = _copy_as(path, separator, id_column, kinds, place, rows, missing)
     if ids is None:
         raise ValueError("the file has changed while it was read")
     return names, ids
 
 
 def _copy_as(
-    path: Path, separator: str, id_column: str, kinds: dict[str, _Kind], place: Path, rows: int
+    path: Path,
+    separator: str,
+    id_column: str,
+    kinds: dict[str, _Kind],
+    place: Path,
+    rows: int,
+    missing: Mapping[str, Any],
 ) -> "pd.Series[Any] | None":
     """The ids, if all rows of a column have one kind of cells, which may be known; else None, and all kinds are known.
 
@@ -116,6 +124,7 @@ def _copy_as(
         kinds: column -> what its cells are read as; kinds are added and changed.
         place: the Parquet file to write.
         rows: how many rows are in memory together.
+        missing: the reader's options that say which texts are missing cells.
     """
     import pyarrow.parquet as pq
 
@@ -123,7 +132,7 @@ def _copy_as(
     types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
     writer, changed = None, False
     try:
-        with _chunks(path, separator, types, rows) as chunks:
+        with _chunks(path, separator, rows, dtype=types, **missing) as chunks:
             for chunk in chunks:
                 texts = chunk.pop(id_column)
                 numbers = canonical_ids(texts)
@@ -171,12 +180,12 @@ def _joined(ids: "list[pd.Series[Any]]") -> "pd.Series[Any]":
 
 
 @contextmanager
-def _chunks(path: Path, separator: str, types: Any, rows: int) -> "Iterator[Iterator[pd.DataFrame]]":
+def _chunks(path: Path, separator: str, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
     import pandas as pd
 
     with csv_warnings(), unpacked(path) as content:
-        options = csv_options(separator)
-        with pd.read_csv(content, **options, low_memory=False, dtype=types, chunksize=rows) as chunks:
+        usual = csv_options(separator)
+        with pd.read_csv(content, **usual, low_memory=False, chunksize=rows, **options) as chunks:
             yield iter(chunks)
 
 

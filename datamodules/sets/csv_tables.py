@@ -350,7 +350,7 @@ class CSVTables(VerticalDataModule):
             return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
         stratify = self._labels[0].numpy() if self.num_classes is not None else None
         if self.split is None:
-            return split_rows(every, self.seed, self.val_share, self.test_share, stratify)
+            return split_rows(every, self.seed, self.val_share, self.test_share, stratify, self.classes)
         flags = self._labels[0].numpy() if self.targets and self.task == "classification" else None
         shares = (self.seed, self.val_share, self.test_share)
         return self.split.rows(ToDivide(len(every), self._joined.split, self.label_party, stratify, *shares, flags))

@@ -260,7 +260,7 @@ class ImageFolderVFL(VerticalDataModule):
         train = self._pictures("train")
         given = [part for part in ("val", "test") if (self.data_dir / part).is_dir()]
         share = 0.0 if len(given) == 2 else self.val_share
-        drawn = split_rows(np.arange(len(train)), self.seed, share, 0.0, train.labels)
+        drawn = split_rows(np.arange(len(train)), self.seed, share, 0.0, train.labels, self._classes)
         sources: dict[SplitName, tuple[Pictures, NDArray[np.int64]]] = {"train": (train, drawn["train"])}
         if len(drawn["val"]):
             sources["val"] = train, drawn["val"]

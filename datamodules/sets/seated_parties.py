@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
-from ..records.party_tables import PARQUET, kind_of, listed, readable, refuse_repeated
+from ..records.party_tables import PARQUET, kind_of, listed, names_of, readable
 from .joining import columns_beside
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def read_names(path: Path, party: str, separator: str) -> list[str]:
             from pyarrow import parquet  # 0.1 s, where it is used
 
             return [str(name) for name in parquet.read_schema(path).names]
-        refuse_repeated(path, party, separator)
+        names_of(path, party, separator)  # refuses names that two columns have
         return [str(name) for name in pd.read_csv(path, sep=separator, nrows=0, skipinitialspace=True).columns]
 
 

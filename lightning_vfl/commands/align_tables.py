@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.align.files import write_whole
 from lightning_vfl.datamodules.records.code_columns import coded_columns
-from lightning_vfl.datamodules.records.party_tables import PARQUET, csv_options, csv_warnings, kind_of, listed, readable
+from lightning_vfl.datamodules.records.party_tables import (
+    PARQUET,
+    csv_options,
+    csv_warnings,
+    kind_of,
+    listed,
+    missing_cells,
+    readable,
+)
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.limits import refuse_large_table, unpacked
 from lightning_vfl.trained.predictions import for_spreadsheets, write_table
@@ -74,7 +82,7 @@ class TableFile:
                 refuse_large_table(self.path)
                 table = pd.read_parquet(self.path, columns=used, dtype_backend="numpy_nullable")
             else:
-                table = self._csv(usecols=used.__contains__, dtype=str)
+                table = self._csv(usecols=used.__contains__, dtype=str, **missing_cells(used, used))
         cells = {column: _texts(table.pop(column), self.party) for column in used}
         return [[cells[column] for column in columns] for columns in keys]
 
@@ -109,7 +117,8 @@ class TableFile:
                 table = self._csv(dtype=str, keep_default_na=False, na_filter=False)
             else:  # codes such as 0150 stay texts, as CSVTables reads them
                 codes = coded_columns(self.path, self.separator, used)
-                table = self._csv(dtype=dict.fromkeys((*codes, *used), str), low_memory=False)
+                missing = missing_cells(self._names(), used)
+                table = self._csv(dtype=dict.fromkeys((*codes, *used), str), low_memory=False, **missing)
         table = table.iloc[records].reset_index(drop=True)
         ids = pd.DataFrame({column: table.pop(column) for column in used})
         if id_name in table:

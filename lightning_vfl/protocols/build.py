@@ -191,7 +191,7 @@ def party_bottom(factory: BottomFactory, party: int, shape: Shape, width: int, k
 
 def _bottom(factory: BottomFactory, party: int, shape: Shape, width: int) -> nn.Module:
     network = _make(factory, f"the bottom of party {party}", shape, width)
-    _try(network, (2, *shape), width, f"the bottom {type(network).__name__} of party {party}")
+    _try(network, (2, *shape), width, f"the bottom {type(network).__name__} of party {party}", "width (--model.width)")
     return network
 
 
@@ -288,7 +288,7 @@ def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: 
         ) from error
 
 
-def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
+def _try(network: nn.Module, shape: Shape, outputs: int, who: str, setting: str = "") -> None:
     training = network.training
     network.eval()  # the two rows must not change running statistics
     rows = torch.zeros(shape)
@@ -304,9 +304,10 @@ def _try(network: nn.Module, shape: Shape, outputs: int, who: str) -> None:
             f"{who} writes into its input, which belongs to others too; give its first layers inplace=False"
         )
     if given != (shape[0], outputs):
+        other = f", or {setting} to {given[1]}" if setting and len(given) == 2 else ""
         raise ConfigurationError(
             f"{who} outputs {given[1:]} numbers for each record, but {outputs} are needed; set its output width to "
-            f"{outputs}"
+            f"{outputs}{other}"
         )
     if found.dtype != rows.dtype:
         raise ConfigurationError(

@@ -262,6 +262,17 @@ def test_fewer_records_than_processes_are_refused_where_metrics_are_reduced(monk
         data.val_dataloader()
 
 
+def test_one_record_is_predicted_by_two_processes(monkeypatch):
+    data = InMemory({"train": table(8, 2), "predict": table(1, 2)})
+    data.setup("fit")
+    data.setup("predict")
+    batches = []
+    for rank in range(2):
+        monkeypatch.setattr(data, "_place", lambda rank=rank: (rank, 2))
+        batches += list(data.predict_dataloader())
+    assert [len(batch.record_ids) for batch in batches] == [0, 1]
+
+
 def test_a_stage_without_records_is_refused():
     data = InMemory({"train": table(8, 2), "val": table(0, 2)})
     data.setup("fit")

@@ -120,7 +120,10 @@ def test_fault_models(tmp_path, name):
 @pytest.mark.parametrize(
     ("bottom", "message"),
     [
-        (lambda shape, width: nn.Linear(shape[0], width + 1), "outputs (6,) numbers for each record, but 5 are needed"),
+        (
+            lambda shape, width: nn.Linear(shape[0], width + 1),
+            "but 5 are needed; set its output width to 5, or width (--model.width) to 6",
+        ),
         (lambda shape, width: nn.Linear(width, width), "cannot take input of per-record shape (3,): mat1 and mat2"),
         (
             lambda shape, width: nn.Sequential(nn.Linear(shape[0], width), Halved()),

@@ -3,8 +3,9 @@
 The numbers that must come out are those of ``decimal`` and ``datetime``.
 """
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -127,6 +128,14 @@ def test_what_can_be_read_in_two_ways_stops_with_an_example(name, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("work_dir", [False, True])
+def test_one_such_number_far_down_a_file_stops_too(work_dir, tmp_path):
+    cells = ["987", "45"] * 1500
+    cells[2500:2504] = ["1.234"] * 4  # some are training records
+    with pytest.raises(ConfigurationError, match=r"has '1\.234' beside '987', so '1\.234' may be 1\.234 or 1234"):
+        tables(tmp_path, cells, work_dir=tmp_path if work_dir else None)
+
+
 @pytest.mark.parametrize(("mark", "number"), [(",", 1234.0), (".", 1.234)])
 def test_a_setting_decides_what_the_column_cannot(mark, number, tmp_path):
     data = tables(tmp_path, ["1.234", "987"] * 200, decimal={"bank": mark})
@@ -220,6 +229,89 @@ def test_the_day_of_a_time_is_that_of_datetime(tmp_path):
     times = [datetime(day.year, day.month, day.day, i % 24, 30) for i, day in enumerate(DAYS)]
     ids, found = column(tables(tmp_path, [time.strftime("%d/%m/%Y %H:%M") for time in times]), "x.hour")
     np.testing.assert_allclose(found, [times[i].hour + 0.5 for i in ids])
+
+
+ZONED = {
+    "an offset": lambda time: time.isoformat(),
+    "no colon": lambda time: time.strftime("%Y-%m-%d %H:%M:%S%z"),
+    "another form": lambda time: time.strftime("%d/%m/%Y %H:%M %z"),
+}
+
+
+@pytest.mark.parametrize("form", ZONED)
+def test_the_hour_of_a_zoned_time_is_that_of_its_clock(form, tmp_path):
+    zones = [timezone(timedelta(hours=2)), timezone(timedelta(hours=-5, minutes=-30))]
+    times = [datetime(d.year, d.month, d.day, i % 24, 15, tzinfo=zones[i % 2]) for i, d in enumerate(DAYS)]
+    date_step = {"parts": ["hour", "day"]} | ({"format": "%d/%m/%Y %H:%M %z"} if form == "another form" else {})
+    data = tables(tmp_path, list(map(ZONED[form], times)), preprocess={"bank": {"x": {"date": date_step}}})
+    ids, hours = column(data, "x.hour")
+    np.testing.assert_allclose(hours, [times[i].hour + 0.25 for i in ids])
+    np.testing.assert_array_equal(column(data, "x.day")[1], [times[i].day for i in ids])
+
+
+def test_the_hour_of_a_zoned_column_of_parquet_is_that_of_its_zone(tmp_path):
+    zone = ZoneInfo("Europe/Berlin")
+    times = [datetime(d.year, d.month, d.day, 4 + i % 19, tzinfo=zone) for i, d in enumerate(DAYS)]
+    pd.DataFrame({"id": range(N), "x": times, "y": ["No", "Yes"] * (N // 2)}).to_parquet(tmp_path / "bank.parquet")
+    steps = {"bank": {"x": {"date": ["hour"]}}}
+    data = CSVTables({"bank": tmp_path / "bank.parquet"}, "bank", "y", preprocess=steps, normaliser=Unchanged())
+    data.setup("fit")
+    ids, hours = column(data, "x.hour")
+    np.testing.assert_array_equal(hours, [times[i].hour for i in ids])
+
+
+@pytest.mark.parametrize("work_dir", [False, True])
+def test_an_id_may_be_called_na(work_dir, tmp_path):
+    names = ["NA", "null", "None", *map(str, range(97))]
+    cells = pd.DataFrame({"id": names, "x": ["NA", *range(99)], "y": ["No", "Yes"] * 50})
+    cells.to_csv(tmp_path / "bank.csv", index=False)
+    settings = {"preprocess": "auto", "test_share": 0.0, "val_share": 0.0, "work_dir": tmp_path if work_dir else None}
+    data = CSVTables({"bank": tmp_path / "bank.csv"}, "bank", "y", normaliser=Unchanged(), **settings)
+    data.setup("fit")
+    assert sorted(data.records("train").ids) == sorted(names)
+    ids, marks = column(data, "x=(missing)")
+    assert ids[marks == 1].tolist() == ["NA"]  # a cell NA is missing as before
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_empty_id_is_no_id(ending, tmp_path):
+    cells = pd.DataFrame({"id": ["a", None, "c"], "x": [1, 2, 3], "y": ["No", "Yes", "No"]})
+    getattr(cells, f"to_{ending}")(tmp_path / f"bank.{ending}", index=False)
+    data = CSVTables({"bank": tmp_path / f"bank.{ending}"}, "bank", "y")
+    with pytest.raises(ConfigurationError, match="1 records of party 'bank' have no id"):
+        data.setup("fit")
+
+
+SPLITS = {
+    "one class": (["No"] * N, "all 400 labels 'y' of party 'shop' are 'No', and a classification needs two classes"),
+    "one record": (
+        ["No"] * (N - 1) + ["Yes"],
+        r"400 records give no test split of 20% \(class 'Yes' has one record among them, and both sides need one\)",
+    ),
+    "more classes than records": (
+        [f"c{i % 100}" for i in range(N)],
+        r"400 records give no test split of 20% \(80 would be drawn, and there are 100 classes\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.filterwarnings("ignore:label 'y' has classes of fewer than")
+def test_labels_that_cannot_be_divided_are_told_by_class(name, tmp_path):
+    labels, message = SPLITS[name]
+    with pytest.raises(ConfigurationError, match=message):
+        tables(tmp_path, WHOLE, labels)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_lists_in_cells_are_refused(name, tmp_path):
+    cells = {"id": range(40), "x": range(40), "y": ["No", "Yes"] * 20}
+    cells[name] = [[i, i + 1] for i in range(40)]
+    pd.DataFrame(cells).to_parquet(tmp_path / "bank.parquet")
+    data = CSVTables({"bank": tmp_path / "bank.parquet"}, "bank", "y", preprocess="auto")
+    message = rf"cells of column '{name}' of party 'bank' are lists, first \[\d+, \d+\] of record"
+    with pytest.raises(ConfigurationError, match=message):
+        data.setup("fit")
 
 
 def test_numbers_outside_those_of_the_training_are_counted_by_column(tmp_path, told):

@@ -160,6 +160,18 @@ def test_folders_within_classes_are_read_and_other_files_are_not(spoilt):
     assert len(ids) == 12
 
 
+def test_pictures_of_other_kinds_are_counted_and_a_folder_of_an_archive_is_no_class(spoilt):
+    for name in ("a.webp", "b.webp", "c.gif", "d.jfif", "desktop.ini"):
+        (spoilt / "test/cat" / name).write_bytes(b"x")
+    for part in ("train", "test"):
+        (spoilt / part / "__MACOSX").mkdir()
+        (spoilt / part / "__MACOSX" / "._1.png").write_bytes(b"x")
+    with pytest.warns(UserWarning, match=r"test has 4 files that are not read \(2 .webp, 1 .gif, 1 .jfif\); only .png"):
+        data = open_data(spoilt, "test")
+    assert "__MACOSX" not in data.class_names
+    assert len(data.records("test")) == 12
+
+
 def test_a_class_may_be_missing_from_the_test(spoilt):
     """The others keep their labels."""
     shutil.rmtree(spoilt / "test/bird")
