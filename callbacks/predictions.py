@@ -1,24 +1,34 @@
 """Predictions in a file, one line for each record."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import Predictions, VFLModule
-from lightning_vfl.trained.predictions import check_ending, prediction_table, with_parties, write_predictions
+from lightning_vfl.trained.predictions import (
+    check_ending,
+    prediction_table,
+    tell_left_out,
+    with_parties,
+    write_predictions,
+)
+from lightning_vfl.whole_files import refuse_unwritable, whole_path
 
 
 class PredictionWriter(Callback):
     """Writes the predictions of ``predict``: the user's own record id, probabilities and decision, or one value.
 
-    Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data. If
-    faults happen in the prediction (``faults_in_evaluation``), ``parties`` has the numbers of those that took part; a
-    record without a prediction has no numbers and no decision.
+    Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data. If a
+    party lacks records (``overlap: keep``, groups), or parties are absent from the prediction, ``parties`` has the
+    names of those that took part; a record without a prediction has no numbers and no decision. Records that are not
+    predicted, because some party lacks them, are in ``NAME.left_out.csv`` beside the file.
 
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.
@@ -39,6 +49,8 @@ class PredictionWriter(Callback):
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._predictions = []
+        if self._writes(pl_module):
+            refuse_unwritable(self.path)  # now, and not after all records are predicted
 
     def on_predict_batch_end(
         self,
@@ -54,37 +66,73 @@ class PredictionWriter(Callback):
             self._predictions.append(Predictions(outputs.record_ids.cpu(), outputs.values.cpu(), parties))
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        federated = isinstance(pl_module, VFLModule) and pl_module.place is not None
-        if federated and pl_module.scores_here == (self.at == "parties"):
-            return
-        part = self.path.with_name(f".{self.path.name}.{trainer.global_rank}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        mine = self._predictions
-        took_part = [p.parties for p in mine if p.parties is not None]
-        saved = {"ids": [p.record_ids for p in mine], "values": [p.values for p in mine], "parties": took_part}
-        torch.save(saved, part)
-        trainer.strategy.barrier("predictions are written")
+        data = getattr(trainer, "datamodule", None)
         if trainer.is_global_zero:
-            self._join(trainer, pl_module)
-        trainer.strategy.barrier("predictions are joined")
-        part.unlink(missing_ok=True)
+            place = pl_module.place if isinstance(pl_module, VFLModule) else None
+            seat = "" if place is None or place.seat.party is None else f".{data.party_names[place.seat.party]}"
+            own = self.path.with_name(f"{self.path.stem}{seat}{self.path.suffix}")  # the parties may share a folder
+            tell_left_out(getattr(data, "left_out", {}), own)
+        if not self._writes(pl_module):
+            return
+        mine = tuple(map(torch.cat, _columns(self._predictions, pl_module))) if self._predictions else None
+        joined = _of_all_processes(trainer, self.path, mine)
+        if joined is not None:
+            self._write(data, pl_module, *joined)
 
-    def _join(self, trainer: Trainer, module: LightningModule) -> None:
-        found, values, parties = [], [], []
-        for rank in range(trainer.world_size):
-            saved = torch.load(self.path.with_name(f".{self.path.name}.{rank}"), weights_only=True)
-            found += saved["ids"]
-            values += saved["values"]
-            parties += saved["parties"]
-        positions, order = torch.cat(found).sort()
-        rows, data = positions.numpy(), getattr(trainer, "datamodule", None)
+    def _writes(self, module: LightningModule) -> bool:
+        """Whether this process writes the file."""
+        federated = isinstance(module, VFLModule) and module.place is not None
+        return not federated or module.scores_here != (self.at == "parties")
+
+    def _write(self, data: Any, module: LightningModule, found: Tensor, values: Tensor, parties: Tensor) -> None:
+        positions, order = found.sort()
+        rows = positions.numpy()
         ids = rows if data is None else data.records("predict").ids[rows]
         of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
-        table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module), *of_labels)
-        if parties:
-            table = with_parties(table, torch.cat(parties)[order].numpy())
+        table = prediction_table(ids, values[order].numpy(), _class_names(data, module), *of_labels)
+        if parties.numel():
+            table = with_parties(table, parties[order].numpy(), getattr(data, "party_names", ()))
         write_predictions(table, self.path)
         print(f"{len(table):,} predictions: {self.path}")
+
+
+def _columns(predictions: Sequence[Predictions], module: LightningModule) -> tuple[list[Tensor], ...]:
+    """Positions, values, and (N, M) who took part; (N, 0) if every party took part in every prediction."""
+    parties = [p.parties for p in predictions]
+    wide = module.roster.parties if any(own is not None for own in parties) else 0
+    everyone = [torch.ones(len(p.record_ids), wide, dtype=torch.bool) for p in predictions]
+    took_part = [other if own is None else own for own, other in zip(parties, everyone, strict=True)]
+    return [p.record_ids for p in predictions], [p.values for p in predictions], took_part
+
+
+def _of_all_processes(
+    trainer: Trainer, path: Path, mine: tuple[Tensor, ...] | None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Positions, values and parties of the predictions of all processes; None in all but the first.
+
+    Args:
+        trainer: of these processes.
+        path: of the predictions; other processes write theirs beside it for the first one.
+        mine: those of this process; None: it has predicted no record.
+    """
+    found = [mine]
+    if trainer.world_size > 1:
+        paths = [path.with_name(f".{path.name}.{rank}") for rank in range(trainer.world_size)]
+        content = BytesIO()  # torch hides the reason if it cannot write to a file
+        torch.save(mine, content)
+        try:
+            with whole_path(paths[trainer.global_rank]) as part:
+                part.write_bytes(content.getbuffer())
+            trainer.strategy.barrier("predictions are written")
+            found = [torch.load(part, weights_only=True) for part in paths] if trainer.is_global_zero else []
+            trainer.strategy.barrier("predictions are joined")
+        finally:
+            paths[trainer.global_rank].unlink(missing_ok=True)
+    predicted = [own for own in found if own is not None]
+    if not predicted:
+        return None
+    ids, values, parties = zip(*predicted, strict=True)
+    return torch.cat(ids), torch.cat(values), torch.cat(parties)
 
 
 def _class_names(data: Any, module: LightningModule) -> Sequence[int | str]:

@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.types import VerticalBatch
+from lightning_vfl.whole_files import whole_path
 
 from .history import RunHistory
 from .record_tallies import Attendance, Outcomes
@@ -183,10 +184,8 @@ class RunRecord(Callback):
             "checkpoint": str(trainer.ckpt_path or getattr(trainer.checkpoint_callback, "best_model_path", "")),
             "environment": environment(trainer),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole = path.with_name(f".{path.name}.{os.getpid()}")
-        whole.write_text(json.dumps(record), encoding="utf-8")
-        whole.replace(path)
+        with whole_path(path) as whole:
+            whole.write_text(json.dumps(record), encoding="utf-8")
 
 
 def environment(trainer: Trainer) -> dict[str, str]:

@@ -146,6 +146,11 @@ class VerticalDataModule(SeatedDataModule, ABC):
         """The names of the labels, (N, targets), if a record has several; default: empty, a record has one label."""
         return ()
 
+    @property
+    def left_out(self) -> "Mapping[str, NDArray[np.generic]]":
+        """Party -> the ids of its records that are not used, because other parties lack them; default: none."""
+        return {}
+
     # ---- used by protocols and callers
 
     @property

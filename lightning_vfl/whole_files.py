@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
+
+from lightning_vfl.errors import ConfigurationError, reason
 
 
 @contextmanager
@@ -33,6 +36,54 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     finally:
         part.unlink(missing_ok=True)
     flush_folder(path.parent)
+
+
+@contextmanager
+def whole_path(path: Path) -> Iterator[Path]:
+    """The path of a hidden file to write beside ``path``, which it replaces when the block ends without an error.
+
+    Guarantee: as of ``whole_file``, but the file is not flushed to the disk. After an error no hidden file is left.
+
+    Args:
+        path: of the file; its folder is made.
+
+    Raises:
+        ConfigurationError: naming the path, if it cannot be written, for example on a full disk.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise cannot_be_written(path, error) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Accept a path at which a file can be written; nothing is left there, and no folder is made.
+
+    Raises:
+        ConfigurationError: for a folder, and for a path in a folder without permission to write.
+    """
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a folder; give the path of a file")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise cannot_be_written(path, error) from error
+
+
+def cannot_be_written(path: Path, error: OSError) -> ConfigurationError:
+    """The error for a file that the system does not let this process write."""
+    return ConfigurationError(
+        f"{path} cannot be written ({error.strerror or reason(error)}); make room or get permission there, or give "
+        "another path"
+    )
 
 
 def flush_folder(folder: Path) -> None:

@@ -31,6 +31,7 @@ class Joined:
         labels: the columns of the labels as in the file; None: a new table without labels.
         split: the column that divides the records; None: there is none.
         weights: the column of the sample weights; None: there is none.
+        left_out: party -> the ids of its records that are not used, because some party lacks them.
     """
 
     ids: "NDArray[np.generic]"
@@ -40,6 +41,7 @@ class Joined:
     labels: "pd.DataFrame | None"
     split: "pd.Series[Any] | None"
     weights: "pd.Series[Any] | None"
+    left_out: "dict[str, NDArray[np.generic]]"
 
     def trained(self, train: "NDArray[np.int64]") -> "dict[str, NDArray[np.bool_]]":
         """Party -> (n,) bool, which of its records are training records, whose positions are given.
@@ -121,7 +123,7 @@ def check_label_column(tables: "Mapping[str, PartyTable]", party: str, column: s
 
 def join(
     tables: dict[str, ColumnTable], groups: Sequence[tuple[str, ...]], inner: bool, label_party: str
-) -> "tuple[NDArray[np.generic], dict[str, NDArray[np.bool_] | None], str]":
+) -> "tuple[NDArray[np.generic], dict[str, NDArray[np.bool_] | None], dict[str, NDArray[np.generic]], str]":
     """Put the tables into the order of the joined records; returns their sorted ids and which of them each party has.
 
     Args:
@@ -131,7 +133,8 @@ def join(
         label_party: the party with the labels.
 
     Returns:
-        (N,) ids; party -> (N,) bool, None for all; a text that says how many records each party has.
+        (N,) ids; party -> (N,) bool, None for all; party -> the ids of its other records; a text that says how many
+        records each party has.
 
     Raises:
         ConfigurationError: for ids in several tables of a group, and tables without an id in common.
@@ -143,16 +146,21 @@ def join(
         needed = ((label_party,),) if label_party in tables else (tuple(tables),)
     ids = common_ids(tables, needed)
     held: dict[str, NDArray[np.bool_] | None] = {}
+    left_out: dict[str, NDArray[np.generic]] = {}
     counts = []
     for party in list(tables):  # one after the other: the memory of the table in the file's order is free again
-        rows, places = _matched(plain_ids(tables[party].index), ids)
+        own = plain_ids(tables[party].index)
+        rows, places = _matched(own, ids)
         there = np.zeros(len(ids), dtype=np.bool_)
         there[places] = True
         held[party] = None if len(rows) == len(ids) else there
-        more = len(tables[party]) - len(rows)  # a process of a federation does not know those of other parties
+        if more := len(own) - len(rows):  # a process of a federation does not know those of other parties
+            others = np.ones(len(own), dtype=np.bool_)
+            others[rows] = False
+            left_out[party] = own[others]
         counts.append(f"'{party}' holds {len(rows)} of them" + (f", {more} more are left out" if more else ""))
         tables[party] = tables[party].in_order(rows)
-    return ids, held, f"{len(ids)} joined records; {', '.join(counts)}"
+    return ids, held, left_out, f"{len(ids)} joined records; {', '.join(counts)}"
 
 
 def _matched(own: "NDArray[np.generic]", ids: "NDArray[np.generic]") -> "tuple[NDArray[np.int64], NDArray[np.int64]]":

@@ -114,7 +114,8 @@ def list_pictures(folder: Path, classes: Sequence[str], start: Path) -> "tuple[N
     found = [find_pictures(folder / name, start) for name in classes]
     names = [pictures for pictures, _ in found]
     if others := sum((ending for _, ending in found), Counter[str]()):
-        told = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(8))
+        often = sorted(others.items(), key=lambda pair: (-pair[1], pair[0]))
+        told = ", ".join(f"{count:,} {ending}" for ending, count in often[:8])
         rank_zero_warn(
             f"{folder} has {others.total():,} files that are not read ({told}); only {', '.join(_ENDINGS)} are: "
             "convert the pictures among them"

@@ -206,6 +206,10 @@ class CSVTables(VerticalDataModule):
         return () if isinstance(self.label_column, str) else tuple(self.label_column)
 
     @property
+    def left_out(self) -> "Mapping[str, NDArray[np.generic]]":
+        return self._joined.left_out if self._files is None else self._files.left_out
+
+    @property
     def _label_columns(self) -> tuple[str, ...]:
         return self.targets or (str(self.label_column),)
 

@@ -26,13 +26,13 @@ def join_tables(data: "CSVTables") -> Joined:
     tables = _read_all(data)
     groups = add_singles(data.groups, tables)
     align_columns(tables, groups)
-    ids, held, told = join(tables, groups, data.overlap == "inner", data.label_party)
+    ids, held, left_out, told = join(tables, groups, data.overlap == "inner", data.label_party)
     data._say(told)
     own = tables.get(data.label_party)
     named = {} if own is None else {name: own.pop(name) for name in data._label_columns if name in own}
     labels = together(named) if len(named) == len(data._label_columns) else None
     about = [_take(data, own, setting, column) for setting, column in columns_beside(data).items()]
-    return Joined(ids, tables, held, groups, labels, *about)
+    return Joined(ids, tables, held, groups, labels, *about, left_out)
 
 
 def columns_beside(data: "CSVTables") -> dict[str, str | None]:

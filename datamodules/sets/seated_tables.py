@@ -173,6 +173,11 @@ class SeatedTables(SeatedFiles):
 
     # ---- records
 
+    @property
+    def left_out(self) -> "Mapping[str, NDArray[np.generic]]":
+        """The party's name -> the ids of its records that other parties lack; empty at the server."""
+        return {} if self._name is None else self._own._joined.left_out
+
     def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
         data, own, shapes = self._data, self._own, [(width,) for width in self._all_shapes.widths]
         if data.fitted is None and not len(own._rows["train"]):

@@ -18,7 +18,7 @@ from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.ring import PointList, Secret, Used
 from lightning_vfl.align.session import COMPARER, Session
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.whole_files import whole_file
+from lightning_vfl.whole_files import cannot_be_written, whole_file
 
 _MAGIC, _VERSION = b"LVFLPSI", 1
 _START = Struct("<7sBI")
@@ -146,9 +146,16 @@ def read_secret(folder: Path, party: str) -> tuple[Secret, dict[str, Any]] | Non
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file that appears complete or not at all; ``mode``: who may read and write it."""
-    with whole_file(path, mode) as file:
-        file.write(content)
+    """Write a file that appears complete or not at all; ``mode``: who may read and write it.
+
+    Raises:
+        ConfigurationError: naming the path, if it cannot be written.
+    """
+    try:
+        with whole_file(path, mode) as file:
+            file.write(content)
+    except OSError as error:
+        raise cannot_be_written(path, error) from error
 
 
 def _write(path: Path, kind: str, session: Session, owner: str, more: Mapping[str, Any], content: bytes) -> None:

@@ -20,6 +20,7 @@ from lightning_vfl.datamodules.records.party_tables import (
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.limits import refuse_large_table, unpacked
 from lightning_vfl.trained.predictions import for_spreadsheets, write_table
+from lightning_vfl.whole_files import refuse_unwritable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,13 +148,14 @@ class TableFile:
 
 
 def check_out(path: Path) -> None:
-    """Accept a file that ends in ``.csv`` or ``.parquet``.
+    """Accept a file that ends in ``.csv`` or ``.parquet`` and can be written.
 
     Raises:
-        ConfigurationError: for any other ending.
+        ConfigurationError: for any other.
     """
     if path.suffix not in ENDINGS:
         raise ConfigurationError(f"--out {path}: the aligned table is a .csv or .parquet file; change the ending")
+    refuse_unwritable(path)
 
 
 def map_path(out: Path) -> Path:

@@ -15,6 +15,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.export.score import score
 from lightning_vfl.trained.predictions import check_ending, write_predictions
+from lightning_vfl.whole_files import refuse_unwritable
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import LightningArgumentParser
@@ -81,6 +82,7 @@ def _add_options(parser: ArgumentParser) -> None:
 def _run(given: Namespace) -> int:
     out = Path(given.out)
     check_ending(out)
+    refuse_unwritable(out)
     tables = {}
     for word in given.tables:
         party, equals, path = word.partition("=")
@@ -98,6 +100,7 @@ def _run(given: Namespace) -> int:
         records_of=given.records_of,
         batch_size=given.batch_size,
         work_dir=given.work_dir,
+        out=out,
     )
     write_predictions(table, out)
     print(f"{len(table):,} predictions: {out}")

@@ -14,7 +14,7 @@ from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Manifest, PartyHalf, ServerHalf
 from lightning_vfl.export.party_data import PartyData, read_party
-from lightning_vfl.trained.predictions import prediction_table
+from lightning_vfl.trained.predictions import prediction_table, tell_left_out, with_parties
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +83,7 @@ def score(
     records_of: str | None = None,
     batch_size: int = 4096,
     work_dir: str | Path | None = None,
+    out: Path | None = None,
 ) -> "pd.DataFrame":
     """The predictions of the records of these tables, as ``lightning-vfl predict`` writes them.
 
@@ -98,6 +99,8 @@ def score(
         batch_size: records that are run together.
         work_dir: folder on a disk in which tables are encoded column by column; None: files of more than 512 MB
             together are encoded in the folder of the system for temporary files, smaller ones in memory.
+        out: the file that the predictions will have; records that are left out, because some party lacks them, are
+            counted and written beside it, see ``tell_left_out``. None: they are not told.
 
     Guarantee: records are joined on their ids, in sorted order. The prediction of a record does not depend on the
         other records, except for rounding in float32 if ``batch_size`` differs.
@@ -120,11 +123,20 @@ def score(
     runners = {name: open_program(*half, engine) for name, half in exported.parties.items()}
     server = open_program(*exported.server, engine)
     widths = {name: int(half[1].outputs[0].shape[1]) for name, half in exported.parties.items()}
-    batches = (ids[start : start + batch_size] for start in range(0, len(ids), batch_size))
-    values = [server.run([*_embeddings(batch, data, runners, widths)]) for batch in batches]
+    values, held = [], []
+    for start in range(0, len(ids), batch_size):
+        inputs = [*_embeddings(ids[start : start + batch_size], data, runners, widths)]
+        held.append(inputs[-1])
+        found = server.run(inputs)
+        values.append(np.where(held[-1].any(1).reshape(-1, *(1,) * (found.ndim - 1)), found, np.nan))
     about = exported.about
     several = about.targets, about.probabilities
-    return prediction_table(plain_ids(ids), np.concatenate(values), about.classes, *several)
+    table = prediction_table(plain_ids(ids), np.concatenate(values), about.classes, *several)
+    if about.overlap != "inner" or about.groups:  # as predict, whose batches then say who has which record
+        table = with_parties(table, np.concatenate(held), list(data))
+    if out is not None:
+        tell_left_out({party: plain_ids(own.index.difference(ids)) for party, own in data.items()}, out)
+    return table
 
 
 def joined_ids(data: Mapping[str, PartyData], about: ServerHalf, records_of: str | None = None) -> "pd.Index[Any]":

@@ -16,6 +16,7 @@ from lightning_vfl.federation.told_plans import told_plan
 from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.protocols.accounts.charging import charge_evaluation
+from lightning_vfl.protocols.faulty_evaluation import Attendance as TookPart
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.rounds.ends import finish, server_end
@@ -128,6 +129,9 @@ class AtServer(Place):
         self.evaluated += 1
         output, self.labels = self._output(module, batch, names, uploads), uploads.labels
         included = uploads.roll.included
+        absent = roll.included & ~included
+        if names.stage == Stage.PREDICT:  # the file of predictions names those that took part
+            module.attendance = TookPart.of_batch(included, len(output)) if bool(absent.any()) else None
         self.calls.call_next(at, included)
         predicts = self.tells_predictions and names.stage == Stage.PREDICT
         told = [module.objective.predict(output).float()] if predicts else []

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -38,8 +39,8 @@ SPLITS: Mapping[Stage, str] = {Stage.VALIDATION: "val", Stage.TEST: "test", Stag
 class Predictions(NamedTuple):
     """Positions (B,) in the predicted records, and probabilities or values (B,) or (B, C).
 
-    ``parties`` (B, M) bool are the parties that took part in each prediction; None: no fault happens in evaluation.
-    Records without a prediction have NaN.
+    ``parties`` (B, M) bool are the parties that took part in each prediction; None: all of them, in every prediction.
+    Records without a prediction, and those that no party has, have NaN.
     """
 
     record_ids: Tensor
@@ -109,7 +110,7 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
     """By hosted owner (None: the server), the secret that replaces the seed in a federation; empty in a simulation."""
     tap: Tap | None = None  # listens to all messages, for an audit
     passes_to_tap: bool = True  # False: a tap would not hear the messages
-    attendance: Attendance | None = None  # of the last evaluation round; None: no fault happens in evaluation
+    attendance: Attendance | None = None  # of the last evaluation round; None: nobody who was asked was absent
 
     @property
     def owner(self) -> int | None:
@@ -127,6 +128,10 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
     @abstractmethod
     def prepare(self, stage: Stage, split: str) -> None:
         """Let the parties set up a stage before its first round."""
+
+    @abstractmethod
+    def answers(self, there: Tensor) -> Tensor:
+        """(B,) bool, the records that get a prediction if the parties in ``there`` (B, M) bool take part."""
 
     @abstractmethod
     def standing(self) -> dict[str, float]:
@@ -196,10 +201,18 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
         output = self.output(batch, self.next_round())
         if not self.scores_here:
             return Predictions(batch.record_ids[: len(output)], output)
-        here = slice(None) if self.attendance is None else self.attendance.answered
-        refuse_nan_output(output[here], batch.record_ids[here], self.trainer)
-        parties = None if self.attendance is None else self.attendance.parties
-        return Predictions(batch.record_ids, self.objective.predict(output).float(), parties)
+        parties = batch.present if self.attendance is None else self.attendance.parties
+        if self.attendance is not None:
+            answered = self.attendance.answered
+        elif parties is not None:
+            answered = self.answers(parties)
+        else:
+            answered = torch.ones(len(output), dtype=torch.bool, device=output.device)
+        refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)
+        values = self.objective.predict(output).float()
+        nothing = values.new_full((), torch.nan)
+        values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
+        return Predictions(batch.record_ids, values, parties)
 
     def _refuse_several(self, stage: str, batches: Any) -> None:
         """Refuse several loaders, unless the author has written the step that scores them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_vfl.report import figures
 from lightning_vfl.report.read import RunFiles, read_run
 from lightning_vfl.report.svg import STYLE, inline_svg
+from lightning_vfl.whole_files import whole_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,10 +82,8 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     """
     files = read_run(folder)
     path = out or folder / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f".{path.name}")
-    whole.write_text(page(files), encoding="utf-8")
-    whole.replace(path)
+    with whole_path(path) as whole:
+        whole.write_text(page(files), encoding="utf-8")
     return path
 
 

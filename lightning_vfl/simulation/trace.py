@@ -22,6 +22,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_large_table
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Roster
+from lightning_vfl.whole_files import whole_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,13 +162,11 @@ def write(table: "pd.DataFrame", path: str) -> None:
         ConfigurationError: for another ending.
     """
     file = file_of(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    whole = file.with_name(f".{file.name}")
-    if file.suffix == ".csv":
-        table.to_csv(whole, index=False)  # floats in their shortest form that reads back to the same bits
-    else:
-        table.to_parquet(whole, index=False)
-    whole.replace(file)
+    with whole_path(file) as whole:
+        if file.suffix == ".csv":
+            table.to_csv(whole, index=False)  # floats in their shortest form that reads back to the same bits
+        else:
+            table.to_parquet(whole, index=False)
 
 
 def file_of(path: str) -> Path:

@@ -1,13 +1,13 @@
 """Predictions as a table that a person can read: the record, the probabilities by class, and the decision."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.whole_files import whole_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,26 +65,70 @@ def prediction_table(
     return table
 
 
-def with_parties(table: "pd.DataFrame", parties: "NDArray[np.bool_]") -> "pd.DataFrame":
-    """The table with a column ``parties``, the numbers of those that took part in each prediction.
+def with_parties(table: "pd.DataFrame", parties: "NDArray[np.bool_]", names: Sequence[str] = ()) -> "pd.DataFrame":
+    """The table with a column ``parties``, the names of those that took part in each prediction.
 
     Args:
         table: of ``prediction_table``.
         parties: (N, M), whether party m took part in the prediction of record n. Records without a party lose their
             decision.
+        names: of the M parties; empty: their numbers.
 
     Examples:
         >>> table = prediction_table(np.array([7, 8]), np.array([0.25, np.nan]), ["no", "yes"])
-        >>> with_parties(table, np.array([[True, True], [False, False]])).values.tolist()
-        [[7, 0.25, 'no', '0 1'], [8, nan, '', '']]
+        >>> with_parties(table, np.array([[True, True], [False, False]]), ["bank", "shop"]).values.tolist()
+        [[7, 0.25, 'no', 'bank shop'], [8, nan, '', '']]
     """
-    told = [" ".join(str(m) for m in np.flatnonzero(row)) for row in parties]
+    told = _named(parties, names)
     decisions = {
         name: [str(value) if some else "" for value, some in zip(table[name], told, strict=True)]
         for name in map(str, table)
         if name.split("_")[0] == "decision"
     }
     return table.assign(**decisions, parties=told)
+
+
+def left_out_table(ids_of: "Mapping[str, NDArray[np.generic]]") -> "pd.DataFrame":
+    """The records that are not predicted, one row for each: ``record``, and ``parties``, which have it.
+
+    Args:
+        ids_of: party -> the ids of its records that are left out.
+
+    Examples:
+        >>> left_out_table({"bank": np.array([7, 9]), "shop": np.array([8, 9])}).values.tolist()
+        [[7, 'bank'], [8, 'shop'], [9, 'bank shop']]
+    """
+    import pandas as pd
+
+    ids = np.unique(np.concatenate([*ids_of.values()]))
+    held = np.stack([np.isin(ids, own) for own in ids_of.values()], axis=1)
+    return pd.DataFrame({"record": ids, "parties": _named(held, list(ids_of))})
+
+
+def tell_left_out(ids_of: "Mapping[str, NDArray[np.generic]]", path: Path) -> None:
+    """Print how many records are left out and write them into a file beside the predictions, if there are any.
+
+    Args:
+        ids_of: party -> the ids of its records that are left out.
+        path: of the predictions; the file is ``NAME.left_out.csv`` beside it. One of an earlier prediction is removed.
+    """
+    file = path.with_name(f"{path.stem}.left_out{path.suffix}")
+    ids_of = {party: ids for party, ids in ids_of.items() if len(ids)}
+    if not ids_of:
+        file.unlink(missing_ok=True)
+        return
+    table = left_out_table(ids_of)
+    write_predictions(table, file)
+    counts = ", ".join(f"{len(ids):,} of {party}" for party, ids in ids_of.items())
+    print(f"{len(table):,} records are left out, which some party lacks ({counts}): {file}")
+
+
+def _named(held: "NDArray[np.bool_]", names: Sequence[str]) -> list[str]:
+    """The names of the parties that are true in each row (N, M); without names their numbers."""
+    names = names or [str(m) for m in range(held.shape[1])]
+    patterns, rows = np.unique(held, axis=0, return_inverse=True)
+    texts = [" ".join(names[m] for m in np.flatnonzero(pattern)) for pattern in patterns]
+    return [texts[row] for row in rows.ravel()]
 
 
 _FORMULA = r"^[=+\-@\t\r]"  # with which a cell begins that a spreadsheet computes
@@ -136,16 +180,14 @@ def write_table(table: "pd.DataFrame", path: Path) -> None:
     """Write a ``.csv`` or ``.parquet`` file, which appears complete or not at all.
 
     Raises:
-        ConfigurationError: for another ending.
+        ConfigurationError: for another ending, and a path that cannot be written.
     """
     check_ending(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    if path.suffix == ".csv":
-        table.to_csv(part, index=False)
-    else:
-        table.to_parquet(part, index=False)
-    part.replace(path)
+    with whole_path(path) as part:
+        if path.suffix == ".csv":
+            table.to_csv(part, index=False)
+        else:
+            table.to_parquet(part, index=False)
 
 
 def check_ending(path: Path) -> None:
