@@ -12,7 +12,7 @@ from lightning_vfl.protocols import VFLModule
 
 from .learning_curve import LearningCurve, draw
 from .logger_records import WandbRecord, records_of
-from .run_summary import summary_lines
+from .run_summary import LEARNING_RATE, summary_lines
 
 
 class ExperimentRecord(Callback):
@@ -32,14 +32,26 @@ class ExperimentRecord(Callback):
         self.curve = LearningCurve()
         self._begun: set[int] = set()
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse, before a fit, a run that its logger cannot go on with."""
+        if stage == TrainerFn.FITTING and trainer.is_global_zero and isinstance(pl_module, VFLModule):
+            for record in records_of(trainer.loggers):
+                record.refuse_resuming(pl_module.hparams_initial)
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero or not isinstance(pl_module, VFLModule):
             return
         for record in records_of(trainer.loggers):
             if id(record.logger) not in self._begun:  # a second fit of the same run
                 self._begun.add(id(record.logger))
-                record.logger.log_hyperparams(self.recipe_of(trainer, pl_module))
+                record.settings(self.recipe_of(trainer, pl_module))
                 record.begin(["train/loss", "train/loss_epoch", "val/loss", *map(str, pl_module.val.metrics)])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Store the rate that replaces the optimiser's, which ``LearningRateFinder`` has chosen by now."""
+        if trainer.is_global_zero and isinstance(pl_module, VFLModule) and pl_module.lr is not None:
+            for record in records_of(trainer.loggers):
+                record.settings({LEARNING_RATE: pl_module.lr})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.curve.on_train_epoch_end(trainer, pl_module)

@@ -1,10 +1,12 @@
 """What loggers of experiments keep besides metrics: tables and figures, each in the logger's own form."""
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.logger import _convert_params, _flatten_dict
 from lightning.pytorch.loggers import CometLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from lightning_vfl.errors import ConfigurationError
@@ -22,6 +24,21 @@ class LoggerRecord(ABC):
     def __init__(self, logger: Any) -> None:
         self.logger = logger
 
+    def refuse_resuming(self, settings: Mapping[str, Any]) -> None:
+        """Accept a run that the logger can go on with, before anything is logged; default: every run.
+
+        Args:
+            settings: the module's, which Lightning logs.
+
+        Raises:
+            ConfigurationError: saying what to do instead.
+        """
+        return
+
+    def settings(self, values: Mapping[str, Any]) -> None:
+        """Store settings of the run; default: as the logger does."""
+        self.logger.log_hyperparams(values)
+
     def begin(self, metrics: Sequence[str]) -> None:
         """Prepare the logger before the first of these metrics is logged; default: nothing."""
         return
@@ -37,6 +54,19 @@ class LoggerRecord(ABC):
 
 class WandbRecord(LoggerRecord):
     """Weights & Biases: metrics are drawn against virtual seconds, and validation against bytes too."""
+
+    def refuse_resuming(self, settings: Mapping[str, Any]) -> None:
+        """Refuse a second offline run of one id: its steps begin anew, and W&B drops or mixes those of both."""
+        began, run = self.logger._wandb_init, self.logger._wandb_init.get("id")
+        if run is None or self.logger._experiment is not None or not (self.logger._offline or _offline()):
+            return
+        folder = Path(began.get("dir") or ".") / "wandb"
+        if earlier := sorted(folder.glob(f"*run-*-{run}")):
+            raise ConfigurationError(
+                f"W&B cannot continue the run {run} offline, because {earlier[-1]} has it and the steps of both would "
+                f"be mixed; run wandb sync {earlier[-1]} and resume online, or leave out the id (version), which makes "
+                "a new run"
+            )
 
     def begin(self, metrics: Sequence[str]) -> None:
         run = self.logger.experiment
@@ -64,7 +94,30 @@ class TensorBoardRecord(LoggerRecord):
 
 
 class MLFlowRecord(LoggerRecord):
-    """MLflow: tables and figures are artifacts."""
+    """MLflow: tables and figures are artifacts. A run keeps the first value of a setting; later values are tags."""
+
+    def refuse_resuming(self, settings: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run whose module had other settings."""
+        if self.logger._run_id is None or self.logger._initialized:
+            return
+        run = self.logger._run_id
+        kept = self.logger._mlflow_client.get_run(run).data.params
+        flat = _texts_of(settings)
+        if changed := [name for name, text in flat.items() if kept.get(name, text) != text]:
+            name = changed[0]
+            raise ConfigurationError(
+                f"the MLflow run {run} has {name} = {kept[name]}, this fit has {flat[name]}, and MLflow keeps one "
+                "value of a setting; leave out run_id, which makes a new run, or give the same settings"
+            )
+
+    def settings(self, values: Mapping[str, Any]) -> None:
+        client, run = self.logger.experiment, self.logger.run_id
+        kept = client.get_run(run).data.params
+        flat = _texts_of(values)
+        changed = {name: text for name, text in flat.items() if kept.get(name, text) != text}
+        for name, text in changed.items():  # such as max_epochs of a fit that is resumed
+            client.set_tag(run, f"resumed.{name}", text)
+        self.logger.log_hyperparams({name: text for name, text in flat.items() if name not in changed})
 
     def table(self, name: str, lines: Lines) -> None:
         self.logger.experiment.log_text(self.logger.run_id, as_markdown(lines), f"{name.replace(' ', '_')}.md")
@@ -102,6 +155,15 @@ _RECORDS: tuple[tuple[type[Logger], type[LoggerRecord]], ...] = (
     (MLFlowLogger, MLFlowRecord),
     (CometLogger, CometRecord),
 )
+
+
+def _texts_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Nested settings as MLflow's logger flattens and cuts them."""
+    return {name: str(value)[:250] for name, value in _flatten_dict(_convert_params(dict(settings))).items()}
+
+
+def _offline() -> bool:
+    return os.environ.get("WANDB_MODE") in ("offline", "dryrun")
 
 
 def records_of(loggers: Sequence[Logger]) -> list[LoggerRecord]:

@@ -17,6 +17,8 @@ from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.types import Stage
 
+LEARNING_RATE = "learning rate found"
+
 
 class RunSummary(Callback):
     """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test, and ε after predict too.
@@ -78,6 +80,8 @@ def summary_lines(
     for name, value in sorted(trainer.callback_metrics.items()):
         if name.startswith(prefixes):
             yield name, f"{float(value):.4f}"
+    if module.lr is not None:
+        yield LEARNING_RATE, f"{module.lr:.6g}"
     rounds, given_up = module.books.rounds.get(Stage.FIT, 0), module.books.given_up
     yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
     if module.books.corrected:

@@ -26,7 +26,7 @@ from ..records.column_encoders import encoder_of
 from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
 from ..records.fitted_tables import fit_tables
 from ..records.grouped_tables import check_names
-from ..records.joined_tables import Joined
+from ..records.joined_tables import Joined, paths_of
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import WorkFolder, refuse_stored, work_folder
@@ -167,7 +167,7 @@ class CSVTables(VerticalDataModule):
                 f"with groups the tables must be the parties; leave out {type(self.partitioner).__name__} or groups"
             )
         check_shares(val_share, test_share)
-        self.tables = {party: Path(data_dir or ".") / path for party, path in tables.items()}
+        self.tables = paths_of(tables, data_dir)
         self.label_party = label_party
         self.label_column = label_column
         self.id_column = id_column

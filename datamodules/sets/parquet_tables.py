@@ -19,6 +19,7 @@ from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
 from ..records.block_files import BlockTable, check_blocks, check_classes, check_ids
 from ..records.block_records import BlockedTables, BlockRecords, RecordIds
+from ..records.joined_tables import paths_of
 from ..records.layout import Layout
 from ..records.records import Split, SplitName
 from ..records.row_split import RowSplit
@@ -102,7 +103,7 @@ class ParquetTables(VerticalDataModule):
             raise ConfigurationError(f"num_classes must be at least 2, or None for real numbers; got {num_classes}")
         if label_party not in tables:
             raise ConfigurationError(f"label_party '{label_party}' has no table; tables names {', '.join(tables)}")
-        self.tables = {party: Path(data_dir or ".") / path for party, path in tables.items()}
+        self.tables = paths_of(tables, data_dir)
         self.label_party = label_party
         self.label_column = label_column
         self.id_column = id_column

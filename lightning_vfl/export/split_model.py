@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.datamodules.records.column_encoders import encoder_of
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
 from lightning_vfl.export.manifest import RECORDS, SERVER, PartyHalf, Port, ServerHalf
 from lightning_vfl.export.trained import Trained
@@ -61,13 +61,35 @@ def party_part(module: VFLModule, party: int) -> Part:
         encoders = tuple({"kind": "numbers", "column": name} for name in own.columns)
     network = PartyNetwork(module.bottoms.parties[party], own.shape, own.shift, own.scale).eval()
     shape = own.shape if encoders is None else (len(own.shift),)
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(EXAMPLES, len(own.shift), generator=generator).to(own.shift.dtype) * own.scale + own.shift
-    example = drawn.view(EXAMPLES, *shape)
+    example = _example(network, own).view(EXAMPLES, *shape)
     dtype = str(example.dtype).removeprefix("torch.")
     inputs = (Port("features", (RECORDS, *shape), dtype),)
     outputs = (Port("embedding", (RECORDS, module.embedding_widths[party]), "float32"),)
     return Part(party_names(module)[party], network, PartyHalf(encoders, names), inputs, outputs, (example,))
+
+
+def _example(network: nn.Module, own: FittedParty) -> Tensor:
+    """(EXAMPLES, F) features of the party that its half takes, for tracing.
+
+    Random numbers are tried first. A bottom with an embedding takes numbers of categories alone, so whole numbers, 0
+    and 1, are tried next, and last the record that is 0 after scaling, with which the bottom was built.
+
+    Raises:
+        ConfigurationError: if the bottom fails with all of them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    scaled = torch.randn(EXAMPLES, len(own.shift), generator=generator)
+    whole = torch.randint(2, scaled.shape, generator=generator).to(own.shift.dtype)
+    raw = scaled.to(own.shift.dtype) * own.scale + own.shift
+    told = ""
+    for example in (raw, whole, whole * own.scale + own.shift, own.shift.expand(EXAMPLES, -1).contiguous()):
+        try:
+            with torch.no_grad():
+                network(example.view(EXAMPLES, *own.shape))
+            return example
+        except (IndexError, RuntimeError, ValueError) as error:
+            told = told or reason(error)
+    raise ConfigurationError(f"the bottom fails with records for tracing ({told}); export needs one that takes zeros")
 
 
 def server_part(trained: Trained) -> Part:

@@ -151,6 +151,11 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         refuse_other_kind("aggregator", aggregator, Aggregator, "Mean()")
         if objective is not None:
             refuse_other_kind("objective", objective, Objective, "Binary()")
+        if isinstance(metrics, Metric):
+            name = type(metrics).__name__
+            raise ConfigurationError(
+                f"metrics must be metrics by name, such as metrics={{'{name.lower()}': {name}()}}; got {name}() alone"
+            )
         if clock is not None:
             refuse_other_kind("clock", clock, VirtualClock, "VirtualClock()")
         refuse_made(bottom=bottom, top=top, bottom_of=bottom_of, optimizer=optimizer, lr_scheduler=lr_scheduler)

@@ -283,8 +283,12 @@ def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: 
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         given = ", ".join(map(repr, arguments))
+        name = getattr(factory, "__name__", "")
+        made = f"lambda shape, width: {name}(shape[0], width)" if arguments and isinstance(arguments[0], tuple) else ""
+        # a layer of torch takes the number of features, and not the shape of a record
+        remedy = f"; write {made}" if made and getattr(factory, "__module__", "").startswith("torch.nn") else ""
         raise ConfigurationError(
-            f"{who} cannot be built: its factory is called with ({given}) and fails with: {reason(error)}"
+            f"{who} cannot be built: its factory is called with ({given}) and fails with: {reason(error)}{remedy}"
         ) from error
 
 

@@ -346,6 +346,31 @@ def note_large_labels(objective: Objective, data: Any) -> None:
         )
 
 
+def note_rounded_features(trainer: Trainer, data: Any) -> None:
+    """Warn of whole numbers, such as codes, that the precision of the training rounds to other whole numbers.
+
+    Args:
+        trainer: its precision converts features if all numbers are of 16 bits; mixed precisions convert none.
+        data: the datamodule.
+    """
+    half = {"bf16-true": torch.bfloat16, "16-true": torch.float16}.get(str(trainer.precision))
+    if half is None or data is None:
+        return
+    records = data.records("train")
+    rows = records.rows(torch.arange(min(len(records), SOME)))
+    told = []
+    for name, features in zip(data.party_names, rows, strict=True):
+        columns = features.reshape(len(features), -1).float()
+        whole = (columns == columns.round()).all(0)
+        changed = int((whole & (columns.to(half).float() != columns).any(0)).sum())
+        told += [f"{changed} of party '{name}'"] if changed else []
+    if told:
+        rank_zero_warn(
+            f"precision {trainer.precision} rounds columns of whole numbers, such as codes and counts: "
+            f"{', '.join(told)}; use precision bf16-mixed, which keeps the features as they are"
+        )
+
+
 def refuse_other_targets(targets: int, data: Any) -> None:
     """Refuse data whose records have another number of labels than the objective.
 

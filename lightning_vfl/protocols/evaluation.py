@@ -22,6 +22,7 @@ from lightning_vfl.protocols.checks import (
     refuse_other_records,
     refuse_several_loaders,
 )
+from lightning_vfl.protocols.constant_output import Spread, warn_of_chance
 from lightning_vfl.protocols.faulty_evaluation import Attendance
 from lightning_vfl.protocols.finite import refuse_nan_output
 from lightning_vfl.protocols.hooks import FreeHooks, toolkit_hook
@@ -68,6 +69,7 @@ class Scores(nn.Module):
         self.split = split
         self.loss = MeanMetric()
         self.metrics = MetricCollection(dict(metrics)).clone(prefix=f"{split}/")
+        self.spread = Spread()
 
     def reset(self) -> None:
         """Reset loss and metrics at the start of an evaluation.
@@ -77,6 +79,7 @@ class Scores(nn.Module):
         """
         self.loss.reset()
         self.metrics.reset()
+        self.spread = Spread()
 
     def log(self, module: "EvaluatedModule", output: Tensor, batch: VerticalBatch) -> Tensor:
         """Update loss and metrics with the output of a batch, and log them; returns the predictions."""
@@ -88,6 +91,7 @@ class Scores(nn.Module):
         refuse_nan_output(output, batch.record_ids, module.trainer)  # MeanMetric would leave such losses out
         self.loss.update(module.objective.loss(output, labels), rows)
         self.metrics.update(predicted, labels)
+        self.spread.add(predicted, labels)
         module.log(f"{self.split}/loss", self.loss, batch_size=rows, on_epoch=True, on_step=False)
         module.log_dict(self.metrics, batch_size=rows, on_epoch=True, on_step=False)
         return predicted
@@ -109,6 +113,7 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
     keys: dict[int | None, bytes]
     """By hosted owner (None: the server), the secret that replaces the seed in a federation; empty in a simulation."""
     tap: Tap | None = None  # listens to all messages, for an audit
+    _predicted: Spread = Spread()  # of the last prediction; a new one when one begins
     passes_to_tap: bool = True  # False: a tap would not hear the messages
     attendance: Attendance | None = None  # of the last evaluation round; None: nobody who was asked was absent
 
@@ -183,6 +188,7 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
     @toolkit_hook
     def on_predict_start(self) -> None:
         """Set up the records to predict."""
+        self._predicted = Spread()
         self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
@@ -212,6 +218,7 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
         values = self.objective.predict(output).float()
         nothing = values.new_full((), torch.nan)
         values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
+        self._predicted.add(values)
         return Predictions(batch.record_ids, values, parties)
 
     def _refuse_several(self, stage: str, batches: Any) -> None:
@@ -251,6 +258,7 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
         """Free the memory of the shares; a fit keeps them for its next validation."""
         self._share_metrics("val", at_parties=False)
         if self.trainer.state.fn == TrainerFn.VALIDATING:
+            warn_of_chance(self, self.val.spread, "val")
             self.forget(Stage.VALIDATION)
 
     @toolkit_hook
@@ -262,11 +270,13 @@ class EvaluatedModule(FreeHooks, LightningModule, ABC):
     def on_test_end(self) -> None:
         """Free the memory of the shares."""
         self._share_metrics("test", at_parties=False)
+        warn_of_chance(self, self.test.spread, "test")
         self.forget(Stage.TEST)
 
     @toolkit_hook
     def on_predict_end(self) -> None:
-        """Free the memory of the shares."""
+        """Warn of predictions that are all alike; free the memory of the shares."""
+        warn_of_chance(self, self._predicted, "predict")
         self.forget(Stage.PREDICT)
 
     def _share_metrics(self, split: str, at_parties: bool) -> None:

@@ -27,6 +27,7 @@ from lightning_vfl.protocols.checks import (
     mean_loss,
     needed_data,
     note_large_labels,
+    note_rounded_features,
     refuse_accumulation,
     refuse_blocks,
     refuse_other_batches,
@@ -40,6 +41,7 @@ from lightning_vfl.protocols.checks import (
     warn_unused_rate,
 )
 from lightning_vfl.protocols.columns_told import Told, say_columns
+from lightning_vfl.protocols.constant_output import warn_of_chance
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.evaluation import EvaluatedModule
@@ -355,6 +357,7 @@ class TrainedModule(EvaluatedModule, ABC):
             elif self.objective.may_use_labels and self.datamodule is not None:
                 self.objective.take_labels(training_labels(self.datamodule, "the objective"))
             note_large_labels(self.objective, self.datamodule)
+        note_rounded_features(self.trainer, self.datamodule)
         self.prepare(Stage.FIT, "train")
         if self.scores_here:
             check_validation(self)
@@ -445,5 +448,6 @@ class TrainedModule(EvaluatedModule, ABC):
 
     @toolkit_hook
     def on_fit_end(self) -> None:
-        """Free the memory of the shares, which are as large as the data."""
+        """Warn of a model that predicts the same for every record; free the memory of the shares."""
+        warn_of_chance(self, self.val.spread, "val")
         self.forget(Stage.FIT, Stage.VALIDATION)

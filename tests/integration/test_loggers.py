@@ -174,6 +174,51 @@ def check_mlflow(place):
 
 @pytest.mark.slow
 @loud
+def test_a_fit_is_resumed_into_one_mlflow_run(tmp_path):
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    place = f"sqlite:///{tmp_path}/ml.db"
+    logger = ["--trainer.logger", "MLFlowLogger", "--trainer.logger.tracking_uri", place]
+    first = run([*BASE, *QUIET, *logger])
+    mine = first.trainer.logger.run_id
+    (path,) = tmp_path.rglob("*.ckpt")
+    again = [*BASE, *QUIET, *logger, "--trainer.logger.run_id", mine, "--ckpt_path", str(path)]
+    with pytest.raises(ConfigurationError, match=f"the MLflow run {mine} has width = 64, this fit has 32, and MLflow"):
+        run([*again, "--model.width", "32"])
+    run([*again, "--trainer.max_epochs", "4"])
+    client = MlflowClient(place)
+    (kept,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    assert kept.info.status == "FINISHED"
+    assert kept.data.params["trainer/max_epochs"] == "2"
+    assert kept.data.tags["resumed.trainer/max_epochs"] == "4"
+    history = client.get_metric_history(mine, "val/accuracy")
+    assert [metric.step for metric in history] == sorted({metric.step for metric in history})
+    assert len(history) == 4  # every epoch once
+
+
+@pytest.mark.slow
+@loud
+def test_a_second_offline_run_of_one_id_is_refused_before_training(tmp_path, wandb_offline):
+    logger = ["--trainer.logger", "WandbLogger", "--trainer.logger.save_dir", str(tmp_path)]
+    logger += ["--trainer.logger.offline", "true", "--trainer.logger.version", "mine"]
+    first = run([*BASE, *QUIET, *logger])
+    first.trainer.logger.experiment.finish()
+    with pytest.raises(ConfigurationError, match=r"cannot continue the run mine offline, because .*; run wandb sync"):
+        run([*BASE, *QUIET, *logger, "--trainer.max_epochs", "3"])
+    assert len(list((tmp_path / "wandb").glob("offline-run-*-mine"))) == 1
+
+
+def test_the_rate_that_was_found_is_in_the_record_of_the_run(tmp_path):
+    found = run(
+        [*BASE, *QUIET, "--trainer.callbacks", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "9"]
+    )
+    (record,) = tmp_path.rglob("record-fit.json")
+    assert ["learning rate found", f"{found.model.lr:.6g}"] in json.loads(record.read_text())["summary"]
+
+
+@pytest.mark.slow
+@loud
 def test_comet_logger_offline(tmp_path, monkeypatch):
     pytest.importorskip("comet_ml")
     logger = ["--trainer.logger", "CometLogger"]

@@ -1,0 +1,94 @@
+"""Tell of a model that predicts the same for every record, so that its scores are those of chance."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from lightning_vfl.objectives import MultiClass, Objective, Regression
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.evaluation import EvaluatedModule
+
+FEWEST = 20  # predictions; fewer may be alike by chance
+_ALIKE = 1e-3  # of probabilities of two classes, or of values in units of the labels' deviation
+_ROUNDING = 1e-6  # relative, of float32
+_CHANCE = 0.05  # how far an AUROC of chance may be from 1/2
+
+
+class Spread:
+    """The least and the greatest prediction of an evaluation in this process, and the classes that were decided."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.low = self.high = torch.zeros(())
+        self.classes: set[int] = set()
+        self.labels: set[int] = set()
+
+    def add(self, predicted: Tensor, labels: Tensor | None = None) -> None:
+        """Count predictions (B,) or (B, C), of which NaN are none, and labels (B,)."""
+        columns = predicted.detach().reshape(len(predicted), -1).float().cpu()
+        there = ~columns.isnan().any(1)
+        columns = columns[there]
+        if not len(columns):
+            return
+        low, high = columns.amin(0), columns.amax(0)
+        self.low = torch.minimum(self.low, low) if self.count else low
+        self.high = torch.maximum(self.high, high) if self.count else high
+        self.count += len(columns)
+        decided = columns[:, 0] >= 0.5 if columns.shape[1] == 1 else columns.argmax(1)
+        if len(self.classes) < 2:
+            self.classes |= set(decided.long().unique().tolist()[:2])
+        if labels is not None and labels.dim() == 1 and len(self.labels) < 2:
+            self.labels |= set(labels.long().unique().tolist()[:2])
+
+    def doubt(self, objective: Objective, classes: Sequence[object], auroc: float | None) -> str:
+        """What is wrong with the predictions, in words; empty: they tell records apart, or there are few of them.
+
+        Args:
+            objective: of the model.
+            classes: the names of the classes; empty for real values and several labels.
+            auroc: of these predictions; None: not known.
+        """
+        if self.count < FEWEST:
+            return ""
+        step = _ALIKE * 2 / max(len(classes), 2)
+        if isinstance(objective, Regression):
+            step = _ALIKE * float(objective.scale.min()) if objective.standardise else 0.0
+        size = torch.maximum(self.low.abs(), self.high.abs())
+        if bool((self.high - self.low <= step + _ROUNDING * size).all()):
+            column = int((self.high - self.low).argmax())
+            span = f"from {float(self.low[column]):.4g} to {float(self.high[column]):.4g}"
+            return f"are alike ({span}), so the model tells no record apart from another"
+        if not classes or len(self.classes) > 1 or len(self.labels) < 2:
+            return ""
+        chance = isinstance(objective, MultiClass) or (auroc is not None and abs(auroc - 0.5) <= _CHANCE)
+        if not chance:
+            return ""
+        score = "" if auroc is None else f" (AUROC {auroc:.3f})"
+        return f"decide for class '{classes[min(self.classes)]}', so the scores are those of chance{score}"
+
+
+def warn_of_chance(module: "EvaluatedModule", spread: Spread, split: str) -> None:
+    """Warn if the predictions of a split tell no record apart from another.
+
+    Args:
+        module: the model.
+        spread: of its predictions.
+        split: ``val``, ``test`` or ``predict``.
+    """
+    numbered = range(module.hparams["num_classes"] or 0)
+    classes = tuple(getattr(getattr(module.trainer, "datamodule", None), "class_names", ())) or tuple(numbered)
+    auroc = module.trainer.callback_metrics.get(f"{split}/auroc")
+    told = spread.doubt(module.objective, classes, None if auroc is None or auroc.isnan() else float(auroc))
+    if not told:
+        return
+    remedy = "train longer, or with another learning rate, and look at the features"
+    if module.aggregator.accounting is not None:
+        remedy = (
+            "the noise may be larger than what is learnt: at the same epsilon a smaller width, larger batches or fewer "
+            "epochs leave more of it, which lightning-vfl privacy --solve beta --try compares"
+        )
+    rank_zero_warn(f"all {spread.count:,} {split} predictions {told}; {remedy}")
