@@ -6,6 +6,7 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
+import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.callbacks.injector import FaultInjector
+from lightning_vfl.commands import trials
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -44,6 +46,12 @@ class PrivacyCommand(Command):
         parser.add_argument("--delta", type=float, nargs="+", default=DELTAS, help="values of δ in the table")
         parser.add_argument("--solve", type=Literal["beta", "levels", "epochs"], help="setting to find for a target ε")
         parser.add_argument("--target-epsilon", type=float, help="largest ε that --solve may reach")
+        parser.add_argument(
+            "--try",
+            action="store_true",
+            help="train the setting that --solve finds, and smaller widths, fewer epochs and larger batches, for "
+            f"{trials.ROUNDS} rounds each, and recommend the best",
+        )
         parser.add_argument("--unit", type=Literal[UNITS], default="party-record", help="what --solve protects")
         return parser
 
@@ -51,6 +59,8 @@ class PrivacyCommand(Command):
         own = cli.given
         if (own.solve is None) != (own.target_epsilon is None):
             raise UsageError("--solve and --target-epsilon belong together; give both")
+        if own["try"] and own.solve not in ("beta", "levels"):
+            raise UsageError("--try trains what --solve beta or --solve levels finds; give one of them")
         cli.build()
         module = cli.model
         accounting = module.aggregator.accounting
@@ -69,6 +79,8 @@ class PrivacyCommand(Command):
             print(accounting.simulated)
         if own.solve is not None:
             print(_solved(plan, own))
+        if own["try"]:
+            trials.compare(partial(_changed, cli), plan, lambda plan: _setting(plan, own))
         return 0
 
 
@@ -104,6 +116,8 @@ class Plan:
         self.releases = self._validated(planned_releases(self.schedule(), self.records, self.limits))
         self.events = module.possible_events()  # needs the schedule, which decides who joins embeddings
         self.timed = isinstance(module, CascadeVFL)
+        self.width, self.batch = module.width, data.batch_size
+        self.largest_class = trials.share_of_largest_class(records.labels_at(torch.arange(len(records))))
 
     def epsilon(self, delta: float, unit: str, events: Sequence[PrivacyEvent] | None = None) -> float:
         """The largest cost of the fit, or of the fit with other events."""
@@ -163,22 +177,46 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
     Console().print(table)
 
 
+def _changed(cli: VFLCLI, options: Sequence[str]) -> VFLCLI:
+    """The recipe of this command with further options."""
+    return VFLCLI([*cli.arguments, *options]).build()
+
+
 def _solved(plan: Plan, own: Namespace) -> str:
-    target, delta, unit = own.target_epsilon, own.delta[0] if len(own.delta) == 1 else 1e-5, own.unit
+    target, delta, unit = own.target_epsilon, _delta(own), own.unit
     goal = f"ε ≤ {target:g} of a {label(unit)}, at δ = {delta:g}"
     if own.solve == "epochs":
         return f"{goal}: epochs = {plan.most_epochs(target, delta, unit):,}"
-    events = [event for event in plan.events if isinstance(event, PoissonBinomialEvent)]
-    if len(events) < len(plan.events) or not events:
-        raise ConfigurationError(f"--solve {own.solve} is for PoissonBinomial; with this aggregator use --solve epochs")
-    epochs = plan.releases.epochs
+    found, epochs = _setting(plan, own), plan.releases.epochs
     if own.solve == "beta":
-        beta = largest_beta(target, lambda beta: plan.epsilon(delta, unit, [replace(e, beta=beta) for e in events]))
-        return f"{goal}: beta = {beta:.6g} with levels = {events[0].levels} and {epochs:,} epochs"
+        return f"{goal}: beta = {found:.6g} with levels = {_binomial(plan, own)[0].levels} and {epochs:,} epochs"
+    return f"{goal}: levels = {found} with beta = {_binomial(plan, own)[0].beta:g} and {epochs:,} epochs"
+
+
+def _setting(plan: Plan, own: Namespace) -> float | int:
+    """The largest beta, or number of levels, with which the plan meets the target.
+
+    Raises:
+        ConfigurationError: if there is none, and for another aggregator.
+    """
+    target, delta, unit, events = own.target_epsilon, _delta(own), own.unit, _binomial(plan, own)
+    if own.solve == "beta":
+        return largest_beta(target, lambda beta: plan.epsilon(delta, unit, [replace(e, beta=beta) for e in events]))
     if plan.timed:
         raise ConfigurationError(
             "--solve levels: uploads of more levels take longer, and the order of CascadeVFL's periods depends on "
             "that; use --solve beta or --solve epochs"
         )
-    levels = largest_levels(target, lambda n: plan.epsilon(delta, unit, [replace(e, levels=n) for e in events]))
-    return f"{goal}: levels = {levels} with beta = {events[0].beta:g} and {epochs:,} epochs"
+    return largest_levels(target, lambda n: plan.epsilon(delta, unit, [replace(e, levels=n) for e in events]))
+
+
+def _binomial(plan: Plan, own: Namespace) -> list[PoissonBinomialEvent]:
+    events = [event for event in plan.events if isinstance(event, PoissonBinomialEvent)]
+    if len(events) < len(plan.events) or not events:
+        raise ConfigurationError(f"--solve {own.solve} is for PoissonBinomial; with this aggregator use --solve epochs")
+    return events
+
+
+def _delta(own: Namespace) -> float:
+    """The δ of the target."""
+    return own.delta[0] if len(own.delta) == 1 else 1e-5

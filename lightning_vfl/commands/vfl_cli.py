@@ -50,6 +50,7 @@ class VFLCLI(LightningCLI):
     def __init__(self, arguments: Sequence[str], callbacks: Sequence[Callback] = ()) -> None:
         load_yaml = get_loader("yaml")
         set_loader("recipe", lambda text: with_full_paths(load_yaml(text)), exceptions=(yaml.YAMLError,))
+        self.arguments = list(arguments)
         self._first = next(iter(arguments), "--help")
         super().__init__(
             VFLModule,

@@ -69,6 +69,9 @@ def write_programs(
         torch.export.save(program, paths[Engine.TORCH])
         for node in in_onnx.model.graph.all_nodes():
             node.metadata_props.clear()
+            for value in node.outputs:  # torch names the values of a layer after it, also like an output of ours
+                if value.name == ports[1] and not value.is_graph_output():
+                    value.name = f"{value.name}_of_{node.name or 'layer'}"
         in_onnx.save(paths[Engine.ONNX])
     written = {engine: Program(path.name, hash_of(path)) for engine, path in paths.items()}
     return written, int(in_onnx.model.opset_imports[""])

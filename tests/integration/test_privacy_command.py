@@ -55,6 +55,27 @@ def test_what_meets_a_target(capsys, solve, target, found):
     assert re.search(rf"ε ≤ {target} of a party-record, if weights .* record, at δ = 1e-05: {found}", said)
 
 
+@pytest.mark.slow
+def test_a_trial_trains_settings_that_meet_the_target_and_recommends_the_best(capsys, tmp_path, monkeypatch):
+    """The oracle of a row is the plan of its width, epochs and beta, computed from the formula alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("lightning_vfl.commands.trials.ROUNDS", 30)
+    main(["privacy", *PBM, "--trainer.max_epochs", "8", "--solve", "beta", "--target-epsilon", "8", "--try"])
+    said = capsys.readouterr().out
+    rows = re.findall(r"│ +(\d+) │ +(\d+) │ +(\d+) │ +(0\.\d+) │ +(0\.\d+) │", said)
+    assert [(int(width), int(epochs)) for width, _, epochs, _, _ in rows[:3]] == [(16, 8), (4, 8), (1, 8)]
+    assert int(rows[3][2]) == 2  # fewer epochs
+    assert int(rows[-1][1]) == 4 * int(rows[0][1])  # larger batches
+    for width, _, epochs, beta, _ in rows:
+        event = PoissonBinomialEvent(levels=16, beta=float(beta), parties=4, coordinates=int(width))
+        assert planned_epsilon(event, int(epochs), 1e-5) == pytest.approx(8, rel=1e-3)
+    best = max(rows, key=lambda row: float(row[4]))
+    told = f"--model.width {best[0]} --data.batch_size {best[1]} --trainer.max_epochs {best[2]} "
+    assert f"recommended: {told}--model.aggregator.beta {best[3]} (val/accuracy {best[4]} in its trial" in said
+    assert not any(path.suffix in (".ckpt", ".jsonl", ".json") for path in tmp_path.rglob("*"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -64,6 +85,7 @@ def test_what_meets_a_target(capsys, solve, target, found):
             "to account for (what MaxNorm costs labels, the summary of fit says); use PoissonBinomial",
         ),
         ([*PBM, "--solve", "beta"], "--solve and --target-epsilon belong together"),
+        ([*PBM, "--try"], "--try trains what --solve beta or --solve levels finds; give one of them"),
         ([*PBM, "--solve", "gamma", "--target-epsilon", "1"], "--solve: 'gamma' is none of beta, levels, epochs"),
         ([*PBM, "--trainer.max_epocs", "3"], "max_epocs"),
         (["--config", "protocol/pbm"], "data: no recipe names the data set; add one (--config data/digits)"),

@@ -1,0 +1,174 @@
+"""Short trainings that meet a target ε, to compare widths, numbers of epochs and batch sizes before the real one."""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+from lightning.pytorch.callbacks import Checkpoint
+from rich.console import Console
+from rich.table import Table
+
+from lightning_vfl.callbacks import ExperimentRecord, RunRecord, RunSummary
+from lightning_vfl.commands.run_config import RunConfig
+from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lightning_vfl.commands.privacy import Plan
+    from lightning_vfl.commands.vfl_cli import VFLCLI
+
+ROUNDS = 600  # of a trial, at most
+_SMALLER = 4  # by this factor widths and epochs are lowered, and batches enlarged
+_WRITERS = (Checkpoint, RunConfig, RunSummary, RunRecord, ExperimentRecord)  # a trial leaves no file
+_HIGHER, _LOWER = ("val/auroc", "val/accuracy", "val/r2"), ("val/rmse", "val/loss")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a trial trains with: the embedding width, the rows of a batch, and the number of epochs."""
+
+    width: int
+    batch: int
+    epochs: int
+
+    @property
+    def options(self) -> list[str]:
+        """As options of the command line."""
+        width, batch, epochs = map(str, (self.width, self.batch, self.epochs))
+        return ["--model.width", width, "--data.batch_size", batch, "--trainer.max_epochs", epochs]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting, and what was found with it.
+
+    Args:
+        setting: the setting.
+        found: what meets the target with it, as an option and its value.
+        scores: the metrics of validation after the trial.
+    """
+
+    setting: Setting
+    found: tuple[str, str]
+    scores: dict[str, float]
+
+
+def compare(build: "Callable[[Sequence[str]], VFLCLI]", plan: "Plan", solve: "Callable[[Plan], float | int]") -> None:
+    """Train the recipe and some other settings that meet the same target, print their scores, and recommend the best.
+
+    First smaller widths are tried, then fewer epochs with the best width, then larger batches with the best of both.
+
+    Args:
+        build: makes the recipe with further options.
+        plan: of the recipe.
+        solve: the largest beta, or number of levels, with which a plan meets the target.
+
+    Guarantee: every trial is seeded as the recipe, and meets the target with all its epochs.
+    Not guaranteed: the score of the whole training: a trial has at most ``ROUNDS`` rounds, with the noise of all of
+        them, and the scores of validation vary with the seed.
+
+    Raises:
+        ConfigurationError: without validation records.
+    """
+    own = Setting(plan.width, plan.batch, plan.releases.epochs)
+    trials = [_trial(own, build, solve)]
+    name = next((name for name in (*_HIGHER, *_LOWER) if name in trials[0].scores), None)
+    if name is None:
+        raise ConfigurationError("--try compares scores of validation, and there are none; set val_share above 0")
+    sign = -1.0 if name in _LOWER else 1.0
+
+    def best() -> Trial:
+        return max(trials, key=lambda trial: sign * trial.scores[name])
+
+    widths = [own.width // _SMALLER, own.width // _SMALLER**2]
+    tried = [lambda: [Setting(width, own.batch, own.epochs) for width in widths if width > 0]]
+    tried += [lambda: [_fewer_epochs(best().setting)], lambda: [_larger_batch(best().setting, plan.records)]]
+    for settings in tried:
+        for setting in settings():
+            if all(setting != trial.setting for trial in trials):
+                try:
+                    trials.append(_trial(setting, build, solve))
+                except ConfigurationError as error:
+                    print(f"{' '.join(setting.options)}: {error}")
+    _print(trials, name)
+    print(_recommendation(trials[0], best(), name, plan.largest_class))
+
+
+def _fewer_epochs(setting: Setting) -> Setting:
+    return Setting(setting.width, setting.batch, max(1, setting.epochs // _SMALLER))
+
+
+def _larger_batch(setting: Setting, records: int) -> Setting:
+    return Setting(setting.width, max(setting.batch, min(setting.batch * _SMALLER, records // 2)), setting.epochs)
+
+
+def _trial(
+    setting: Setting, build: "Callable[[Sequence[str]], VFLCLI]", solve: "Callable[[Plan], float | int]"
+) -> Trial:
+    from lightning_vfl.commands.privacy import planned
+
+    with TemporaryDirectory() as folder, _quiet():
+        options = [*setting.options, "--trainer.logger", "false", "--trainer.default_root_dir", folder]
+        options += ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
+        first = build(options)
+        plan = planned(first.model, first.datamodule, first.trainer)
+        value = solve(plan)
+        found = (f"--model.aggregator.{'levels' if isinstance(value, int) else 'beta'}", f"{value:.6g}")
+        steps = plan.schedule().steps
+        limit = min(steps, max(1, ROUNDS // setting.epochs))
+        cli = build([*options, *found, *(["--trainer.limit_train_batches", str(limit)] if limit < steps else [])])
+        trainer = cli.trainer
+        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, _WRITERS)]  # type: ignore[attr-defined]
+        trainer.fit(cli.model, datamodule=cli.datamodule)
+    metrics = trainer.callback_metrics.items()
+    return Trial(setting, found, {name: float(value) for name, value in metrics if name.startswith("val/")})
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Lightning and the toolkit tell of each trial; the table says what has come of it."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _print(trials: Sequence[Trial], name: str) -> None:
+    shown = list(dict.fromkeys(one for one in (name, "val/accuracy") if one in trials[0].scores))
+    table = Table(title=f"Trials of at most {ROUNDS} rounds", title_justify="left")
+    for head in ("width", "batch", "epochs", trials[0].found[0].rpartition(".")[2], *shown):
+        table.add_column(head, justify="right")
+    for trial in trials:
+        numbers = (str(trial.setting.width), str(trial.setting.batch), str(trial.setting.epochs), trial.found[1])
+        table.add_row(*numbers, *(f"{trial.scores[one]:.3f}" for one in shown))
+    Console().print(table)
+
+
+def _recommendation(own: Trial, best: Trial, name: str, largest_class: float | None) -> str:
+    """What to train with, or that nothing tried is better than chance."""
+    chance = 0.5 if name == "val/auroc" else largest_class if name == "val/accuracy" else None
+    told = f"{name} {best.scores[name]:.3f} in its trial, and {own.scores[name]:.3f} with the settings of the recipe"
+    if chance is not None and best.scores[name] <= chance + 0.02:
+        return (
+            f"no setting tried is better than chance, {chance:.3f} ({told}); use a larger --target-epsilon, more "
+            "parties, or an aggregator with a weaker guarantee"
+        )
+    return f"recommended: {' '.join((*best.setting.options, *best.found))} ({told})"
+
+
+def share_of_largest_class(labels: torch.Tensor | None) -> float | None:
+    """The accuracy of deciding for the most frequent class of these labels (N,); None: they are no classes."""
+    if labels is None or labels.is_floating_point() or labels.dim() != 1:
+        return None
+    return float(torch.bincount(labels).max() / len(labels))
