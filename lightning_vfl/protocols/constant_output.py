@@ -29,7 +29,8 @@ class Spread:
 
     def add(self, predicted: Tensor, labels: Tensor | None = None) -> None:
         """Count predictions (B,) or (B, C), of which NaN are none, and labels (B,)."""
-        columns = predicted.detach().reshape(len(predicted), -1).float().cpu()
+        columns = predicted.detach().float().cpu()
+        columns = columns[:, None] if columns.dim() == 1 else columns.flatten(1)  # there may be no record
         there = ~columns.isnan().any(1)
         columns = columns[there]
         if not len(columns):

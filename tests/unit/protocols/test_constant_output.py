@@ -75,6 +75,7 @@ def test_what_is_told_of_predictions():
     three = np.stack([0.5 + 0.05 * np.tanh(noise), 0.3 - 0.05 * np.tanh(noise), np.full(400, 0.2)], axis=1)
     assert "decide for class 'a'" in counted(three, labels).doubt(MultiClass(), ("a", "b", "c"), None)
     assert counted(np.full(19, 0.3)).doubt(binary, names, None) == ""  # few records
+    assert counted(np.empty((0, 3))).doubt(MultiClass(), ("a", "b", "c"), None) == ""
     assert counted(np.full(30, np.nan)).doubt(binary, names, None) == ""  # no prediction
 
 
