@@ -66,7 +66,7 @@ class PredictionWriter(Callback):
             self._predictions.append(Predictions(outputs.record_ids.cpu(), outputs.values.cpu(), parties))
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        data = getattr(trainer, "datamodule", None)
+        data: Any = getattr(trainer, "datamodule", None)
         if trainer.is_global_zero:
             place = pl_module.place if isinstance(pl_module, VFLModule) else None
             seat = "" if place is None or place.seat.party is None else f".{data.party_names[place.seat.party]}"
@@ -74,15 +74,16 @@ class PredictionWriter(Callback):
             tell_left_out(getattr(data, "left_out", {}), own)
         if not self._writes(pl_module):
             return
-        mine = tuple(map(torch.cat, _columns(self._predictions, pl_module))) if self._predictions else None
+        mine = tuple(map(torch.cat, _columns(self._predictions))) if self._predictions else None
         joined = _of_all_processes(trainer, self.path, mine)
         if joined is not None:
             self._write(data, pl_module, *joined)
 
     def _writes(self, module: LightningModule) -> bool:
         """Whether this process writes the file."""
-        federated = isinstance(module, VFLModule) and module.place is not None
-        return not federated or module.scores_here != (self.at == "parties")
+        if not isinstance(module, VFLModule) or module.place is None:
+            return True
+        return module.scores_here != (self.at == "parties")
 
     def _write(self, data: Any, module: LightningModule, found: Tensor, values: Tensor, parties: Tensor) -> None:
         positions, order = found.sort()
@@ -96,10 +97,10 @@ class PredictionWriter(Callback):
         print(f"{len(table):,} predictions: {self.path}")
 
 
-def _columns(predictions: Sequence[Predictions], module: LightningModule) -> tuple[list[Tensor], ...]:
+def _columns(predictions: Sequence[Predictions]) -> tuple[list[Tensor], ...]:
     """Positions, values, and (N, M) who took part; (N, 0) if every party took part in every prediction."""
     parties = [p.parties for p in predictions]
-    wide = module.roster.parties if any(own is not None for own in parties) else 0
+    wide = max(0 if own is None else own.shape[1] for own in parties)
     everyone = [torch.ones(len(p.record_ids), wide, dtype=torch.bool) for p in predictions]
     took_part = [other if own is None else own for own, other in zip(parties, everyone, strict=True)]
     return [p.record_ids for p in predictions], [p.values for p in predictions], took_part

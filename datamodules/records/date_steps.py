@@ -172,8 +172,9 @@ def _on_its_clock(dates: "pd.Series[pd.Timestamp]", column: "pd.Series[Any]") ->
     if parts[0].isna().all():
         return dates
     minutes = pd.to_numeric(parts[1]) * 60 + pd.to_numeric(parts[2]).fillna(0.0)
-    signed = minutes.where(parts[0] == "+", -minutes).fillna(0.0)
-    return dates + pd.to_timedelta(signed, unit="min").astype(f"timedelta64[{dates.dt.unit}]")
+    signed = minutes.where(parts[0] == "+", -minutes).fillna(0.0).to_numpy(dtype=np.int64)
+    clock: pd.Series[pd.Timestamp] = dates + pd.Series(signed.astype("timedelta64[m]"), index=dates.index)
+    return clock
 
 
 def dates_of(column: "pd.Series[Any]", form: str) -> "pd.Series[pd.Timestamp]":

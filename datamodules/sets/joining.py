@@ -31,8 +31,8 @@ def join_tables(data: "CSVTables") -> Joined:
     own = tables.get(data.label_party)
     named = {} if own is None else {name: own.pop(name) for name in data._label_columns if name in own}
     labels = together(named) if len(named) == len(data._label_columns) else None
-    about = [_take(data, own, setting, column) for setting, column in columns_beside(data).items()]
-    return Joined(ids, tables, held, groups, labels, *about, left_out)
+    beside = {setting: _take(data, own, setting, column) for setting, column in columns_beside(data).items()}
+    return Joined(ids, tables, held, groups, labels, beside["split"], beside["sample_weight"], left_out)
 
 
 def columns_beside(data: "CSVTables") -> dict[str, str | None]:

@@ -84,16 +84,17 @@ def compare(build: "Callable[[Sequence[str]], VFLCLI]", plan: "Plan", solve: "Ca
     def best() -> Trial:
         return max(trials, key=lambda trial: sign * trial.scores[name])
 
-    widths = [own.width // _SMALLER, own.width // _SMALLER**2]
-    tried = [lambda: [Setting(width, own.batch, own.epochs) for width in widths if width > 0]]
-    tried += [lambda: [_fewer_epochs(best().setting)], lambda: [_larger_batch(best().setting, plan.records)]]
-    for settings in tried:
-        for setting in settings():
-            if all(setting != trial.setting for trial in trials):
-                try:
-                    trials.append(_trial(setting, build, solve))
-                except ConfigurationError as error:
-                    print(f"{' '.join(setting.options)}: {error}")
+    def add(setting: Setting) -> None:
+        if setting.width and all(setting != trial.setting for trial in trials):
+            try:
+                trials.append(_trial(setting, build, solve))
+            except ConfigurationError as error:
+                print(f"{' '.join(setting.options)}: {error}")
+
+    for factor in (_SMALLER, _SMALLER**2):
+        add(Setting(own.width // factor, own.batch, own.epochs))
+    add(_fewer_epochs(best().setting))
+    add(_larger_batch(best().setting, plan.records))
     _print(trials, name)
     print(_recommendation(trials[0], best(), name, plan.largest_class))
 

@@ -51,7 +51,7 @@ from lightning_vfl.protocols.checks import (
 )
 from lightning_vfl.protocols.columns_told import Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs
-from lightning_vfl.protocols.evaluation import Scores
+from lightning_vfl.protocols.evaluation import Scores, refuse_unnamed
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, position_in
@@ -151,11 +151,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         refuse_other_kind("aggregator", aggregator, Aggregator, "Mean()")
         if objective is not None:
             refuse_other_kind("objective", objective, Objective, "Binary()")
-        if isinstance(metrics, Metric):
-            name = type(metrics).__name__
-            raise ConfigurationError(
-                f"metrics must be metrics by name, such as metrics={{'{name.lower()}': {name}()}}; got {name}() alone"
-            )
+        refuse_unnamed(metrics)
         if clock is not None:
             refuse_other_kind("clock", clock, VirtualClock, "VirtualClock()")
         refuse_made(bottom=bottom, top=top, bottom_of=bottom_of, optimizer=optimizer, lr_scheduler=lr_scheduler)

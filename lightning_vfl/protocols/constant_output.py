@@ -41,9 +41,9 @@ class Spread:
         self.count += len(columns)
         decided = columns[:, 0] >= 0.5 if columns.shape[1] == 1 else columns.argmax(1)
         if len(self.classes) < 2:
-            self.classes |= set(decided.long().unique().tolist()[:2])
+            self.classes |= set(decided.long().tolist())
         if labels is not None and labels.dim() == 1 and len(self.labels) < 2:
-            self.labels |= set(labels.long().unique().tolist()[:2])
+            self.labels |= set(labels.long().tolist())
 
     def doubt(self, objective: Objective, classes: Sequence[object], auroc: float | None) -> str:
         """What is wrong with the predictions, in words; empty: they tell records apart, or there are few of them.

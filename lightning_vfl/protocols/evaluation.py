@@ -97,6 +97,19 @@ class Scores(nn.Module):
         return predicted
 
 
+def refuse_unnamed(metrics: object) -> None:
+    """Accept metrics by name.
+
+    Raises:
+        ConfigurationError: for one metric without a name.
+    """
+    if isinstance(metrics, Metric):
+        name = type(metrics).__name__
+        raise ConfigurationError(
+            f"metrics must be metrics by name, such as metrics={{'{name.lower()}': {name}()}}; got {name}() alone"
+        )
+
+
 class EvaluatedModule(FreeHooks, LightningModule, ABC):
     """The half of a protocol that validates, tests and predicts."""
 

@@ -127,7 +127,7 @@ def _named(held: "NDArray[np.bool_]", names: Sequence[str]) -> list[str]:
     """The names of the parties that are true in each row (N, M); without names their numbers."""
     names = names or [str(m) for m in range(held.shape[1])]
     patterns, rows = np.unique(held, axis=0, return_inverse=True)
-    texts = [" ".join(names[m] for m in np.flatnonzero(pattern)) for pattern in patterns]
+    texts = [" ".join(names[m] for m, there in enumerate(pattern) if there) for pattern in patterns]
     return [texts[row] for row in rows.ravel()]
 
 
