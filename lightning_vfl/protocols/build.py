@@ -283,10 +283,10 @@ def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: 
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         given = ", ".join(map(repr, arguments))
-        name = getattr(factory, "__name__", "")
-        made = f"lambda shape, width: {name}(shape[0], width)" if arguments and isinstance(arguments[0], tuple) else ""
-        # a layer of torch takes the number of features, and not the shape of a record
-        remedy = f"; write {made}" if made and getattr(factory, "__module__", "").startswith("torch.nn") else ""
+        shaped = bool(arguments) and isinstance(arguments[0], tuple)
+        # torch.nn.Linear, for example, takes the number of features and not the shape of a record
+        layer = "a layer of torch takes a number and no shape: use MLP with hidden: [], or lambda shape, width: ..."
+        remedy = f"; {layer}" if shaped and isinstance(error, TypeError) else ""
         raise ConfigurationError(
             f"{who} cannot be built: its factory is called with ({given}) and fails with: {reason(error)}{remedy}"
         ) from error

@@ -12,7 +12,7 @@ from lightning_vfl.objectives import MultiClass, Objective, Regression
 if TYPE_CHECKING:
     from lightning_vfl.protocols.evaluation import EvaluatedModule
 
-FEWEST = 20  # predictions; fewer may be alike by chance
+FEWEST = 50  # predictions; fewer may be alike by chance
 _ALIKE = 1e-3  # of probabilities of two classes, or of values in units of the labels' deviation
 _ROUNDING = 1e-6  # relative, of float32
 _CHANCE = 0.05  # how far an AUROC of chance may be from 1/2

@@ -31,11 +31,11 @@ def warned(run):
 
 
 class ManyBlobs(Blobs):
-    records_in_all = 180
+    records_in_all = 270
 
 
 class ManyValues(Values):
-    records_in_all = 180
+    records_in_all = 270
 
 
 @pytest.mark.parametrize("kind", [ManyBlobs, ManyValues])
@@ -74,9 +74,9 @@ def test_what_is_told_of_predictions():
     assert counted(0.5 + 0.05 * np.tanh(noise), labels).doubt(binary, names, 0.5) == ""  # decides for both
     three = np.stack([0.5 + 0.05 * np.tanh(noise), 0.3 - 0.05 * np.tanh(noise), np.full(400, 0.2)], axis=1)
     assert "decide for class 'a'" in counted(three, labels).doubt(MultiClass(), ("a", "b", "c"), None)
-    assert counted(np.full(19, 0.3)).doubt(binary, names, None) == ""  # few records
+    assert counted(np.full(49, 0.3)).doubt(binary, names, None) == ""  # few records
     assert counted(np.empty((0, 3))).doubt(MultiClass(), ("a", "b", "c"), None) == ""
-    assert counted(np.full(30, np.nan)).doubt(binary, names, None) == ""  # no prediction
+    assert counted(np.full(60, np.nan)).doubt(binary, names, None) == ""  # no prediction
 
 
 def test_alike_values_are_those_that_differ_little_in_the_labels_deviation():

@@ -35,7 +35,7 @@ def test_one_metric_without_a_name():
 
 def test_a_layer_of_torch_as_bottom(tmp_path):
     with pytest.raises(
-        ConfigurationError, match=r"the bottom of party 0 cannot be built.*; write lambda shape, width: "
+        ConfigurationError, match=r"the bottom of party 0 cannot be built.*; a layer of torch takes a number and"
     ):
         trainer(tmp_path).fit(split(bottom=nn.Linear), datamodule=Blobs())
 
