@@ -57,11 +57,11 @@ class WandbRecord(LoggerRecord):
 
     def refuse_resuming(self, settings: Mapping[str, Any]) -> None:
         """Refuse a second offline run of one id: its steps begin anew, and W&B drops or mixes those of both."""
-        began, run = self.logger._wandb_init, self.logger._wandb_init.get("id")
-        if run is None or self.logger._experiment is not None or not (self.logger._offline or _offline()):
+        experiment = self.logger.experiment  # Lightning has begun it
+        if not (self.logger._offline or os.environ.get("WANDB_MODE") in ("offline", "dryrun")):
             return
-        folder = Path(began.get("dir") or ".") / "wandb"
-        if earlier := sorted(folder.glob(f"*run-*-{run}")):
+        run, mine = experiment.id, Path(experiment.dir).parent
+        if earlier := sorted(other for other in mine.parent.glob(f"*run-*-{run}") if other.name != mine.name):
             raise ConfigurationError(
                 f"W&B cannot continue the run {run} offline, because {earlier[-1]} has it and the steps of both would "
                 f"be mixed; run wandb sync {earlier[-1]} and resume online, or leave out the id (version), which makes "
@@ -98,13 +98,12 @@ class MLFlowRecord(LoggerRecord):
 
     def refuse_resuming(self, settings: Mapping[str, Any]) -> None:
         """Refuse to go on with a run whose module had other settings."""
-        if self.logger._run_id is None or self.logger._initialized:
-            return
-        run = self.logger._run_id
-        kept = self.logger._mlflow_client.get_run(run).data.params
+        run = self.logger.run_id
+        kept = self.logger.experiment.get_run(run).data.params
         flat = _texts_of(settings)
         if changed := [name for name, text in flat.items() if kept.get(name, text) != text]:
             name = changed[0]
+            self.logger._initialized = False  # else Lightning marks the run, which has ended well, as failed
             raise ConfigurationError(
                 f"the MLflow run {run} has {name} = {kept[name]}, this fit has {flat[name]}, and MLflow keeps one "
                 "value of a setting; leave out run_id, which makes a new run, or give the same settings"
@@ -160,10 +159,6 @@ _RECORDS: tuple[tuple[type[Logger], type[LoggerRecord]], ...] = (
 def _texts_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """Nested settings as MLflow's logger flattens and cuts them."""
     return {name: str(value)[:250] for name, value in _flatten_dict(_convert_params(dict(settings))).items()}
-
-
-def _offline() -> bool:
-    return os.environ.get("WANDB_MODE") in ("offline", "dryrun")
 
 
 def records_of(loggers: Sequence[Logger]) -> list[LoggerRecord]:

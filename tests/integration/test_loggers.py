@@ -184,8 +184,8 @@ def test_a_fit_is_resumed_into_one_mlflow_run(tmp_path):
     mine = first.trainer.logger.run_id
     (path,) = tmp_path.rglob("*.ckpt")
     again = [*BASE, *QUIET, *logger, "--trainer.logger.run_id", mine, "--ckpt_path", str(path)]
-    with pytest.raises(ConfigurationError, match=f"the MLflow run {mine} has width = 64, this fit has 32, and MLflow"):
-        run([*again, "--model.width", "32"])
+    with pytest.raises(ConfigurationError, match=f"the MLflow run {mine} has evaluate = auto, this fit has plain, and"):
+        run([*again, "--model.evaluate", "plain"])
     run([*again, "--trainer.max_epochs", "4"])
     client = MlflowClient(place)
     (kept,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
