@@ -150,8 +150,8 @@ TRAININGS = (
     ),
     Bug(
         "lightning_vfl/protocols/evaluation.py",
-        "here = slice(None) if self.attendance is None else self.attendance.answered",
-        "here = slice(0)",
+        "refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)",
+        "refuse_nan_output(output[:0], batch.record_ids[:0], self.trainer)",
         "predictions decide for a class where the model's output is NaN",
         "unit/protocols/test_finite.py",
     ),
