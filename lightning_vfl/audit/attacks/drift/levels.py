@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 MOST_LEVELS = 5
-MOST_VECTORS = 2000  # records whose differences are formed, and vectors that are kept
+MOST_VECTORS = 1000  # records whose differences are formed, and vectors that are kept
 NEAR = 12  # nearest ones whose difference is formed, of each record and of each vector
 TRIED = 300  # shortest vectors that are tried as axes
-ROUNDS = 8
+ROUNDS = 6
 STEADY = 0.1  # what noise may add to a step between levels, and the spread of a level, as a share of this step
 SAME = 0.02  # of the median distance of records, under which two vectors are one
 
@@ -30,14 +30,15 @@ def few_valued(columns: Tensor) -> Tensor:
     same = SAME * float(torch.cdist(points, points).median())
     vectors = _shortest(_differences(points, same), same)
     found: list[Tensor] = []
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        if number:
+            sums = _differences(torch.cat([vectors, -vectors]), same)
+            vectors = _shortest(torch.cat([vectors, sums, _differences(points, same)]), same)
         while (axis := _first_axis(columns, vectors[:TRIED])) is not None:
             direction, levels = axis
             found.append(levels)
             points = points - torch.outer(points @ direction, direction)
             vectors = _shortest(vectors - torch.outer(vectors @ direction, direction), same)
-        sums = _differences(torch.cat([vectors, -vectors]), same)
-        vectors = _shortest(torch.cat([vectors, sums, _differences(points, same)]), same)
     return torch.stack(found, 1).double() if found else columns.new_empty(len(columns), 0)
 
 
@@ -58,7 +59,9 @@ def _shortest(vectors: Tensor, same: float) -> Tensor:
 
 def _distinct(points: Tensor, same: float) -> Tensor:
     """One of the points in each cell of a grid; two that are alike can be in neighbouring cells."""
-    _, first = np.unique((points / same).round().numpy(), axis=0, return_index=True)
+    factors = torch.randint(2**62, (points.shape[1],), generator=torch.Generator().manual_seed(0))
+    cells = (points / same).round().long() @ factors  # one number for each cell; it wraps around
+    _, first = np.unique(cells.numpy(), return_index=True)
     return points[torch.from_numpy(first)]
 
 

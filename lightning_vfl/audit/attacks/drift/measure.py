@@ -77,17 +77,18 @@ def explained_with(inputs: Tensor, truth: Tensor, known: int) -> float:
 def affine_guesses(columns: Tensor, targets: Tensor, train: Tensor) -> Tensor:
     """(n, W) guesses by the affine map that the known rows ``train`` (k,) give.
 
-    Columns without noise leave some of their directions empty. Least squares in the other directions is then exact,
-    if there are more known rows than such directions. Otherwise it is a ridge regression, which noise harms less.
+    Columns without noise leave some of their directions empty. A rotation then keeps the place of a record along
+    the differences of the known ones, and its place across them is taken to be that of their mean: least squares of
+    the smallest norm, exact for more known rows than directions. With noise it is a ridge regression.
     """
-    middle = columns.mean(0)
-    _, sizes, directions = torch.linalg.svd(columns - middle, full_matrices=False)
+    middle = columns[train].mean(0)
+    _, sizes, directions = torch.linalg.svd(columns - columns.mean(0), full_matrices=False)
     rank = int((sizes > EMPTY * sizes[0]).sum())
-    if not rank < min(len(train), columns.shape[1]):
+    if rank == columns.shape[1]:
         return ridge_guesses(columns, targets, train)
-    inputs = torch.cat([(columns - middle) @ directions[:rank].T, columns.new_ones(len(columns), 1)], 1)
-    solution: Tensor = torch.linalg.lstsq(inputs[train], targets.double()).solution
-    return inputs @ solution
+    inputs, mean = (columns - middle) @ directions[:rank].T, targets.double().mean(0)
+    result: Tensor = inputs @ (torch.linalg.pinv(inputs[train], rtol=EMPTY) @ (targets.double() - mean)) + mean
+    return result
 
 
 def nearest_right(guesses: Tensor, truth: Tensor) -> Tensor:
