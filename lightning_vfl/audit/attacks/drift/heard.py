@@ -127,7 +127,7 @@ def _fitted(served: ServedSteps, layer: HiddenLayer, seconds: float) -> tuple[Te
             raise NotAttacked("the fit of a hidden layer would need the uploads of two epochs, which are too many")
         return served.shown(), ", as they are in one epoch"
     part = replace(served, steps=tuple(kept))
-    fit = smoothed(part, (layer.width,), layer.activation, seconds=seconds, bias=layer.bias)
+    fit = smoothed(part, layer.width, layer.activation, seconds=seconds, bias=layer.bias)
     steps = "all" if len(kept) == len(served.steps) else f"the first {len(kept):,}"
     return fit.columns, f", fitted to {steps} steps" + ("" if fit.complete else f", ended after {seconds:.0f} s")
 
