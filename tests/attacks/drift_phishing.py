@@ -74,7 +74,7 @@ def rows() -> list[Row]:
     """Drift, what public frequencies make of it, and blind source separation of the first uploads."""
     making = drift.split(partial(MaskedSum, clip=64.0))
     made = [drift.row("Phishing, `MaskedSum`, width 64", drift.seeds(making, Sites, count=3))]
-    results, separations = [], []
+    results, separations, usual = [], [], []
     for seed in range(3):
         case, _ = drift.trained(making, Sites, seed=seed)
         ids, columns, _ = drifted(case.seen())
@@ -82,7 +82,9 @@ def rows() -> list[Row]:
         data = Sites()
         data.draw = 7 + seed
         values = data.drawn()[0].double()  # the bottoms are given standardised ones
-        results.append(named(few_valued(columns), values[: drift.RECORDS][ids], values[drift.RECORDS :]))
+        private, public = values[: drift.RECORDS][ids], values[drift.RECORDS :]
+        results.append(named(few_valued(columns), private, public))
+        usual.append(float((private == public.mode(0).values).double().mean()))
         uploads = drift.all_uploads(case.seen(), ids, visits=1)
         separations.append([separated(one, truth, seed) for one in (uploads, columns)])
     count, cells = ([one[i] for one in results] for i in (0, 1))
@@ -93,7 +95,7 @@ def rows() -> list[Row]:
             f"{drift.spread(count, '.0f')} of 30 columns right with name and values, "
             f"{drift.spread(cells, '.0%')} of all cells; 3 seeds",
             "the same: masks hide no sum",
-            "the most frequent value of each column",
+            f"{drift.spread(usual, '.0%')} of cells, by the most frequent value of each column",
         )
     )
     for place, name in enumerate(("the first uploads", "the columns from drift")):

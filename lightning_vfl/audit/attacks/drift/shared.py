@@ -25,4 +25,5 @@ def _basis(columns: Tensor) -> Tensor:
     """(n, r) the centred columns in their r directions that are not empty."""
     columns = columns - columns.mean(0)
     _, sizes, directions = torch.linalg.svd(columns, full_matrices=False)
-    return columns @ directions[sizes > EMPTY * sizes[0]].T
+    basis: Tensor = columns @ directions[sizes > EMPTY * sizes[0]].T
+    return basis
