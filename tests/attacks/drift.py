@@ -92,8 +92,8 @@ class Result(NamedTuple):
 
 def split(aggregator: Callable[[], Any], bottom: Any = Linear, **settings: Any) -> Making:
     """``SplitVFL`` by seed."""
-    settings = {"width": WIDTH, "optimizer": SGD} | settings
-    return lambda seed: SplitVFL(aggregator(), bottom, seed=seed, **settings)
+    all_settings: dict[str, Any] = {"width": WIDTH, "optimizer": SGD} | settings
+    return lambda seed: SplitVFL(aggregator(), bottom, seed=seed, **all_settings)
 
 
 def trained(
@@ -156,12 +156,12 @@ def row(name: str, results: Sequence[Result], now: str = "the same: masks hide n
     plain = over(results, lambda result: result.uploads, ".0%")
     few = results[0].told.few
     exact = f", {over(results, lambda result: result.told.exact, '.0f')} of {few} columns exact" if few else ""
-    known = (*SWEEP, FULL_RANK) if sweep else (FULL_RANK,)
-    numbers = [over(results, lambda result, k=k: result.told.with_known[k]) for k in sorted(known)]
-    beside = [over(results, lambda result, k=k: result.regression[k]) for k in sorted(known)]
+    known = sorted((*SWEEP, FULL_RANK)) if sweep else [FULL_RANK]
+    numbers = [spread([result.told.with_known[k] for result in results]) for k in known]
+    beside = [spread([result.regression[k] for result in results]) for k in known]
     said = (
         f"inner products correlate {correlation}, {near} of nearest records right (uploads as they are {plain}){exact}"
-        f"; R² {' / '.join(numbers)} with {' / '.join(map(str, sorted(known)))} known records (a regression on all "
+        f"; R² {' / '.join(numbers)} with {' / '.join(map(str, known))} known records (a regression on all "
         f"uploads {' / '.join(beside)}); validation accuracy {over(results, lambda result: result.accuracy)}; "
         f"{len(results)} seed{'s' * (len(results) > 1)}"
     )

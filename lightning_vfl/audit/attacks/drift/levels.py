@@ -8,7 +8,7 @@ MOST_LEVELS = 5
 MOST_VECTORS = 1000  # records whose differences are formed, and vectors that are kept
 NEAR = 12  # nearest ones whose difference is formed, of each record and of each vector
 TRIED = 300  # shortest vectors that are tried as axes
-ROUNDS = 6
+ROUNDS = 10
 STEADY = 0.1  # what noise may add to a step between levels, and the spread of a level, as a share of this step
 SAME = 0.02  # of the median distance of records, under which two vectors are one
 

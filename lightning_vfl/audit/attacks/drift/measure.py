@@ -83,9 +83,10 @@ def affine_guesses(columns: Tensor, targets: Tensor, train: Tensor) -> Tensor:
     one that guesses the known rows of five parts better from the other parts is used.
     """
     ways = (_least_squares, ridge_guesses)
-    parts = torch.arange(len(train)) % min(PARTS, len(train))
+    count = min(PARTS, len(train))
+    parts = torch.arange(len(train)) % count
     errors = [0.0, 0.0]
-    for part in parts.unique() if len(train) > 1 else ():
+    for part in range(count) if count > 1 else ():
         for place, way in enumerate(ways):
             guesses = way(columns, targets[parts != part], train[parts != part])[train[parts == part]]
             errors[place] += float((guesses - targets[parts == part]).square().sum())
