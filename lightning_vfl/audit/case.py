@@ -57,7 +57,7 @@ class Case:
             module.aggregator,
             module.preparation.agreed,
             module.seed,
-            rule_of(optimizers[0]) if optimizers else None,
+            rule_of(optimizers[0], getattr(module, "decay", 0.0)) if optimizers else None,
             module.embedding_widths,
             {party: linear_columns(bottom) for party, bottom in enumerate(module.bottoms.parties)},
             {party: hidden_layer(bottom) for party, bottom in enumerate(module.bottoms.parties)},

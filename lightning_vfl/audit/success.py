@@ -121,13 +121,13 @@ def _canaries(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
 
 def _neighbours(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     """The share of records whose nearest record is right, among the records that are guessed; ties are right."""
-    right = nearest_right(values, case.truth.everything()[ids])
+    right = nearest_right(values, case.truth.everything(case.transcript.attacker.parties)[ids])
     return share(int(right.sum()), len(ids), 1 / max(len(ids) - 1, 1), RULES[Target.NEIGHBOURS].measure)
 
 
 def _columns(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     """The share of columns with two to five values whose values are told apart without an error."""
-    right, of = exact_columns(values, case.truth.everything()[ids])
+    right, of = exact_columns(values, case.truth.everything(case.transcript.attacker.parties)[ids])
     return share(right, of, 0.0, RULES[Target.COLUMNS].measure)
 
 

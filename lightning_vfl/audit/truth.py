@@ -1,5 +1,6 @@
 """The records of a training: what the harness scores by."""
 
+from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +66,10 @@ class Truth:
         ids = torch.arange(self.records)
         return torch.cat([self._records.features_of(party, own) for own in torch.split(ids, AT_ONCE)])
 
-    def everything(self) -> Tensor:
-        """(N, Σ W) float64, all columns of all parties, as their bottoms are given them."""
-        return torch.cat([self.raw(party).flatten(1).double() for party in range(self.parties)], 1)
+    def everything(self, but: Sequence[int] = ()) -> Tensor:
+        """(N, Σ W) float64, all columns of all parties ``but`` these, as their bottoms are given them."""
+        parties = [party for party in range(self.parties) if party not in but]
+        return torch.cat([self.raw(party).flatten(1).double() for party in parties], 1)
 
     def group_features(self, party: int) -> Tensor:
         """(N, W) float64, of each record at the party of the group that holds it."""

@@ -94,8 +94,8 @@ class Told(NamedTuple):
             follows = f"every column approximately: {' and '.join(self.blurs)} makes this harder, not safe"
         else:
             follows = (
-                "every column up to rotation, and columns of two to five values exactly where two records differ in "
-                "one of them alone"
+                "every column up to rotation, and columns of two to five values exactly unless others with many values "
+                "stand beside them"
             )
         follows = f"from the second epoch on {who} can compute {follows}"
         if self.uploads == 1:

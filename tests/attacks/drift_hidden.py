@@ -95,7 +95,7 @@ def explained(guesses: Tensor, truth: Tensor) -> float:
 
 def attack(training: Training, activation: Literal["relu", "tanh"], hidden: int = 64) -> SmoothedFit:
     """The fit with the settings of the table."""
-    return smoothed(training.served, (hidden,), activation, seed=1, seconds=SECONDS)
+    return smoothed(training.served, hidden, activation, seed=1, seconds=SECONDS)
 
 
 def rows() -> list[Row]:
@@ -108,7 +108,7 @@ def rows() -> list[Row]:
             shown, fitted = [
                 f"correlation {correlation(guesses, training.columns):.3f}, "
                 f"R² {explained(guesses, training.columns):.2f} up to rotation"
-                for guesses in (fit.plain, fit.columns)
+                for guesses in (training.served.shown(), fit.columns)
             ]
             whose = "one party in the clear" if len(columns) == 1 else "the masked sum of two parties"
             made.append(

@@ -10,8 +10,8 @@ from lightning_vfl.audit.attacks.drift.levels import few_valued
 class DriftColumns(Attack):
     """Columns with two to five values, read exactly with no known record, up to the names of the values.
 
-    Two records that differ in one column alone give the axis of this column in the columns up to rotation of
-    ``DriftNeighbours``. A column in which no two such records differ is not found.
+    The differences of records lie on a grid, whose axes are found in the columns up to rotation of
+    ``DriftNeighbours``, see ``lightning_vfl.audit.attacks.drift.levels``. Columns with many values hide the grid.
 
     Args:
         seconds: as in ``DriftNeighbours``.

@@ -45,11 +45,6 @@ class DriftFeatures(Attack):
             raise NothingSeen("the uploads of no known record are seen")
         targets, train = known.features[mine], place[known.ids[mine]]
         saw = f"{saw}, {int(mine.sum()):,} known records"
-        return Guesses(ids, _turned(columns, targets, train), saw, _turned(shown(seen, ids), targets, train))
-
-
-def _turned(columns: torch.Tensor, targets: torch.Tensor, train: torch.Tensor) -> torch.Tensor:
-    """(n, W) guesses; one known record gives nothing but its own values."""
-    if len(train) < 2:
-        return targets.mean(0).expand(len(columns), -1).clone()
-    return affine_guesses(columns, targets, train)
+        return Guesses(
+            ids, affine_guesses(columns, targets, train), saw, affine_guesses(shown(seen, ids), targets, train)
+        )

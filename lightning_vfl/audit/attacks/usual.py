@@ -1,5 +1,6 @@
 """The attacks of an audit that names none."""
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from lightning_vfl.audit.attack import Attack
@@ -32,11 +33,13 @@ def usual_attacks(case: "Case") -> list[Attack]:
         chosen += [LabelsFromSums()] if classes == 2 and not case.module.sends_gradients else []
         k = 1 if classes == 2 else 4
         chosen += [LabelsByDirection(k), ModelCompletion(min(40, int(case.truth.labels().bincount().min()) // 2))]
+    if attacker.server or isinstance(case.module, CascadeVFL):  # an active party joins embeddings
+        chosen += [DriftNeighbours(), DriftColumns()]
     if attacker.server:
         target = next((m for m in reversed(range(case.truth.parties)) if m not in attacker.parties), 0)
         known = min(1000, case.truth.records // 2)
         chosen += [FeatureReconstruction(target, known), SingleUpload(target, known), KnownPlaintext(target, known)]
-        chosen += [DriftNeighbours(), DriftColumns(), DriftFeatures(target, min(40, case.truth.records // 2))]
+        chosen += [DriftFeatures(target, k) for k in _sweep(case)]
         chosen += [BatchLabelCounts()] if classes > 1 and isinstance(case.module, CascadeVFL) else []
         chosen += [GroupInversion(group[0]) for group in case.module.roster.shared]
         if case.module.aggregator.accounting is not None:
@@ -44,3 +47,10 @@ def usual_attacks(case: "Case") -> list[Attack]:
     elif case.module.aggregator.setup is not None and len(attacker.parties) < case.truth.parties:
         chosen.append(Collusion(next(m for m in range(case.truth.parties) if m not in attacker.parties)))
     return [*chosen, MembershipByLoss()]
+
+
+def _sweep(case: "Case") -> list[int]:
+    """Numbers of known records: 1, half as many as all parties have columns, as many, and twice as many."""
+    columns = sum(prod(case.truth.shape(party)) for party in range(case.truth.parties))
+    numbers = {1, columns // 2, columns, 2 * columns}
+    return sorted(k for k in numbers if 1 <= k <= case.truth.records // 2)

@@ -46,3 +46,22 @@ def test_columns_with_three_values_are_read_exactly():
     truth = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)] * 5)
     guesses = linear(steps_of(truth, (3, 2), 16, 12))
     assert exact_columns(few_valued(guesses), truth) == (5, 5)
+
+
+def test_columns_are_read_exactly_where_no_two_records_differ_in_one_column_alone():
+    draw = torch.Generator().manual_seed(0)
+    values = torch.randint(-1, 2, (400, 20), generator=draw).double()
+    differing = torch.cdist(values, values, p=0.0).fill_diagonal_(20)  # the number of columns that differ
+    assert differing.min() > 2
+    turn, _ = torch.linalg.qr(torch.randn(20, 20, generator=draw, dtype=torch.float64))
+    for columns in (values, values / values.std(0)):
+        guesses = few_valued((columns - columns.mean(0)) @ turn + 1e-5 * torch.randn(400, 20, generator=draw))
+        assert exact_columns(guesses, columns) == (20, 20)
+        assert guesses.shape == (400, 20)  # no guess beside the columns
+
+
+def test_columns_of_many_values_are_not_called_few():
+    draw = torch.Generator().manual_seed(0)
+    assert few_valued(torch.randn(300, 10, generator=draw, dtype=torch.float64)).shape == (300, 0)
+    for records in (0, 1, 2, 5):
+        assert len(few_valued(torch.zeros(records, 3, dtype=torch.float64))) == records

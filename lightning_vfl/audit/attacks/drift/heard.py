@@ -14,6 +14,7 @@ from lightning_vfl.aggregators.readable import Readable, sums_of
 from lightning_vfl.audit.attack import NotAttacked, NothingSeen, Seen
 from lightning_vfl.audit.attacks.drift.linear import linear
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps
+from lightning_vfl.audit.attacks.drift.shared import without
 from lightning_vfl.audit.attacks.drift.smoothed import smoothed
 from lightning_vfl.audit.transcript import AGGREGATES
 from lightning_vfl.errors import ConfigurationError
@@ -52,8 +53,9 @@ def drifted(seen: Seen, seconds: float = SECONDS) -> tuple[Tensor, Tensor, str]:
     """Records (n,), their columns (n, d) up to rotation and translation, and what was used, in words.
 
     One transcript is solved once. Do not write to the result.
-    The columns of several sums, or of several parties that are read one by one, stand side by side. Those behind
-    hidden layers are fitted until the fit is complete or its time is over.
+    The columns of several sums, or of several parties that are read one by one, stand side by side, without the
+    attacker's own and without those that an earlier sum has too. Columns behind hidden layers are fitted until the fit
+    is complete or its time is over.
 
     Args:
         seen: what the attacker has.
@@ -87,11 +89,19 @@ def _solved(seen: Seen, seconds: float) -> tuple[Tensor, Tensor, str]:
             fitted, how = _fitted(served, layer, share)
             found.append(fitted)
         words.append(f"{served.width} of {of}{how}")
-    columns = torch.cat(found, 1)
-    ids = (~columns.isnan().any(1)).nonzero().flatten()
+    seen_in_all = ~torch.cat(found, 1).isnan().any(1)
+    ids = seen_in_all.nonzero().flatten()
     if not len(ids):
         raise NothingSeen("no record is in all sums")
-    return ids, columns[ids], f"uploads and sent gradients (width {', '.join(words)})"
+    parts = list[Tensor]()
+    for (_, read), columns in zip(heard, found, strict=True):
+        part = columns[ids]
+        for member in set(read.parties) & set(seen.attacker.parties):
+            part = without(part, seen.features[member][ids].flatten(1).double())
+        for (_, earlier), before in zip(heard, parts, strict=False):
+            part = without(part, before) if set(read.parties) & set(earlier.parties) else part
+        parts.append(part)
+    return ids, torch.cat(parts, 1), f"uploads and sent gradients (width {', '.join(words)})"
 
 
 def shown(seen: Seen, ids: Tensor) -> Tensor:
@@ -117,7 +127,7 @@ def _fitted(served: ServedSteps, layer: HiddenLayer, seconds: float) -> tuple[Te
             raise NotAttacked("the fit of a hidden layer would need the uploads of two epochs, which are too many")
         return served.shown(), ", as they are in one epoch"
     part = replace(served, steps=tuple(kept))
-    fit = smoothed(part, (layer.width,), layer.activation, seconds=seconds, bias=layer.bias)
+    fit = smoothed(part, layer.width, layer.activation, seconds=seconds, bias=layer.bias)
     steps = "all" if len(kept) == len(served.steps) else f"the first {len(kept):,}"
     return fit.columns, f", fitted to {steps} steps" + ("" if fit.complete else f", ended after {seconds:.0f} s")
 
@@ -152,7 +162,8 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
     for entry in seen.transcript.find(GRADIENTS, "down"):
         if entry.receiver is not None:
             gradients[entry.round, entry.receiver] = entry
-    clear = list(seen.transcript.find(EMBEDDINGS, "up"))
+    own = seen.attacker.parties
+    clear = [entry for entry in seen.transcript.find(EMBEDDINGS, "up") if entry.sender not in own]
     rule, rate = seen.recipe
     if clear:
         read: Sequence[Readable] = [
@@ -162,7 +173,8 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
         read = sums_of(seen.aggregator, seen.widths)
     for upload in read:
         entries = clear if upload.outside is None else list(seen.transcript.find(AGGREGATES, "own"))
-        steps = tuple(_steps(entries, gradients, upload, rate))
+        others = [party for party in upload.parties if party not in own]
+        steps = tuple(_steps(entries, gradients, upload, others, rate))
         if steps:
             columns = tuple(_columns(seen, m) for m in upload.parties)
             yield ServedSteps(steps, rule, seen.records, columns), upload
@@ -177,14 +189,18 @@ def _columns(seen: Seen, party: int) -> int:
 
 
 def _steps(
-    entries: "Sequence[Entry]", gradients: "Mapping[tuple[int, int], Entry]", upload: Readable, rate: float
+    entries: "Sequence[Entry]",
+    gradients: "Mapping[tuple[int, int], Entry]",
+    upload: Readable,
+    others: Sequence[int],
+    rate: float,
 ) -> Iterator[ServedStep]:
-    """The steps from which all parties of an upload have learnt."""
+    """The steps from which all parties of an upload have learnt; ``others`` are those that are no attackers."""
     for entry in entries:
-        answers = [gradients.get((entry.round, m)) for m in upload.parties]
+        answers = [gradients.get((entry.round, m)) for m in others]
         if upload.outside is None and entry.sender not in upload.parties:
             continue
-        answer = answers[0]
+        answer = answers[0] if answers else None
         if answer is None or None in answers or not len(entry.ids) or len(answer.value) != len(entry.ids):
             continue
         value, gradient = entry.value.double(), answer.value.double()

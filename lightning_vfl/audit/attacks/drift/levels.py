@@ -1,51 +1,84 @@
 """Columns with few values, read from columns up to rotation."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 MOST_LEVELS = 5
-STEADY = 0.03  # the spread around a level, in distances of neighbouring levels
-ALIKE = 0.99  # cosine from which two directions are one
-NEAR = 12  # nearest records whose difference is tried for each record
+MOST_VECTORS = 1000  # records whose differences are formed, and vectors that are kept
+NEAR = 12  # nearest ones whose difference is formed, of each record and of each vector
+TRIED = 300  # shortest vectors that are tried as axes
+ROUNDS = 10
+STEADY = 0.1  # what noise may add to a step between levels, and the spread of a level, as a share of this step
+SAME = 0.02  # of the median distance of records, under which two vectors are one
 
 
 def few_valued(columns: Tensor) -> Tensor:
-    """(n, c) the columns with few values that are found, as numbers of levels from 0 on; c may be 0.
+    """(n, c) the columns with few values that are found, as numbers of levels from 0 on; c is at most d.
 
-    The difference of two records that differ in one column alone points along this column's axis. Along an axis, the
-    records lie on few, equally clear levels.
+    The difference of two records that differ in one column alone is a step along this column's axis. Where no two
+    records do, sums and differences of such vectors often are: all of them lie on one grid, whose shortest vectors are
+    the axes. An axis is a vector along which the records lie on few levels, the nearest of them as far apart as the
+    vector is long; a shorter step would mean that the vector is a sum of others. What is found is projected out, so
+    that records need not agree in columns that are known.
+
+    Not guaranteed: that all are found. Columns with many values beside them are in every difference.
     """
-    n = len(columns)
-    distances = torch.cdist(columns, columns)
-    scale = float(distances.median())
-    distances[distances < 1e-3 * scale] = float("inf")  # duplicates
-    near = distances.topk(min(NEAR, n - 1), largest=False).indices
-    differences = columns[near] - columns[:, None]
-    directions = torch.nn.functional.normalize(differences.flatten(0, 1), dim=1)
-    directions = directions[distances.gather(1, near).flatten().isfinite()]
-    axes: list[Tensor] = []
+    if len(columns) < 2:
+        return columns.new_empty(len(columns), 0)
+    points = columns[:MOST_VECTORS]
+    same = SAME * float(torch.cdist(points, points).median())
+    vectors = _shortest(_differences(points, same), same)
     found: list[Tensor] = []
-    for direction in directions:
-        if axes and float((torch.stack(axes) @ direction).abs().max()) > ALIKE:
-            continue
-        axes.append(direction)
-        levels = _levels(columns @ direction)
-        if levels is not None:
+    for number in range(ROUNDS):
+        if number:
+            sums = _differences(torch.cat([vectors, -vectors]), same)
+            vectors = _shortest(torch.cat([vectors, sums, _differences(points, same)]), same)
+        while (axis := _first_axis(columns, vectors[:TRIED])) is not None:
+            direction, levels = axis
             found.append(levels)
-    return torch.stack(found, 1).double() if found else torch.empty(n, 0, dtype=torch.float64)
+            points = points - torch.outer(points @ direction, direction)
+            vectors = _shortest(vectors - torch.outer(vectors @ direction, direction), same)
+    return torch.stack(found, 1).double() if found else columns.new_empty(len(columns), 0)
 
 
-def _levels(values: Tensor) -> Tensor | None:
-    """(n,) the level of each value; None: the values do not lie on few levels."""
-    order = values.argsort()
-    gaps = values[order].diff()
-    span = float(values.max() - values.min())
-    wide = gaps > span / (4 * MOST_LEVELS)
-    count = int(wide.sum()) + 1
-    if not 2 <= count <= MOST_LEVELS:
+def _differences(points: Tensor, same: float) -> Tensor:
+    """The differences of each of the distinct points from those that are nearest to it."""
+    points = _distinct(points, same)
+    near = torch.cdist(points, points).topk(min(NEAR, len(points)), largest=False).indices
+    return (points[near] - points[:, None]).flatten(0, 1)
+
+
+def _shortest(vectors: Tensor, same: float) -> Tensor:
+    """The shortest of the distinct vectors that are not zero, each with one of its two signs, from the shortest on."""
+    vectors = vectors[vectors.norm(dim=1) > same]
+    side = vectors @ torch.arange(1, vectors.shape[1] + 1).to(vectors).sqrt()
+    vectors = _distinct(vectors * torch.where(side < 0, -1.0, 1.0).to(vectors)[:, None], same)
+    return vectors[vectors.norm(dim=1).argsort()][:MOST_VECTORS]
+
+
+def _distinct(points: Tensor, same: float) -> Tensor:
+    """One of the points in each cell of a grid; two that are alike can be in neighbouring cells."""
+    factors = torch.randint(2**62, (points.shape[1],), generator=torch.Generator().manual_seed(0))
+    cells = (points / same).round().long() @ factors  # one number for each cell; it wraps around
+    _, first = np.unique(cells.numpy(), return_index=True)
+    return points[torch.from_numpy(first)]
+
+
+def _first_axis(columns: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The direction (d,) of the first vector that is an axis, and the level (n,) of each record; None: none is."""
+    lengths = vectors.norm(dim=1)
+    values, order = (columns @ (vectors / lengths[:, None]).T).sort(0)
+    gaps = values.diff(dim=0)
+    steps = gaps > STEADY * lengths
+    count = steps.sum(0)
+    least = torch.where(steps, gaps, float("inf")).amin(0)
+    spread = torch.where(steps, 0.0, gaps).sum(0)
+    right = (count >= 1) & (count < MOST_LEVELS) & (least > (1 - STEADY) * lengths)
+    right &= spread < STEADY * lengths * (count + 1)
+    if not bool(right.any()):
         return None
-    level = torch.empty(len(values), dtype=torch.int64)
-    level[order] = torch.cat([torch.zeros(1, dtype=torch.int64), wide.cumsum(0)])
-    middle = torch.zeros(count, dtype=values.dtype).index_add_(0, level, values) / level.bincount()
-    spread = float((values - middle[level]).abs().max())
-    return level if spread < STEADY * 10 * float(middle.diff().abs().min()) else None
+    first = int(right.int().argmax())
+    levels = torch.zeros(len(columns), dtype=torch.int64)
+    levels[order[1:, first]] = steps[:, first].cumsum(0)
+    return vectors[first] / lengths[first], levels

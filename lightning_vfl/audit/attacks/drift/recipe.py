@@ -5,17 +5,27 @@ import torch
 from lightning_vfl.audit.attacks.drift.served import StepRule
 
 
-def rule_of(optimizer: torch.optim.Optimizer) -> tuple[StepRule, float] | None:
-    """The rule of an optimiser with one setting for all parameters, and its rate; None: it is no SGD or Adam."""
+def rule_of(optimizer: torch.optim.Optimizer, decay: float = 0.0) -> tuple[StepRule, float] | None:
+    """The rule of an optimiser with one setting for all parameters, and its rate; None: it is no SGD or Adam.
+
+    Args:
+        optimizer: of the parties.
+        decay: λ of a loss that has λ/2 times the square of all parameters, which is left out under ``adamw``.
+    """
     settings = optimizer.param_groups[0]
     kinds = {torch.optim.SGD: "sgd", torch.optim.AdamW: "adamw", torch.optim.Adam: "adam"}
     kind = next((name for of, name in kinds.items() if isinstance(optimizer, of)), None)
     rate = float(settings.get("initial_lr", settings["lr"]))  # a schedule has changed the rate
-    decay = float(settings.get("weight_decay", 0.0))
+    weight_decay = float(settings.get("weight_decay", 0.0))
+    all_decay = weight_decay + decay
     if kind == "sgd":
-        return StepRule("sgd", float(settings["momentum"]), bool(settings["nesterov"]), weight_decay=decay), rate
+        return StepRule("sgd", float(settings["momentum"]), bool(settings["nesterov"]), weight_decay=all_decay), rate
     if kind == "adamw" or (kind == "adam" and settings.get("decoupled_weight_decay")):
-        return StepRule("adamw", betas=tuple(settings["betas"]), eps=float(settings["eps"]), weight_decay=decay), rate
+        return StepRule(
+            "adamw", betas=tuple(settings["betas"]), eps=float(settings["eps"]), weight_decay=weight_decay
+        ), rate
     if kind == "adam":
-        return StepRule("adam", betas=tuple(settings["betas"]), eps=float(settings["eps"]), weight_decay=decay), rate
+        return StepRule(
+            "adam", betas=tuple(settings["betas"]), eps=float(settings["eps"]), weight_decay=all_decay
+        ), rate
     return None
