@@ -30,7 +30,8 @@ def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
     """Settings of both ends of a connection.
 
     A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
-    host. A frame of an upload fits into the first window of HTTP/2.
+    host. A ping that is sent with traffic has as long: without ``ping_timeout_ms`` gRPC waits a minute for its answer,
+    and sends no other ping meanwhile. A frame of an upload fits into the first window of HTTP/2.
     """
     half = max(500, round(500 * silence))  # milliseconds
     return [
@@ -39,6 +40,7 @@ def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
         ("grpc.http2.lookahead_bytes", 2**20),
         ("grpc.keepalive_time_ms", half),
         ("grpc.keepalive_timeout_ms", half),
+        ("grpc.http2.ping_timeout_ms", half),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", max(400, half - 1000)),

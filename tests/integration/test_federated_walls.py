@@ -45,6 +45,16 @@ def apart(role, log: Path, seconds: float = 30.0) -> None:
     assert ended[1] == 0, log.read_text()
 
 
+def await_file(path: Path, seconds: float = 15.0) -> str:
+    """Wait until another process has written a file; its content."""
+    end = time.monotonic() + seconds
+    while not path.exists() or not path.read_text():
+        if time.monotonic() > end:
+            pytest.fail(f"{path.name} has not come within {seconds:g} s")
+        time.sleep(0.01)
+    return path.read_text()
+
+
 @pytest.fixture
 def charter(tmp_path):
     for name in ("scorer", *NAMES):
@@ -140,6 +150,52 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         port.close()
 
     apart(role, tmp_path / "role.txt")
+
+
+@pytest.mark.processes
+def test_a_frozen_process_is_noticed_within_the_silence_while_calls_are_made(tmp_path):
+    silence = 1.0
+
+    def party(port):
+        from lightning_vfl.federation.grpc_client import Dialled
+
+        line = Dialled(f"127.0.0.1:{port}", silence=silence)
+        for call in range(10**9):
+            Link(line).ask(Key(At(-1, 0, 0), 0), "publics")
+
+    def role():
+        from lightning_vfl.federation.grpc_server import Port
+
+        hub, requests = Hub(1), []
+
+        def greet(request):
+            requests.append(request)
+            return pack({"outcome": "go"})
+
+        hub.greet = greet
+        port = Port(hub, "127.0.0.1:0", lambda _: 0, silence=silence)
+        (tmp_path / "port").write_text(str(port.port))
+        while len(requests) < 20:
+            time.sleep(0.01)
+        (tmp_path / "calls").write_text(str(len(requests)))
+        began = time.monotonic()
+        while hub.present(0):
+            time.sleep(0.01)
+        (tmp_path / "noticed").write_text(str(time.monotonic() - began))
+        port.close()
+
+    server = start(role, tmp_path / "server.txt")
+    address = await_file(tmp_path / "port")
+    caller = start(lambda: party(address), tmp_path / "party.txt")
+    try:
+        await_file(tmp_path / "calls")
+        os.kill(caller, signal.SIGSTOP)
+        seconds = float(await_file(tmp_path / "noticed"))
+    finally:
+        for process in (caller, server):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    assert seconds < silence + 1.0
 
 
 @pytest.mark.processes
