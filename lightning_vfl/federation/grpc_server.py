@@ -1,5 +1,6 @@
 """The server's port: two methods over gRPC, with mutual TLS. A request comes in pieces, an answer as one message."""
 
+import errno
 import os
 import socket
 from collections import Counter
@@ -101,6 +102,7 @@ class Port:
             "Alive": grpc.stream_unary_rpc_method_handler(self._alive),
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
+        refuse_taken(address)
         try:
             if credentials is None:
                 self.port: int = self._server.add_insecure_port(address)
@@ -191,6 +193,7 @@ class Port:
             if len(content) > PROCESS:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a process has a name of up to {PROCESS} bytes")
             self.hub.joined(party, content)
+            context.send_initial_metadata(())  # the party knows that it is connected
             if not context.add_callback(lambda: self.hub.left(party, content)):  # it has ended already
                 self.hub.left(party, content)
             while context.is_active() and not self._over.wait(timeout=1.0):
@@ -206,6 +209,30 @@ def assembled(pieces: Iterable[bytes], largest: int) -> bytearray:
         if len(content) > largest:
             break
     return content
+
+
+def refuse_taken(address: str) -> None:
+    """Refuse an address at which another program listens: gRPC is content with one of the addresses of a name.
+
+    Raises:
+        ConfigurationError: naming the address that is taken.
+    """
+    host, _, port = address.rpartition(":")
+    hosts = ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),)  # gRPC listens at both
+    for one in hosts:
+        try:
+            resolved = socket.getaddrinfo(one, int(port), type=socket.SOCK_STREAM)
+        except OSError:  # add_port says so
+            continue
+        for family, *_, where in resolved:
+            try:
+                socket.create_server(where, family=family).close()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise ConfigurationError(
+                        f"the server cannot listen at {address}: another program listens at {where[0]}, port {port}; "
+                        "end that program, or use an address that is free"
+                    ) from None
 
 
 def raise_descriptors() -> None:
