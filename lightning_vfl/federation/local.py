@@ -101,8 +101,9 @@ def wait_for(processes: dict[str, int], logs: dict[str, Path]) -> None:
         while left:
             for name, status in _ended(left).items():
                 if status:
-                    code = os.waitstatus_to_exitcode(status)
-                    raise ConfigurationError(f"{name} {how_it_ended(code)}{_last_line(logs.get(name))}")
+                    how = how_it_ended(os.waitstatus_to_exitcode(status))
+                    print(f"{name} {how}: ending the other processes", file=sys.stderr)
+                    raise ConfigurationError(f"{name} {how}{_last_line(logs.get(name))}")
             sleep(0.02)
     finally:
         _end(left)
