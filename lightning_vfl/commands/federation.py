@@ -19,7 +19,7 @@ from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile, Weights
 from lightning_vfl.federation.identity import Identity, load, paths
-from lightning_vfl.federation.local import found, start, wait_for
+from lightning_vfl.federation.local import found, how_it_ended, start, wait_for
 from lightning_vfl.federation.recipe import recipe_digest
 from lightning_vfl.federation.refusals import refuse_protocol
 
@@ -256,7 +256,9 @@ def _find_parties(cli: VFLCLI) -> int | list[str]:
     os.close(write)
     with os.fdopen(read) as answer:
         told = answer.read()
-    os.waitpid(process, 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if code < 0:
+        raise ConfigurationError(f"the process that loads the data set {how_it_ended(code)}; nothing was started")
     if not told:
         raise ConfigurationError("the data set cannot be loaded; the line above says why")
     found_there: int | list[str] = json.loads(told)

@@ -22,6 +22,7 @@ from lightning_vfl.federation.frames import Frame, pack
 from lightning_vfl.federation.hub import DOOR, Request
 from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link, fields_of
+from lightning_vfl.federation.long_waits import LongWait
 from lightning_vfl.federation.private_alignment import align_privately, rows_of, told_splits
 from lightning_vfl.federation.private_ring import PrivateRing
 from lightning_vfl.types import SeatedData
@@ -197,7 +198,9 @@ class RollCall:
     def _await(self, lacking: Callable[[], list[str]], what: str, patience: float) -> None:
         """Wait until no party lacks what it has to tell."""
         end = monotonic() + patience
+        waiting = LongWait(lambda: f"{', '.join(lacking())} to tell their {what}")
         while away := lacking():
+            waiting.look()
             if self._failed is not None:
                 raise ConfigurationError(self._failed)
             if monotonic() > end:

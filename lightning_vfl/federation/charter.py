@@ -211,6 +211,8 @@ class SeatFile:
         subtractable_records: this party ends before an embedding of more records can be computed from hidden sums with
             and without a party; None: a tenth of the training records, or no limit if the recipe has
             ``allow_embeddings_by_subtraction``.
+        proxy: ``http://host:port`` through which this party calls the server; None: directly, also if the environment
+            has ``http_proxy``.
     """
 
     key: Path
@@ -219,6 +221,7 @@ class SeatFile:
     evaluate: Consent = Consent.PROTOCOL
     ledger: Path | None = None
     subtractable_records: int | None = None
+    proxy: str | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "SeatFile":
@@ -297,12 +300,17 @@ def _seat(said: Any, path: Path) -> SeatFile:
     most = given.get("subtractable_records")
     if most is not None and (type(most) is not int or most < 0):
         raise ConfigurationError(f"subtractable_records must be a whole number of records from 0; got {most!r}")
+    proxy = given.get("proxy")
+    if proxy is not None and not (isinstance(proxy, str) and re.fullmatch(r"http://\S+:[0-9]{1,5}", proxy)):
+        raise ConfigurationError(
+            f"proxy must be http://host:port, such as http://proxy.example.org:3128; got {proxy!r}"
+        )
     ledger = path.with_name(f"{path.stem}.privacy.jsonl")
     if given.get("ledger") is not None:
         ledger = _path(given["ledger"], folder, "ledger")
         if ledger.suffix != ".jsonl":
             raise ConfigurationError(f"ledger must be the path of a file that ends in .jsonl; got {given['ledger']!r}")
-    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger, most)
+    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger, most, proxy)
 
 
 def _refuse_equal(server: Server, parties: list[Party]) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -13,8 +13,17 @@ from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.grpc_server import LARGEST, PIECE, PROCESS_KEY, SERVICE, options
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
+from lightning_vfl.federation.long_waits import LongWait
 
+ATTEMPT = 5.0  # seconds that a connection may take, as at the server
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+_WORDS = (  # for what gRPC says when there is no connection; the first that fits
+    ("proxy", "the proxy does not connect"),
+    ("connection refused", "nothing listens there"),
+    ("lookup", "the name of the host is not known"),
+    ("verify_failed", "another certificate than that of federation.yaml is shown there"),
+    ("handshake", "what listens there does not answer as a server of this federation"),
+)
 
 
 def party_credentials(identity: Identity, charter: Charter) -> Any:
@@ -32,6 +41,7 @@ class Dialled(Transport):
         silence: seconds without an answer after which the connection has ended.
         expected: the name in the server's certificate, if it is not the host of the address.
         largest: bytes of an answer.
+        proxy: ``http://host:port`` through which the server is called; None: directly, whatever the environment says.
     """
 
     def __init__(
@@ -42,11 +52,21 @@ class Dialled(Transport):
         silence: float = 15.0,
         expected: str | None = None,
         largest: int = LARGEST,
+        proxy: str | None = None,
     ) -> None:
         self.address = address
         self.reconnect = reconnect
-        settings: list[tuple[str, Any]] = [*options(silence, largest), ("grpc.initial_reconnect_backoff_ms", 100)]
-        settings.append(("grpc.max_reconnect_backoff_ms", 2000))
+        self.proxy = proxy
+        attempt = min(ATTEMPT, max(1.0, reconnect / 4))
+        settings: list[tuple[str, Any]] = [
+            *options(silence, largest),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+            ("grpc.min_reconnect_backoff_ms", round(1000 * attempt)),  # how long an attempt to connect may take
+            ("grpc.enable_http_proxy", int(proxy is not None)),
+        ]
+        if proxy is not None:
+            settings.append(("grpc.http_proxy", proxy))
         if expected is not None:
             settings.append(("grpc.ssl_target_name_override", expected))
         self._channel = (
@@ -56,31 +76,39 @@ class Dialled(Transport):
         )
         self._exchange: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Exchange")
         self._exchange_in_pieces: Callable[..., bytes] = self._channel.stream_unary(f"/{SERVICE}/Exchange")
-        self._alive: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Alive")
+        # an answer that is read as a stream: what the server sends at the beginning of the call is seen at once
+        self._alive: Callable[..., Any] = self._channel.unary_stream(f"/{SERVICE}/Alive")
         self.process = os.urandom(16)  # tells the server that a call is of this process
-        self._open = True
-        self._thread = Thread(target=self._stay, name="alive", daemon=True)
-        self._thread.start()
+        self._closed = Event()
+        self._apart: float | None = monotonic()  # since when there is no connection; None: there is one
+        self._trouble = "no connection has been made"
+        self._waiting: LongWait | None = None
+        for name, role in (("alive", self._stay), ("waits", self._watch)):
+            Thread(target=role, name=name, daemon=True).start()
 
     def exchange(self, frame: bytes) -> bytes:
-        began: float | None = None
-        while True:
-            try:
-                return self._sent(frame)
-            except grpc.RpcError as error:
-                code, details = error.code(), error.details()
+        began, failed = monotonic(), None
+        self._waiting = LongWait(self._server)
+        try:
+            while True:
+                try:
+                    return self._sent(frame)
+                except grpc.RpcError as error:
+                    code, details = error.code(), printable(error.details())
                 if code not in _AGAIN:
+                    raise ConfigurationError(f"the server at {self.address} refuses this party: {details}")
+                failed = monotonic() if failed is None else failed
+                self._trouble = _in_words(details)
+                since = failed if self._apart is None else max(began, self._apart)
+                if monotonic() - since > self.reconnect:
                     raise ConfigurationError(
-                        f"the server at {self.address} refuses this party: {printable(details)}"
-                    ) from None
-                began = monotonic() if began is None else began
-                if monotonic() - began > self.reconnect:
-                    raise ConfigurationError(
-                        f"the server at {self.address} has not answered for {self.reconnect:g} s "
-                        f"({printable(details)}); check that it runs, and that both "
-                        "sides have each other's certificates"
-                    ) from None
+                        f"the server at {self.address} has not answered for {self.reconnect:g} s{self._way()}: "
+                        f"{self._trouble} ({details}); check that it runs, and that both sides have each other's "
+                        "certificates"
+                    )
                 sleep(0.2)
+        finally:
+            self._waiting = None
 
     def _sent(self, frame: bytes) -> bytes:
         """The answer to a frame. One that fits into a piece goes as a single message, which needs no thread."""
@@ -90,14 +118,41 @@ class Dialled(Transport):
         return self._exchange_in_pieces(pieces)
 
     def close(self) -> None:
-        self._open = False
+        self._closed.set()
         self._channel.close()
 
     def _stay(self) -> None:
-        """Hold a call open, so that the server notices when this process ends."""
-        while self._open:
+        """Hold a call open, so that each side notices when the process of the other one ends."""
+        while not self._closed.is_set():
             try:
-                self._alive(b"", metadata=((PROCESS_KEY, self.process),), wait_for_ready=True)
+                call = self._alive(b"", metadata=((PROCESS_KEY, self.process),), wait_for_ready=True)
+                call.initial_metadata()  # which the server sends when it knows the party
+                self._apart = self._apart if call.done() else None
+                for _ in call:  # until the server ends the call
+                    pass
                 return
             except (grpc.RpcError, ValueError):  # ValueError: the channel was closed
-                sleep(0.2)
+                self._apart = monotonic() if self._apart is None else self._apart
+                self._closed.wait(0.2)
+
+    def _watch(self) -> None:
+        """Say when an answer takes long."""
+        while not self._closed.wait(1.0):
+            waiting = self._waiting
+            if waiting is not None:
+                waiting.look()
+
+    def _way(self) -> str:
+        return "" if self.proxy is None else f" through the proxy {self.proxy}"
+
+    def _server(self) -> str:
+        """The server, and what stands between it and this party."""
+        if self._apart is None:
+            return f"the server at {self.address}: it is connected, and may wait for other parties"
+        way = self._way() or " directly, without a proxy"
+        return f"the server at {self.address}, which is called{way}: {self._trouble}"
+
+
+def _in_words(details: str) -> str:
+    """What keeps a party from its server, from gRPC's words."""
+    return next((words for part, words in _WORDS if part in details.lower()), "there is no connection")

@@ -1,5 +1,6 @@
 """The server's port: two methods over gRPC, with mutual TLS. A request comes in pieces, an answer as one message."""
 
+import errno
 import os
 import socket
 from collections import Counter
@@ -30,7 +31,8 @@ def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
     """Settings of both ends of a connection.
 
     A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
-    host. A frame of an upload fits into the first window of HTTP/2.
+    host. A ping that is sent with traffic has as long: without ``ping_timeout_ms`` gRPC waits a minute for its answer,
+    and sends no other ping meanwhile. A frame of an upload fits into the first window of HTTP/2.
     """
     half = max(500, round(500 * silence))  # milliseconds
     return [
@@ -39,6 +41,7 @@ def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
         ("grpc.http2.lookahead_bytes", 2**20),
         ("grpc.keepalive_time_ms", half),
         ("grpc.keepalive_timeout_ms", half),
+        ("grpc.http2.ping_timeout_ms", half),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", max(400, half - 1000)),
@@ -99,6 +102,7 @@ class Port:
             "Alive": grpc.stream_unary_rpc_method_handler(self._alive),
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
+        refuse_taken(address)
         try:
             if credentials is None:
                 self.port: int = self._server.add_insecure_port(address)
@@ -189,6 +193,7 @@ class Port:
             if len(content) > PROCESS:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a process has a name of up to {PROCESS} bytes")
             self.hub.joined(party, content)
+            context.send_initial_metadata(())  # the party knows that it is connected
             if not context.add_callback(lambda: self.hub.left(party, content)):  # it has ended already
                 self.hub.left(party, content)
             while context.is_active() and not self._over.wait(timeout=1.0):
@@ -204,6 +209,30 @@ def assembled(pieces: Iterable[bytes], largest: int) -> bytearray:
         if len(content) > largest:
             break
     return content
+
+
+def refuse_taken(address: str) -> None:
+    """Refuse an address at which another program listens: gRPC is content with one of the addresses of a name.
+
+    Raises:
+        ConfigurationError: naming the address that is taken.
+    """
+    host, _, port = address.rpartition(":")
+    hosts = ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),)  # gRPC listens at both
+    for one in hosts:
+        try:
+            resolved = socket.getaddrinfo(one, int(port), type=socket.SOCK_STREAM)
+        except OSError:  # add_port says so
+            continue
+        for family, *_, where in resolved:
+            try:
+                socket.create_server(where, family=family).close()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise ConfigurationError(
+                        f"the server cannot listen at {address}: another program listens at {where[0]}, port {port}; "
+                        "end that program, or use an address that is free"
+                    ) from None
 
 
 def raise_descriptors() -> None:

@@ -7,6 +7,7 @@ calls ``call`` in a thread for each request; the thread of the server's trainer 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from threading import Condition, RLock
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
@@ -19,6 +20,7 @@ from lightning_vfl.errors import MalformedFrame
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import refuse_request
 from lightning_vfl.federation.frames import Frame, pack, unpack
+from lightning_vfl.federation.long_waits import LongWait
 
 T = TypeVar("T")
 
@@ -223,16 +225,27 @@ class Hub:
 
     def wait(self, found: Callable[[], T | None], until: Callable[[], float | None] = lambda: None) -> T | None:
         """What ``found`` gives, asked again after every change; None when ``until`` (monotonic) has passed."""
+        waiting = LongWait(self._silent)
         with self.changed:
             while True:
                 result = found()
                 if result is not None:
                     return result
                 end = until()
-                left = None if end is None else end - monotonic()
-                if left is not None and left <= 0:
+                left = inf if end is None else end - monotonic()
+                if left <= 0:
                     return None
-                self.changed.wait(30.0 if left is None else min(left, 30.0))
+                waiting.look()
+                self.changed.wait(min(left, 30.0, waiting.seconds))
+
+    def _silent(self) -> str:
+        """The parties that have no request here, and whether they are connected."""
+        words = []
+        for party, desk in enumerate(self._desks):
+            if desk.waiting is None:
+                state = "is connected, and has sent nothing" if desk.lines else "has no connection"
+                words.append(f"{self.agreed.party(party)}, which {state}")
+        return "; ".join(words) or "parties whose requests belong to another round"
 
     def request(self, party: int, key: Key) -> Request | None:
         """The request of a party at this turn, if it has come."""

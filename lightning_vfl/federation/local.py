@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
 import yaml
 
@@ -14,6 +14,9 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, Weights
 from lightning_vfl.federation.identity import make_identity, paths
 from lightning_vfl.orphans import end_with_parent
+
+TOLD = 1.0  # seconds in which the server tells the others that a process has failed
+GRACE = 5.0  # seconds in which a process that is asked to end can end by itself
 
 
 def found(name: str, parties: int | Sequence[str], folder: Path, weights: Weights = Weights.SECRET) -> Charter:
@@ -88,7 +91,7 @@ def start(role: Callable[[], None], log: Path | None) -> int:
 
 
 def wait_for(processes: dict[str, int], logs: dict[str, Path]) -> None:
-    """Wait until all processes have ended; if one fails, end the others.
+    """Wait until all processes have ended; if one fails or is killed, end the others.
 
     Raises:
         ConfigurationError: naming the process that failed first, with its last line.
@@ -96,19 +99,46 @@ def wait_for(processes: dict[str, int], logs: dict[str, Path]) -> None:
     left = dict(processes)
     try:
         while left:
-            for name, process in list(left.items()):
-                ended, status = os.waitpid(process, os.WNOHANG)
-                if ended:
-                    del left[name]
-                    if os.waitstatus_to_exitcode(status):
-                        sleep(1.0)  # the others are told by the server
-                        raise ConfigurationError(f"{name} has failed{_last_line(logs.get(name))}")
+            for name, status in _ended(left).items():
+                if status:
+                    how = how_it_ended(os.waitstatus_to_exitcode(status))
+                    print(f"{name} {how}: ending the other processes", file=sys.stderr)
+                    raise ConfigurationError(f"{name} {how}{_last_line(logs.get(name))}")
             sleep(0.02)
     finally:
+        _end(left)
+
+
+def how_it_ended(code: int) -> str:
+    """The words for an exit code that is not 0; negative: of a process that a signal has killed."""
+    if code >= 0:
+        return "has failed"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}" + (" (the memory of this machine may be full)" if name == "SIGKILL" else "")
+
+
+def _ended(left: dict[str, int]) -> dict[str, int]:
+    """The status of each process that has ended since; these are taken out of ``left``."""
+    statuses = {}
+    for name, process in list(left.items()):
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            del left[name]
+            statuses[name] = status
+    return statuses
+
+
+def _end(left: dict[str, int]) -> None:
+    """End processes: first the server's answers may do it, then a signal, which a training may not act on."""
+    for seconds, what in ((TOLD, signal.SIGTERM), (GRACE, signal.SIGKILL)):
+        end = monotonic() + seconds
+        while left and monotonic() < end:
+            _ended(left)
+            sleep(0.02)
         for process in left.values():
-            os.kill(process, signal.SIGTERM)
-        for process in left.values():
-            os.waitpid(process, 0)
+            os.kill(process, what)
+    for process in left.values():
+        os.waitpid(process, 0)
 
 
 def _last_line(log: Path | None) -> str:

@@ -22,6 +22,7 @@ from lightning_vfl.align.session import Session
 from lightning_vfl.errors import ConfigurationError, NoOwnTable, printable
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import Request
+from lightning_vfl.federation.long_waits import LongWait
 from lightning_vfl.wire.record_ids import as_ids
 
 if TYPE_CHECKING:
@@ -241,13 +242,18 @@ class PrivateRing:
 
     def _await(self, end: float, lacking: Callable[[], list[int]]) -> None:
         """Wait until no list is lacking; lists are named by their owners."""
-        while missing := lacking():
+
+        def owners() -> str:
+            return ", ".join(OWN if m == SERVER else self.names[m] for m in lacking())
+
+        waiting = LongWait(lambda: f"the parties to raise the lists of {owners()}")
+        while lacking():
+            waiting.look()
             if self._failed is not None:
                 raise ConfigurationError(self._failed)
             if monotonic() > end:
-                owners = ", ".join(OWN if m == SERVER else self.names[m] for m in missing)
                 raise ConfigurationError(
-                    f"the parties have not raised the lists of {owners} in time; start all processes again, or raise "
+                    f"the parties have not raised the lists of {owners()} in time; start all processes again, or raise "
                     "patience.join"
                 )
             self._changed.wait(timeout=1.0)

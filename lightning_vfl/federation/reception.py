@@ -8,6 +8,7 @@ from typing import Any
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import Request
+from lightning_vfl.federation.long_waits import LongWait
 
 
 class Reception:
@@ -78,14 +79,19 @@ class Reception:
             ConfigurationError: naming those that have not, or the party whose recipe differs.
         """
         end = monotonic() + patience
+
+        def away() -> str:
+            return ", ".join(name for number, name in enumerate(self.names) if number not in self.hellos)
+
+        waiting = LongWait(lambda: f"{away()} to join; start lightning-vfl party there, or see what it prints")
         with self._changed:
             while len(self.hellos) < len(self.names):
+                waiting.look()
                 if self.refused is not None:
                     raise ConfigurationError(self.refused)
                 if monotonic() > end:
-                    away = [name for number, name in enumerate(self.names) if number not in self.hellos]
                     self.refused = (
-                        f"{', '.join(away)} have not joined within {patience:g} s; start lightning-vfl party there, or "
+                        f"{away()} have not joined within {patience:g} s; start lightning-vfl party there, or "
                         "raise patience.join"
                     )
                     self._changed.notify_all()  # those that have joined are told too

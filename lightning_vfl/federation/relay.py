@@ -19,6 +19,7 @@ from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
+from lightning_vfl.federation.long_waits import LongWait
 from lightning_vfl.federation.sealed_line import (
     ANSWER,
     FRAME,
@@ -114,6 +115,7 @@ class Relayed(Transport):
 
     def _pass(self, content: bytes, accept: Callable[[bytes], T | None]) -> T:
         """Have the relay fetch this; what ``accept`` makes of the first answer that it accepts."""
+        waiting = LongWait(self._server)
         with self._changed:
             self._out, self._heard = content, monotonic()
             self._answers.clear()
@@ -127,11 +129,16 @@ class Relayed(Transport):
                         return accepted
                 self._changed.notify_all()
                 self._changed.wait(timeout=1.0)
+                waiting.look()
                 if monotonic() - self._heard > self._reconnect:
                     raise ConfigurationError(
                         f"the relay has not called at {self.socket} for {self._reconnect:g} s; check that it runs, and "
                         "that it was given this socket"
                     )
+
+    def _server(self) -> str:
+        calls = "calls here" if monotonic() - self._heard < HOLD else f"has not called at {self.socket}"
+        return f"the server; the relay {calls}"
 
     def _attend(self) -> None:
         """Answer the relay's calls, one after the other."""

@@ -186,7 +186,9 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
     party = charter.number(name)
     if seat.ledger is not None:
         _take_ledger(run, SeatLedger(seat.ledger, new_ledger_after))
-    transport = _dialled(run) if run.relay is None else Relayed(run.relay, party, run.identity, charter)
+    if run.relay is not None and seat.proxy is not None:
+        raise ConfigurationError("proxy: of seat.yaml is for calls over gRPC; leave it out with --relay")
+    transport = _dialled(run, seat.proxy) if run.relay is None else Relayed(run.relay, party, run.identity, charter)
     try:
         names = tuple(one.name for one in charter.parties)
         run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
@@ -259,7 +261,7 @@ def _part(hub: Hub, why: str, seconds: float, late: float = 0.0) -> None:
     hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, lambda: end)
 
 
-def _dialled(run: Run) -> Dialled:
+def _dialled(run: Run, proxy: str | None) -> Dialled:
     """A party's end of the line to the server."""
     charter = run.charter
     return Dialled(
@@ -269,6 +271,7 @@ def _dialled(run: Run) -> Dialled:
         silence=charter.patience.silence,
         expected=charter.server.name,
         largest=len(charter.parties) * charter.limits.frame_bytes,
+        proxy=proxy,
     )
 
 

@@ -33,6 +33,7 @@ RECIPES = {
     "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE, *VARYING),
     "skip": (*MEAN, "--model.missing", "Skip"),
 }
+RECIPES["waits"] = ("--config", "protocol/mean", "--model.waiting", "WaitForAll")  # as long as the connection lives
 RECIPES["masked, skip"] = (*RECIPES["masked"], "--model.missing", "Skip")
 GOES_ON = ("stale", "zeros", "exclude", "masked", "recovery", "lagrange_shared")
 
@@ -75,13 +76,21 @@ def test_a_party_that_comes_back_learns_again(federation, name):
     assert differing(one) == []
 
 
-@pytest.mark.parametrize("name", ["stale", "recovery"])
-def test_a_frozen_party_is_left_out_until_it_goes_on(federation, name):
-    one = federation(RECIPES[name], epochs=80)
+SILENCE = 4.0  # seconds
+
+
+@pytest.mark.parametrize("name", ["stale", "recovery", "waits"])
+def test_a_frozen_party_is_left_out_after_the_silence_until_it_goes_on(federation, name):
+    one = federation(RECIPES[name], epochs=40, silence=SILENCE)
     one.everybody()
     one.await_round(60)
     one.kill("party2", signal.SIGSTOP)
-    time.sleep(20)
+    frozen = time.monotonic()
+    while not any(row["name"] == "party2" and row["called"] == "0" for row in one.rounds()):
+        assert time.monotonic() - frozen < SILENCE + 2.0
+        time.sleep(0.05)
+    print(f"{name}: a frozen party was no longer called after {time.monotonic() - frozen:.1f} s")
+    time.sleep(max(0.0, frozen + SILENCE + 2.0 - time.monotonic()))
     one.kill("party2", signal.SIGCONT)
     assert one.wait(300) == dict.fromkeys(("scorer", *NAMES), 0)
     assert max(included(one, "party2")) == int(one.rounds()[-1]["round"])

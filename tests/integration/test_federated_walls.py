@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
 import yaml
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from benchmarks.free_ports import free_ports
 from benchmarks.hostile import UPLOAD
 from benchmarks.hostile import request as request_of
 from lightning_vfl.errors import ConfigurationError
@@ -43,6 +45,16 @@ def apart(role, log: Path, seconds: float = 30.0) -> None:
             pytest.fail(f"it has not ended within {seconds:g} s: {log.read_text()}")
         time.sleep(0.01)
     assert ended[1] == 0, log.read_text()
+
+
+def await_file(path: Path, seconds: float = 15.0) -> str:
+    """Wait until another process has written a file; its content."""
+    end = time.monotonic() + seconds
+    while not path.exists() or not path.read_text():
+        if time.monotonic() > end:
+            pytest.fail(f"{path.name} has not come within {seconds:g} s")
+        time.sleep(0.01)
+    return path.read_text()
 
 
 @pytest.fixture
@@ -140,6 +152,173 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         port.close()
 
     apart(role, tmp_path / "role.txt")
+
+
+@pytest.mark.processes
+def test_a_frozen_process_is_noticed_within_the_silence_while_calls_are_made(tmp_path):
+    silence = 1.0
+
+    def party(port):
+        from lightning_vfl.federation.grpc_client import Dialled
+
+        line = Dialled(f"127.0.0.1:{port}", silence=silence)
+        while True:
+            Link(line).ask(Key(At(-1, 0, 0), 0), "publics")
+
+    def role():
+        from lightning_vfl.federation.grpc_server import Port
+
+        hub, requests = Hub(1), []
+
+        def greet(request):
+            requests.append(request)
+            return pack({"outcome": "go"})
+
+        hub.greet = greet
+        port = Port(hub, "127.0.0.1:0", lambda _: 0, silence=silence)
+        (tmp_path / "port").write_text(str(port.port))
+        while len(requests) < 20:
+            time.sleep(0.01)
+        (tmp_path / "calls").write_text(str(len(requests)))
+        began = time.monotonic()
+        while hub.present(0):
+            time.sleep(0.01)
+        (tmp_path / "noticed").write_text(str(time.monotonic() - began))
+        port.close()
+
+    server = start(role, tmp_path / "server.txt")
+    address = await_file(tmp_path / "port")
+    caller = start(lambda: party(address), tmp_path / "party.txt")
+    try:
+        await_file(tmp_path / "calls")
+        os.kill(caller, signal.SIGSTOP)
+        seconds = float(await_file(tmp_path / "noticed"))
+    finally:
+        for process in (caller, server):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    assert seconds < silence + 1.0
+
+
+def listening(answer):
+    """The port of another program, which reads what comes and answers with ``answer``; None: never."""
+    other = socket.create_server(("127.0.0.1", 0))
+
+    def run():
+        kept = []
+        while True:
+            kept.append(other.accept()[0])
+            if answer is not None:
+                kept[-1].recv(4096)
+                kept.pop().sendall(answer)
+
+    Thread(target=run, daemon=True).start()
+    return other.getsockname()[1]
+
+
+@pytest.mark.processes
+def test_a_party_that_meets_no_federation_says_so_within_reconnect(charter, tmp_path):
+    def role():
+        from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+
+        prepare()
+        secret = party_credentials(load(*paths("bank", tmp_path)), charter)
+        ports = {listening(None): "does not answer as a server of this federation"}
+        ports[listening(b"HTTP/1.1 400 Bad Request\r\n\r\n")] = "does not answer as a server of this federation"
+        ports[free_ports(1)[0]] = "nothing listens there"
+
+        def ask(port):
+            began = time.monotonic()
+            line = Dialled(f"127.0.0.1:{port}", secret, reconnect=2.0, expected="scorer")
+            with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} has not answered for 2 s: .*{ports[port]}"):
+                Link(line).ask(Key(At(-1, 0, 0), 0), "publics")
+            line.close()
+            return time.monotonic() - began
+
+        with ThreadPoolExecutor(3) as pool:
+            assert max(pool.map(ask, ports)) < 3.5
+
+    apart(role, tmp_path / "role.txt")
+
+
+@pytest.mark.processes
+def test_a_port_that_another_program_holds_is_refused(tmp_path):
+    def role():
+        from lightning_vfl.federation.grpc_server import Port
+
+        prepare()
+        for held, hosts in (("0.0.0.0", ("localhost", "127.0.0.1")), ("127.0.0.1", ("localhost",))):
+            with socket.create_server((held, 0)) as other:
+                for host in hosts:
+                    address = f"{host}:{other.getsockname()[1]}"
+                    with pytest.raises(ConfigurationError, match=f"cannot listen at {address}: another program"):
+                        Port(Hub(1), address, lambda _: 0)
+
+    apart(role, tmp_path / "role.txt")
+
+
+@pytest.mark.processes
+def test_the_proxy_of_the_seat_is_used_and_that_of_the_environment_is_not(tmp_path, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_ports(1)[0]}")  # nobody is there
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    def role():
+        from lightning_vfl.federation.grpc_client import Dialled
+        from lightning_vfl.federation.grpc_server import Port
+
+        prepare()
+        hub, asked = Hub(1), []
+        hub.greet = lambda request: pack({"outcome": "go"})
+        port = Port(hub, "127.0.0.1:0", lambda _: 0)
+        proxy = listening(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+        for through in (None, f"http://127.0.0.1:{proxy}"):
+            line = Dialled(f"127.0.0.1:{port.port}", reconnect=1.0, proxy=through)
+            try:
+                asked.append(Link(line).ask(Key(At(-1, 0, 0), 0), "publics").header["outcome"])
+            except ConfigurationError as error:
+                asked.append(str(error))
+            line.close()
+        assert asked[0] == "go"
+        assert f"for 1 s through the proxy http://127.0.0.1:{proxy}: the proxy does not connect" in asked[1]
+        port.close()
+
+    apart(role, tmp_path / "role.txt")
+
+
+@pytest.mark.processes
+def test_a_long_wait_says_for_whom_it_is_and_what_was_tried(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_vfl.federation.long_waits.LONG", 0.3)
+
+    def role():
+        from lightning_vfl.federation.grpc_client import Dialled
+        from lightning_vfl.federation.grpc_server import Port
+
+        prepare()
+        hub = Hub(2)
+        port = Port(hub, "127.0.0.1:0", lambda _: 0)
+        addresses = [f"127.0.0.1:{port.port}", f"127.0.0.1:{free_ports(1)[0]}"]
+        lines = [Dialled(address, reconnect=1.5) for address in addresses]
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(Link(line).ask, Key(At(0, 2, 0), 0), "ready") for line in lines]
+            end = time.monotonic() + 1.3
+            hub.wait(lambda: None, lambda: end)
+            with pytest.raises(ConfigurationError):
+                Reception(("bank", "telco"), {}, lambda *_: None).await_all(0.5)
+            hub.end({"outcome": "go"})
+            assert asked[0].result().header["outcome"] == "go"
+        for line in lines:
+            line.close()
+        port.close()
+
+    apart(role, tmp_path / "role.txt")
+    said = (tmp_path / "role.txt").read_text()
+    assert "for the server at 127.0.0.1:" in said
+    assert "it is connected, and may wait for other parties" in said
+    assert "which is called directly, without a proxy: nothing listens there" in said
+    assert "for party 1, which has no connection" in said
+    assert "for bank, telco to join; start lightning-vfl party there" in said
 
 
 @pytest.mark.processes

@@ -244,6 +244,7 @@ def test_a_seat_is_read_as_written(tmp_path):
     assert seat(tmp_path, said) == SeatFile(
         tmp_path / "keys/bank.key", 3, Budget(8.0, 1e-5), Consent.PLAIN, tmp_path / "seat.privacy.jsonl"
     )
+    assert seat(tmp_path, "{key: k, proxy: 'http://proxy.example:3128'}").proxy == "http://proxy.example:3128"
     assert seat(tmp_path, "key: /keys/bank.key").key.as_posix() == "/keys/bank.key"
     assert seat(tmp_path, "key: k") == SeatFile(
         tmp_path / "k", 1, None, Consent.PROTOCOL, tmp_path / "seat.privacy.jsonl"
@@ -264,6 +265,10 @@ def test_a_seat_is_read_as_written(tmp_path):
         ("{key: k, budget: {epsilon: -1, delta: 0.1}}", "budget.epsilon must be a number above 0; got -1"),
         ("{key: k, budget: {epsilon: .inf, delta: 0.1}}", "budget.epsilon must be a number above 0; got inf"),
         ("{key: k, budget: {epsilon: 1, delta: 1}}", "budget.delta must be a number above 0 and below 1; got 1"),
+        (
+            "{key: k, proxy: proxy.example}",
+            "proxy must be http://host:port, such as http://proxy.example.org:3128; got",
+        ),
         ("{key: k, evaluate: always}", "evaluate must be one of protocol, plain; got 'always'"),
     ],
 )

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.local import found, start
+from lightning_vfl.federation import local
+from lightning_vfl.federation.local import found, start, wait_for
 
 
 def test_parties_have_the_names_that_are_given(tmp_path):
@@ -21,6 +22,38 @@ def test_parties_have_the_names_that_are_given(tmp_path):
 def test_other_names_are_refused(name, message, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         found("local", ["telco", name], tmp_path)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("last", "line"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"party was killed by SIGKILL .*: no table of mine \("),
+        (lambda: os._exit(3), r"party has failed: no table of mine \("),
+    ],
+    ids=["killed", "failed"],
+)
+def test_a_process_that_dies_is_named_and_ends_the_others(tmp_path, monkeypatch, capsys, last, line):
+    """Also those that do not act on SIGTERM, as a training that waits for the server."""
+    monkeypatch.setattr(local, "TOLD", 0.3)
+    monkeypatch.setattr(local, "GRACE", 0.3)
+
+    def party():
+        os.write(1, b"no table of mine\n")
+        last()
+
+    def other():
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        time.sleep(60)
+
+    logs = {name: tmp_path / f"{name}.txt" for name in ("other", "party")}
+    processes = {name: start(role, logs[name]) for name, role in (("other", other), ("party", party))}
+    began = time.monotonic()
+    with pytest.raises(ConfigurationError, match=line):
+        wait_for(processes, logs)
+    assert time.monotonic() - began < 0.6 + 1.0
+    assert not _runs(processes["other"])
+    assert "ending the other processes" in capsys.readouterr().err
 
 
 @pytest.mark.processes
