@@ -18,8 +18,9 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.aggregators.readable import readable
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
+from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.memory import Memory
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
