@@ -13,7 +13,7 @@ from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.usual import usual_attacks
 from lightning_vfl.audit.case import Case
-from lightning_vfl.audit.count import missing_bytes
+from lightning_vfl.audit.count import differences
 from lightning_vfl.audit.harness import refuse_unsuitable, run_attacks
 from lightning_vfl.audit.members import members_and_others
 from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
@@ -123,10 +123,8 @@ class Audit(Callback):
         """Run the attacks, and report."""
         module, case = _protocol(pl_module), self._given()
         module.tap = None
-        for kind, lacking in missing_bytes(module, self.transcript).items():
-            rank_zero_warn(
-                f"the audit has not heard {lacking:,} bytes of '{kind}': the simulation has not computed them"
-            )
+        for difference in differences(module, self.transcript):
+            rank_zero_warn(difference)
         inputs, members = members_and_others(module, case.truth) if self._of(MembershipByLoss) else ({}, None)
         coins = [attack.coins(case.truth.records, module.seed) for attack in self._of(CanariesInTraining)]
         case = Case(module, case.truth, self.transcript, inputs, members, coins[0] if coins else None)

@@ -1,6 +1,7 @@
 """The loader of a stage: a schedule's batches, with this process's rows, counted so that a run can be resumed."""
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,16 @@ class ScheduledLoader:
         ``overfit_batches`` replaces the sampler of every loader whose sampler is not a ``SequentialSampler``.
         """
         return _SameOrder(self) if self.schedule.same_every_epoch else self
+
+    def repeated(self) -> "ScheduledLoader":
+        """A loader that has the first epoch of this one in every epoch.
+
+        Raises:
+            ConfigurationError: if an epoch depends on earlier epochs.
+        """
+        one = copy(self)
+        one.schedule, one.epoch, one.offset = self.schedule.repeated(), 0, 0
+        return one
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of this epoch, unless it was interrupted and is resumed. Called by the trainer."""

@@ -33,10 +33,15 @@ def both_counts(module: "VFLModule", transcript: "Transcript") -> dict[tuple[str
     return found
 
 
-def missing_bytes(module: "VFLModule", transcript: "Transcript") -> dict[str, int]:
-    """The bytes that the meter has counted and the transcript has not heard, by kind."""
-    return {
-        kind: int((metered - heard).sum())
-        for (kind, _), (heard, metered) in both_counts(module, transcript).items()
-        if not bool((metered == heard).all())
-    }
+def differences(module: "VFLModule", transcript: "Transcript") -> list[str]:
+    """What the meter has counted and the transcript has not heard, and the reverse, in a sentence for each kind."""
+    found, announced = [], {key for meter in meters_of(module) for key in meter.bits}
+    for (kind, way), (heard, metered) in both_counts(module, transcript).items():
+        lacking, more = (int(difference.clamp(min=0).sum()) for difference in (metered - heard, heard - metered))
+        if lacking:
+            found.append(f"the audit has not heard {lacking:,} bytes of '{kind}': the simulation has not computed them")
+        if (kind, way) not in announced:
+            found.append(f"the audit has heard messages '{kind}' ({way}), which no leg announces: nobody counts them")
+        elif more:
+            found.append(f"the audit has heard {more:,} bytes of '{kind}' more than its legs announce")
+    return found

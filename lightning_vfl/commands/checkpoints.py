@@ -1,7 +1,8 @@
 """The checkpoint that ``--ckpt_path`` names: a file, the folder of a run, or the best or last one of the newest run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -13,6 +14,8 @@ from lightning_vfl.errors import ConfigurationError
 COMMAND = "lightning_vfl_command"  # key in a checkpoint: the command that has saved it; absent in those of Python
 FIT = "fit"
 _DEPTH = 3  # folders between a root and its checkpoints: NAME/VERSION/checkpoints
+_FOLDER = "checkpoints"
+_NAMES = "*.ckpt", "*/*.ckpt", "*/*/*.ckpt"  # a file name with {val/accuracy} makes a folder below that of the run
 
 
 class Pick(StrEnum):
@@ -39,7 +42,7 @@ def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BE
         return str(_pick(Pick(given), _newest_run(given, roots, command), given))
     path = Path(given)
     if path.is_dir():
-        return str(_pick(of_folder, _saved_in(path) or _saved_in(path / "checkpoints"), given))
+        return str(_pick(of_folder, _saved_in(path) or _saved_in(path / _FOLDER), given))
     if not path.is_file():
         raise ConfigurationError(f"--ckpt_path {given}: no such file; give the .ckpt that fit has written")
     _read(path)
@@ -48,23 +51,33 @@ def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BE
 
 def _saved_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first."""
-    return sorted(folder.glob("*.ckpt"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    found = [path for names in _NAMES for path in folder.glob(names)]
+    own = [path for path in found if _FOLDER not in path.relative_to(folder).parts]  # and not those of runs below
+    return sorted(own, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def _newest_run(given: str, roots: Iterable[Path], command: str) -> list[Path]:
     roots = list(dict.fromkeys(roots))
-    depths = ("*/" * depth for depth in range(_DEPTH + 1))
-    patterns = [f"{depth}*.ckpt" for depth in depths]
-    files = [path for root in roots for pattern in patterns for path in root.glob(pattern)]
+    patterns = [f"{'*/' * depth}*.ckpt" for depth in range(_DEPTH + 1)]
+    patterns += [f"{'*/' * depth}{_FOLDER}/{names}" for depth in range(_DEPTH) for names in _NAMES]
+    files = {path for root in roots for pattern in patterns for path in root.glob(pattern)}
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        if _read(path).get(COMMAND, command) == command:
-            return _saved_in(path.parent)
+        content = _read(path)
+        if content.get(COMMAND, command) == command:
+            return _saved_in(_folder_of(path, content))
     where = " or ".join(map(str, roots))
     of = f" of {command}" if files else ""
     raise ConfigurationError(
         f"--ckpt_path {given}: there is no checkpoint{of} below {where}; give a .ckpt file, the folder of a run, or "
         "the --trainer.default_root_dir of the fit"
     )
+
+
+def _folder_of(path: Path, content: dict[str, Any]) -> Path:
+    """The folder of the run of a checkpoint; it is not the nearest one if the file name has a slash."""
+    states = content.get("callbacks", {}).values()
+    names = {_FOLDER, *(Path(state["dirpath"]).name for state in states if state.get("dirpath"))}
+    return next((folder for folder in path.parents if folder.name in names), path.parent)
 
 
 def _pick(pick: Pick, saved: list[Path], given: str) -> Path:
@@ -74,12 +87,19 @@ def _pick(pick: Pick, saved: list[Path], given: str) -> Path:
     states = _read(last).get("callbacks", {}).values()
     if pick is Pick.LAST:
         return last
-    names = {Path(state["best_model_path"]).name for state in states if state.get("best_model_path")}
-    best = [path for path in saved if path.name in names] or (saved if len(saved) == 1 else [])
+    named = {Path(state["best_model_path"]).parts for state in states if state.get("best_model_path")}
+    alike = {path: max((_common_end(path.parts, parts) for parts in named), default=0) for path in saved}
+    most = max(alike.values())
+    best = [path for path in saved if alike[path] == most] if most else saved if len(saved) == 1 else []
     if len(best) != 1:
         found = ", ".join(str(path) for path in best or saved)
         raise ConfigurationError(f"--ckpt_path {given}: which checkpoint is the best is not known; give one of {found}")
     return best[0]
+
+
+def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many last parts of two paths are the same; a run may have been moved."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(one), reversed(other), strict=False)))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ def in_order(options: Sequence[Option]) -> list[Option]:
 
     The parser cannot read settings of a class that it does not know. So the first recipe that names the data set, or
     ``--data NAME``, is moved before recipes that set only a part of the data (``protocol/pbm`` sets the scaling).
+    A class (``--model.aggregator=Own``) is moved before its settings (``--model.aggregator.k=4``).
     ``--model NAME`` is moved before recipes that set a part of the model (policies) if no recipe names the model.
 
     Examples:
@@ -28,8 +29,29 @@ def in_order(options: Sequence[Option]) -> list[Option]:
     front, behind = list(options[:start]), options[start:]
     recipes = [option for option in behind if is_recipe(option[0])]
     rest = [option for option in behind if not is_recipe(option[0])]
-    ordered = _name_first([*front, *recipes, *rest], _about_data)
+    ordered = _name_first([*front, *recipes, *_classes_first(rest)], _about_data)
     return ordered if any(model_named(*option) for option in recipes) else _name_first(ordered, _about_model)
+
+
+def _classes_first(options: list[Option]) -> list[Option]:
+    """The options with each that gives a class moved before the first that sets a part of it.
+
+    Lists keep their order, because ``--trainer.callbacks+`` adds an element, and the settings behind it are its own.
+    """
+    ordered = list(options)
+    for option in options:
+        key, before = _key(option), ordered[: ordered.index(option)]
+        keys = [_key(one) for one in before]
+        first = next((place for place, one in enumerate(keys) if one.startswith(f"{key}.")), None)
+        if first is not None and "." in key and key not in keys and f"{key}+" not in keys:
+            ordered.remove(option)
+            ordered.insert(first, option)
+    return ordered
+
+
+def _key(option: Option) -> str:
+    """The setting that an option gives, without the parts that recipes alone need."""
+    return option[0][0].partition("=")[0].removeprefix("--").replace(".init_args", "").removesuffix(".class_path")
 
 
 def _name_first(options: list[Option], about: Callable[..., str]) -> list[Option]:

@@ -1,7 +1,26 @@
 """The error of arguments that cannot be read. It imports nothing, because every command needs it."""
 
+import re
+from collections.abc import Mapping
+
 from lightning_vfl.errors import ConfigurationError
 
 
 class UsageError(ConfigurationError):
     """Arguments or a recipe that the parser cannot read; the command line exits with status 2."""
+
+
+def unread_settings(environment: Mapping[str, str]) -> list[str]:
+    """A line for each variable that a LightningCLI with ``default_env`` would read as a setting; this program does not.
+
+    Examples:
+        >>> unread_settings({"PL_FIT__TRAINER__MAX_EPOCHS": "3", "PL_GLOBAL_SEED": "1"})
+        ['PL_FIT__TRAINER__MAX_EPOCHS has no effect: settings are read from options and recipes; give \
+--trainer.max_epochs']
+    """
+    found = (re.fullmatch(r"PL_(?:FIT|VALIDATE|TEST|PREDICT)__(\w+)", name) for name in sorted(environment))
+    options = {one.string: one[1].lower().replace("__", ".") for one in found if one}
+    return [
+        f"{name} has no effect: settings are read from options and recipes; give --{option}"
+        for name, option in options.items()
+    ]

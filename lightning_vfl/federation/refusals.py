@@ -13,14 +13,23 @@ if TYPE_CHECKING:
     from lightning_vfl.federation.session import Run
 
 
+_BYPASSED = "step", "output", "output_of", "output_in_the_clear", "run_round", "training_step"
+
+
 def refuse_protocol(kind: type) -> None:
-    """Refuse a class of protocols that works in simulations only.
+    """Refuse a class of protocols that works in simulations only: processes of a federation run rounds of their own.
 
     Raises:
         ConfigurationError: with the protocols to use instead.
     """
     if not issubclass(kind, SplitVFL | AsyncVFL):
         raise ConfigurationError(f"{kind.__name__} runs simulated only; federated protocols: SplitVFL, AsyncVFL")
+    ours = next(base for base in kind.__mro__ if base.__module__.partition(".")[0] == "lightning_vfl")
+    if own := [name for name in _BYPASSED if getattr(kind, name, None) is not getattr(ours, name, None)]:
+        raise ConfigurationError(
+            f"{kind.__name__} runs simulated only, because it overrides {own[0]}, which the processes of a federation "
+            f"do not call; use {ours.__name__}, or override head, which the server calls"
+        )
 
 
 def refuse_unfederated(run: "Run", consents: bool = True) -> None:

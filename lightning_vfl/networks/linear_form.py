@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks._linear import Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.polynomial import PolynomialNetwork
 
 AROUND = Linear, MLP, nn.Sequential, nn.Flatten  # compute nothing besides their layers

@@ -5,6 +5,8 @@ from math import prod
 
 from torch import Tensor, nn
 
+from lightning_vfl.networks._linear import Linear as Linear  # checkpoints of before have this path
+from lightning_vfl.networks._linear import stated
 from lightning_vfl.networks.batched import Layers, batched
 
 
@@ -48,7 +50,7 @@ class MLP(nn.Module):
         for wide in hidden:
             layers += [nn.Linear(width, wide), activation() if activation else nn.ReLU(inplace=True)]
             width = wide
-        layers.append(nn.Linear(width, _stated(outputs, self)))
+        layers.append(nn.Linear(width, stated(outputs, self)))
         if output_activation is not None:
             layers.append(output_activation())
         self.layers = nn.Sequential(*layers)
@@ -62,35 +64,3 @@ class MLP(nn.Module):
 @batched.register
 def _mlps(first: MLP, layers: Layers, x: Tensor) -> Tensor:
     return batched(first.layers, [network.layers for network in layers], x)
-
-
-class Linear(nn.Module):
-    """One linear layer: the smallest top, or a linear bottom.
-
-    Shapes: input (B, *S); output (B, outputs).
-
-    Args:
-        inputs: per-record shape S of the features (as a bottom) or width of the aggregate (as a top).
-        outputs: as in ``MLP``.
-    """
-
-    def __init__(self, inputs: tuple[int, ...] | int, outputs: int | None = None) -> None:
-        super().__init__()
-        width = inputs if isinstance(inputs, int) else prod(inputs)
-        self.layer = nn.Linear(width, _stated(outputs, self))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, *S) to (B, outputs)."""
-        out: Tensor = self.layer(x.flatten(1))
-        return out
-
-
-@batched.register
-def _linears(first: Linear, layers: Layers, x: Tensor) -> Tensor:
-    return batched(first.layer, [network.layer for network in layers], x.flatten(2))
-
-
-def _stated(outputs: int | None, network: nn.Module) -> int:
-    if outputs is None:
-        raise TypeError(f"{type(network).__name__} needs its number of outputs; give outputs=")
-    return outputs

@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks._linear import stated
 from lightning_vfl.networks.group_norm import group_norm
-from lightning_vfl.networks.mlp import _stated
 
 # Configuration B: five blocks of two convolutions and a pooling; channels of each block in units of `base`.
 _BLOCKS = (1, 2, 4, 8, 8)
@@ -96,7 +96,7 @@ class VGG13(nn.Module):
         for wide in hidden:
             layers += [nn.Linear(width, wide), nn.ReLU(inplace=True)]
             width = wide
-        last = nn.Linear(width, _stated(outputs, self))
+        last = nn.Linear(width, stated(outputs, self))
         for layer in layers:
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

@@ -15,9 +15,10 @@ from lightning_vfl.aggregators.local_gaussian import grid
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.crypto.keystream import keyed_words
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.memory import LatestEmbeddings
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.protocols.base import VFLModule

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -18,8 +19,9 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.aggregators.readable import readable
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
+from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.memory import Memory
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
@@ -30,6 +32,7 @@ from lightning_vfl.protocols.build import (
     build_bottoms,
     build_top,
     drop_others,
+    note_outputs,
     note_shapes,
     party_bottom,
     plain_settings,
@@ -48,14 +51,15 @@ from lightning_vfl.protocols.checks import (
     refuse_other_shapes,
     refuse_other_targets,
     refuse_trainer,
+    repeat_batches,
 )
 from lightning_vfl.protocols.columns_told import Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.evaluation import Scores, refuse_unnamed
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, position_in
-from lightning_vfl.protocols.owner_keys import drawn_from
+from lightning_vfl.protocols.loading import BOOKS, FITTED, SafelyLoaded, hand_out_again, position_in
+from lightning_vfl.protocols.owner_keys import drawn_from, seeded_if_unseeded
 from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.training import OptimizerFactory, SchedulerFactory, TrainedModule
@@ -95,7 +99,8 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
             messages (metered under kinds of their own), ``auto`` as the aggregator prefers. No fault happens and no
             virtual time passes there.
-        seed: seeds the random streams of the rounds; None: the seed of ``seed_everything``, else 0.
+        seed: seeds the random streams of the rounds; None: the seed of ``seed_everything``, else 0. If
+            nobody has seeded torch's generator, a given seed is that of the initial weights too.
         party_shapes: per-record shape of each party's features; None: taken from the datamodule.
         num_classes: classes of the labels, None for real-valued labels; taken from the datamodule if ``party_shapes``
             is None.
@@ -157,6 +162,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         refuse_made(bottom=bottom, top=top, bottom_of=bottom_of, optimizer=optimizer, lr_scheduler=lr_scheduler)
         if width < 1:
             raise ConfigurationError(f"width must be at least 1; got {width}")
+        self._given_seed = seed
         # seed_everything stores its seed in this variable
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
         with warnings.catch_warnings():  # "already saved during checkpointing": plain_settings drops networks
@@ -293,7 +299,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             refuse_callbacks(self)
 
     def _build_once(self) -> None:
-        own = drawn_from(self.keys[self.owner], "networks") if self.keys else nullcontext()
+        own = drawn_from(self.keys[self.owner], "networks") if self.keys else seeded_if_unseeded(self._given_seed)
         with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
             try:
                 self.build()
@@ -324,6 +330,8 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         refuse_parameters_of(self.aggregator)
         try_aggregator(self.aggregator, self.width, self.roster)
         self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes), self.keys)
+        note_outputs(self.hparams, self._top, self.objective.outputs(classes))
+        self._refuse_other_width()
         self.books.begin(self.roster.parties)
         chosen = self._metrics or self.objective.metrics(classes)
         self.val, self.test = Scores("val", chosen), Scores("test", chosen)
@@ -339,6 +347,18 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             self.legs_in_place_of_gradients,
         )
 
+    def _refuse_other_width(self) -> None:
+        """Refuse an own ``top_width`` that is not the width of what the top gets."""
+        own = type(self).top_width.__module__.partition(".")[0] != "lightning_vfl"
+        others = ("output", "output_of", "output_in_the_clear", "head", "step")  # may give the top something else
+        inherited = all(getattr(type(self), name).__module__.startswith("lightning_vfl.") for name in others)
+        width = self.aggregator.out_width(self.width, self.roster)
+        if own and inherited and self.top_width() != width:
+            raise ConfigurationError(
+                f"top_width of {type(self).__name__} is {self.top_width()}, but {type(self.aggregator).__name__} gives "
+                f"the top {width} numbers of a record; override head too, which calls the top, or leave top_width out"
+            )
+
     def build_for(self, data: Any) -> None:
         """Build the networks for a datamodule, without a trainer."""
         note_shapes(self.hparams, data)
@@ -347,7 +367,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     @toolkit_hook
     def setup(self, stage: str) -> None:
         """Refuse unsuitable data and trainer settings before anything runs."""
-        self._pending = None
+        self._pending, self._within_round = None, False
         self.forget(*SET_UP)  # an interrupted run may have left shares and keys
         if self.datamodule is not None and self.hparams["party_shapes"] is not None:
             refuse_other_data(self.hparams, self.datamodule)
@@ -355,6 +375,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         use_whole_checkpoints(self.trainer)
         if stage == "fit":
             refuse_accumulation(self.trainer)
+            repeat_batches(self.trainer)
         refuse_searches(self)
 
     def forward(self, features: VerticalBatch | Sequence[Tensor] | Tensor, *others: Tensor) -> Tensor:
@@ -429,6 +450,13 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
     @toolkit_hook
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the counts and the texts that identify the model's parts."""
+        hand_out_again(checkpoint)
+        if self._within_round:
+            rank_zero_warn(
+                f"the checkpoint is saved within round {self.books.rounds[Stage.FIT]}, whose messages and charges are "
+                "counted: a fit that resumes it repeats the batch as another round, so it has other bits than a fit "
+                "without the interruption"
+            )
         books = self.books.state()
         loss = books["epoch_loss"]
         if self.joint and isinstance(loss["total"], Tensor):  # each process scales its sum: the mean is the joint sum
@@ -449,13 +477,13 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         if books is None:
             return
         self.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else self.fitted
+        kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
         if self.hparams["party_shapes"] is None:  # the constructor of a subclass does not take them
-            kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
             self.hparams.update({name: kept.get(name) for name in SHAPES})
         self.configure_model()
         if self.fitted is not None:
             refuse_other_shapes(self.fitted, self.hparams["party_shapes"])
-        refuse_other_parts(books["parts"], self.parts())
+        refuse_other_parts(books["parts"], self.parts(), kept, self.hparams)
         note_other_seed(self._trainer, self.seed, books["seed"])
         self.seed = books["seed"]
         self.faults.reseed(self.seed)

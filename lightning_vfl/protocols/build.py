@@ -49,6 +49,14 @@ def note_shapes(hparams: Any, data: Any) -> None:
     hparams["party_groups"] = several(getattr(data, "party_groups", None))
 
 
+def note_outputs(hparams: Any, top: TopFactory, outputs: int) -> None:
+    """Keep the number of outputs of a top whose class requires it: it is built again from what is kept."""
+    kept = hparams.get("top")
+    parameter = inspect.signature(top).parameters.get("outputs") if isinstance(top, type) else None
+    if isinstance(kept, dict) and parameter is not None and parameter.default is parameter.empty:
+        hparams["top"] = {**kept, "init_args": {**kept.get("init_args", {}), "outputs": outputs}}
+
+
 def drop_others(hparams: Any, initial: Any, known: Collection[str]) -> None:
     """Leave out arguments that the constructor of the protocol chooses itself and does not take."""
     for stored in (hparams, initial):

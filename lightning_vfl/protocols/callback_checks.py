@@ -1,9 +1,11 @@
 """Checks of Lightning's own callbacks: those that would break a law of the protocol are refused before training."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Callback,
@@ -14,8 +16,9 @@ from lightning.pytorch.callbacks import (
     ModelPruning,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.tuner.lr_finder import _LRCallback
 from lightning.pytorch.utilities import rank_zero_info
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import Binary
@@ -126,6 +129,26 @@ def refuse_searches(module: "TrainedModule") -> None:
     if aggregator.setup is not None or aggregator.accounting is not None:
         for callback in callbacks_of(module.trainer):
             _refuse_search(callback, f"the parties are set up for {type(aggregator).__name__}")
+
+
+def repeat_last_loss(trainer: Trainer) -> None:
+    """Let a search of a learning rate take the last known loss for a round that was given up, which has none."""
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, _LRCallback):
+            callback.best_loss = inf  # Lightning takes that of the first step, which may be a round without a loss
+            callback.on_train_batch_end = _repeating(callback.on_train_batch_end)  # type: ignore[method-assign]
+
+
+def _repeating(end: Callable[..., None]) -> Callable[..., None]:
+    """The end of a batch in a search, in which the loss of a round that was given up is that of the round before."""
+    last: dict[str, Tensor] = {}
+
+    def on_train_batch_end(trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if not outputs["loss"].isnan():
+            last.update(outputs)
+        end(trainer, module, last, batch, batch_idx)
+
+    return on_train_batch_end
 
 
 def _refuse_search(callback: Callback, done: str) -> None:

@@ -1,6 +1,6 @@
 """Checks before a run: data that the model was not built for, unsupported strategies, and wrong loaders."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -139,6 +139,22 @@ def refuse_reloading(trainer: Trainer, loader: Any) -> None:
             f"reload_dataloaders_every_n_epochs is {every}, but the events of {type(schedule).__name__} "
             "continue from epoch to epoch; set it to 0"
         )
+
+
+def repeat_batches(trainer: Trainer) -> None:
+    """Give a fit with ``overfit_batches`` a loader with the same batches in every epoch, if it was given another one.
+
+    Lightning would replace the sampler, which only a ``DataLoader`` has. The loader of a datamodule knows the setting.
+
+    Raises:
+        ConfigurationError: if an epoch depends on earlier epochs.
+    """
+    source = trainer.fit_loop._data_source
+    loader: Any = source.instance
+    every = trainer.overfit_batches  # type: ignore[attr-defined]  # set in Trainer.__init__
+    schedule = getattr(loader, "schedule", None)
+    if every and schedule is not None and not schedule.same_every_epoch and hasattr(loader, "repeated"):
+        source.instance = loader.repeated()
 
 
 def refuse_scaler(trainer: Trainer, why: str) -> None:
@@ -390,27 +406,59 @@ def refuse_other_targets(targets: int, data: Any) -> None:
     raise ConfigurationError(f"records have {len(names)} labels ({', '.join(names)}); use objective: {kind}")
 
 
-def refuse_other_parts(trained: dict[str, str], own: dict[str, str]) -> None:
+class OtherParts(ConfigurationError):
+    """A checkpoint of a model with other parts.
+
+    Args:
+        what: differs, in words.
+        remedy: in words.
+        part: the name of the part.
+        there: this part in the checkpoint, as a text.
+    """
+
+    def __init__(self, what: str, remedy: str, part: str = "", there: str = "") -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.part, self.there = what, part, there
+
+
+def refuse_other_parts(
+    trained: Mapping[str, str], own: Mapping[str, str], kept: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
     """Refuse a checkpoint of a model whose parts differ.
 
+    Args:
+        trained: the parts of the checkpoint's model, as texts.
+        own: the parts of this model.
+        kept: the hyperparameters in the checkpoint.
+        settings: those of this model.
+
     Raises:
-        ConfigurationError: naming the first part that differs.
+        OtherParts: naming the first part that differs, and the setting behind it if there is one.
     """
     for name, part in own.items():
         there = trained.get(name, part)  # an old checkpoint may not have this part
         if there != part:
             pairs = zip_longest(there.splitlines(), part.splitlines(), fillvalue="nothing")
             first, own_first = next(pair for pair in pairs if pair[0] != pair[1])  # a network has many lines
-            words = f": {first.strip()} there, {own_first.strip()} here"
-            how = (
-                f"{there}.load_from_checkpoint(path)"
-                if name == "protocol"
-                else f"load_from_checkpoint(path, {name}=...)"
+            what = (
+                f"the checkpoint was trained with another {name} than this model has: {first.strip()} there, "
+                f"{own_first.strip()} here"
             )
-            raise ConfigurationError(
-                f"the checkpoint was trained with another {name} than this model has{words}; use the same one "
-                f"(in Python: {how})"
-            )
+            raise OtherParts(what, way_out(name, there, kept, settings), name, there)
+
+
+def way_out(name: str, there: str, kept: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """What to change so that this part is that of the checkpoint."""
+    if name == "protocol":
+        return (
+            f"use the same one (in Python: {there}.load_from_checkpoint(path)), or, if the class has only another name "
+            f"now, let its parts() return {{**super().parts(), 'protocol': '{there}'}}"
+        )
+    numbers = (key for key, value in settings.items() if type(value) in (int, float, bool) and key != "seed")
+    other = next((key for key in numbers if kept.get(key, settings[key]) != settings[key]), None)
+    if other is not None:
+        return f"{other} is {kept[other]} there and {settings[other]} here: use the same {other}"
+    return f"use the same one (in Python: load_from_checkpoint(path, {name}=...))"
 
 
 def note_other_seed(trainer: Trainer | None, given: int, saved: int) -> None:

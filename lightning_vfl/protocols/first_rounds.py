@@ -4,6 +4,7 @@ An own protocol may leave out any of this without an error of Python's, and then
 """
 
 from collections.abc import Iterable
+from hashlib import sha256
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,37 @@ def check_movement(module: "TrainedModule", movement: Movement) -> None:
         "loss does not depend on them (detach, no_grad), or the optimiser does not have them; set requires_grad to "
         "False on networks that are not to learn"
     )
+
+
+def refuse_diverged(module: "TrainedModule") -> None:
+    """Refuse to go on if the processes of a training do not have the same weights.
+
+    Raises:
+        ConfigurationError: in every process, naming whose weights differ.
+    """
+    bottoms = [list(bottom.parameters()) for bottom in module.bottoms.parties]
+    theirs = {id(parameter) for own in bottoms for parameter in own}
+    owners = {f"party {m}": own for m, own in enumerate(bottoms)}
+    owners["the server"] = [parameter for parameter in module.parameters() if id(parameter) not in theirs]
+    here = torch.tensor([_digest(own) for own in owners.values()], device=module.device)
+    everywhere = module.trainer.strategy.all_gather(here)
+    equal = (everywhere == everywhere[0]).all(0).tolist()
+    if all(equal):
+        return
+    names = [name for name, same in zip(owners, equal, strict=True) if not same]
+    raise ConfigurationError(
+        f"after the first epoch the weights of {' and '.join(names)} differ between the {len(everywhere)} processes of "
+        f"this training: {type(module).__name__} changes weights outside of the step of the optimiser, for which the "
+        "processes average gradients; change them by the loss of a Step, or use devices: 1"
+    )
+
+
+def _digest(parameters: Iterable[nn.Parameter]) -> int:
+    """63 bits of a hash of these weights."""
+    found = sha256()
+    for parameter in parameters:
+        found.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return int.from_bytes(found.digest()[:8], "big") >> 1
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

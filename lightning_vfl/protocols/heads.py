@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks._linear import Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
 from lightning_vfl.protocols.checks import mean_loss, refuse_several_processes

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks._linear import Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step

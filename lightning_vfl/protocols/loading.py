@@ -13,6 +13,7 @@ from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_c
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.checks import OtherParts, way_out
 from lightning_vfl.protocols.trusted_classes import BOOKS as BOOKS
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.simulation.faults import Faults
@@ -78,6 +79,21 @@ def position_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     return loaders[0] if len(loaders) == 1 else {}
 
 
+def hand_out_again(checkpoint: Mapping[str, Any]) -> None:
+    """Let a resumed fit get the batch again that was fetched and whose step an interruption has prevented.
+
+    The loader counts a batch when it is handed out, and Lightning counts the batches whose step was made.
+    """
+    loops = checkpoint.get("loops", {}).get("fit_loop", {})
+    if "epoch_loop.batch_progress" not in loops:  # a checkpoint of weights alone
+        return
+    steps = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["current"]["completed"]
+    done = max(steps, loops["epoch_loop.batch_progress"]["current"]["processed"])
+    for state in loops.get("state_dict", {}).get("combined_loader", []):
+        if "schedule" in state and state["offset"] == done + 1:
+            state["offset"] = done
+
+
 class SafelyLoaded(LightningModule):
     """A module whose ``load_from_checkpoint`` builds only trusted classes."""
 
@@ -125,6 +141,8 @@ class SafelyLoaded(LightningModule):
                 stack.enter_context(_given_hyperparameters_context(given, given["_instantiator"]))
             try:
                 module = super().load_from_checkpoint(file, map_location, hparams_file, strict, **safe, **kwargs)
+            except OtherParts as error:  # Lightning has written the given settings over those of the checkpoint
+                raise OtherParts(error.what, way_out(error.part, error.there, kept, kwargs)) from None
             except ArgumentError as error:  # of jsonargparse, which builds the parts
                 raise ConfigurationError(
                     f"{cls.__name__} cannot be built from the checkpoint: {' '.join(str(error).split())}; make the "

@@ -16,6 +16,7 @@ from lightning_vfl.streams import Name, secret_bytes, secret_state, secret_words
 from lightning_vfl.whole_files import whole_file
 
 KEY_BYTES = 32
+LARGEST_SEED = 2**32 - 1  # that seed_everything takes
 FILE = "secret.key"  # in the folder of a run
 _TITLE = "lightning-vfl secret"
 Keys = Mapping[int | None, bytes]
@@ -96,3 +97,21 @@ def build_for(
         except Exception:  # whatever a network does that has no numbers; with numbers it tells what is wrong
             return build()
         return network
+
+
+@contextmanager
+def seeded_if_unseeded(seed: int | None) -> Iterator[None]:
+    """Draw from a seed what would differ in every process, because nobody has seeded torch's generator.
+
+    torch begins with a random seed of 53 bits; a larger seed than ``seed_everything`` takes is held for such a one. The
+    generator is left as it was.
+
+    Args:
+        seed: None: draw from torch's generator in any case.
+    """
+    if seed is None or torch.initial_seed() <= LARGEST_SEED:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -11,9 +11,10 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory, SeveralMemories
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, joint_ids, one_loader, open_evaluation
 from lightning_vfl.protocols.base import VFLModule

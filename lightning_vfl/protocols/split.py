@@ -14,10 +14,11 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.downlinks import Downlink, guard
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.joint_norm import JointNorm
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids, open_account
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
 from lightning_vfl.protocols.checks import labels_of, refuse_scaler

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from math import inf
+from inspect import isfunction
+from math import inf, nan
 from typing import Any, final
 
 import torch
@@ -22,7 +23,7 @@ from lightning_vfl.protocols._lean_adam import Adam
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
-from lightning_vfl.protocols.callback_checks import callbacks_of, check_validation
+from lightning_vfl.protocols.callback_checks import callbacks_of, check_validation, repeat_last_loss
 from lightning_vfl.protocols.checks import (
     mean_loss,
     needed_data,
@@ -50,6 +51,7 @@ from lightning_vfl.protocols.first_rounds import (
     FEW,
     Movement,
     check_movement,
+    refuse_diverged,
     refuse_unasked_faults,
     refuse_unused_parts,
 )
@@ -81,7 +83,7 @@ class TrainedModule(EvaluatedModule, ABC):
     privacy_ledger: str
     label_privacy: PrivacyBooks  # of labels, if a downlink is charged
     seed: int
-    lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
+    _rate: float | None = None
     sends_gradients: bool = True  # False: the server sends something else in their place
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
@@ -89,7 +91,9 @@ class TrainedModule(EvaluatedModule, ABC):
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     used: set[str]
     """The parts that training has used, see ``promised``."""
+    _compared: bool = False  # whether several processes have compared their weights in this fit
     _movement: Movement | None = None  # until the first rounds of a fit are over
+    _within_round: bool = False  # a round has begun, and its optimiser step is not over
     _pending: Step | None = None  # the rest of the current step, without its loss and with it the graph
     _optimizer: OptimizerFactory | None
     _lr_scheduler: SchedulerFactory | None
@@ -104,6 +108,13 @@ class TrainedModule(EvaluatedModule, ABC):
                 f"{cls.__name__} overrides step of {finished[0].__name__}, whose downlink, policy and accounts are "
                 "applied there; derive from VFLModule or RoundVFL and write step of your own"
             )
+        for name, value in vars(cls).items():
+            methods = [vars(base)[name] for base in cls.__mro__[1:] if isfunction(vars(base).get(name))]
+            if methods and isinstance(value, str | int | float | list | tuple | dict):
+                raise TypeError(
+                    f"{cls.__name__} sets {name} to {value!r}, but {name} is a method: write def {name}(self, ...), or "
+                    "use another name"
+                )
         if "training_step" in vars(cls) and cls.__module__ != __name__:
             raise TypeError(
                 f"{cls.__name__} overrides training_step, which calls step; implement step(batch, names) -> Step"
@@ -181,6 +192,7 @@ class TrainedModule(EvaluatedModule, ABC):
         refuse_other_batches(batch)
         if self._movement is not None and self._movement.is_over(FEW * self.rounds_of_an_update):
             self._check_movement()
+        self._within_round = True
         step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
         refuse_other_kind("what step returns", step, Step, "Step(loss)")
         if self._movement is not None:
@@ -210,10 +222,10 @@ class TrainedModule(EvaluatedModule, ABC):
             check_movement(self, movement)
 
     def _nothing(self) -> Tensor:
-        """A zero loss with a graph, for an optimiser step that changes no parameter."""
+        """A loss that is not known (nan), whose gradients are zero, for an optimiser step that changes no parameter."""
         joint = self.trainer.world_size > 1  # DDP waits for the gradients of all parameters
         parameters = list(self.parameters()) if joint else [next(self.parameters())]
-        return torch.stack([parameter.sum() for parameter in parameters]).sum() * 0.0
+        return torch.stack([parameter.sum() for parameter in parameters]).sum() * 0.0 + nan
 
     @toolkit_hook
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -247,6 +259,7 @@ class TrainedModule(EvaluatedModule, ABC):
             self.bottoms.follow()
         if step is not None and step.after_optimizer is not None:
             step.after_optimizer()
+        self._within_round = False
 
     @property
     def learners(self) -> Collection[int] | None:
@@ -298,6 +311,22 @@ class TrainedModule(EvaluatedModule, ABC):
 
     # ---- optimiser
 
+    @property
+    def lr(self) -> float | None:
+        """The rate that replaces that of ``optimizer``; LearningRateFinder sets it.
+
+        A module with an own ``configure_optimizers`` and a ``learning_rate`` has none: Lightning then searches the
+        ``learning_rate``.
+        """
+        own = type(self).configure_optimizers is not TrainedModule.configure_optimizers
+        if own and self._rate is None and ("learning_rate" in vars(self) or "learning_rate" in self.hparams):
+            raise AttributeError("lr")
+        return self._rate
+
+    @lr.setter
+    def lr(self, rate: float | None) -> None:
+        self._rate = rate
+
     def configure_optimizers(self) -> Any:
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
         make = self._optimizer or Adam
@@ -306,8 +335,8 @@ class TrainedModule(EvaluatedModule, ABC):
         once = list(dict.fromkeys(parameters))  # parties may share a frozen layer
         optimizer = Adam.of(made("optimizer", make, once, Optimizer))
         self.used.add("optimizer")
-        for group in optimizer.param_groups if self.lr is not None else ():
-            group["lr"] = self.lr
+        for group in optimizer.param_groups if self._rate is not None else ():
+            group["lr"] = self._rate
         if self._lr_scheduler is None:
             return optimizer
         schedule = made("lr_scheduler", self._lr_scheduler, optimizer)
@@ -406,9 +435,10 @@ class TrainedModule(EvaluatedModule, ABC):
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
             refuse_several_steps(optimizer)
-        warn_unused_rate(self.trainer, self.lr, "optimizer" in self.used)
+        warn_unused_rate(self.trainer, self._rate, "optimizer" in self.used)
         refuse_unused_optimizer(type(self).__name__, self._optimizer, self._lr_scheduler, "optimizer" in self.used)
-        self._movement = None if self.place is not None else Movement(self)
+        self._movement, self._compared = None if self.place is not None else Movement(self), False
+        repeat_last_loss(self.trainer)
         loader = self.trainer.train_dataloader
         refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
         refuse_reloading(self.trainer, loader)
@@ -436,7 +466,10 @@ class TrainedModule(EvaluatedModule, ABC):
 
     @toolkit_hook
     def on_train_epoch_end(self) -> None:
-        """Log the progress of the training."""
+        """Log the progress of the training; after the first epoch, compare the weights of several processes."""
+        if self.joint and not self._compared:
+            self._compared = True
+            refuse_diverged(self)
         log_standing(self)
 
     @toolkit_hook

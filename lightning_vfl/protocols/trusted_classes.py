@@ -225,6 +225,12 @@ class _Check:
     def _refused(self, path: str, where: str) -> ConfigurationError:
         first, root = where.partition(".")[0], path.strip("'").partition(".")[0]
         own = "" if first.startswith("_") else f", or give your own {first}"
+        if _below(path.strip("'"), self.trusted) or (root == "__main__" and self._found(path.strip("'")) is None):
+            return ConfigurationError(
+                f"the checkpoint names {path} as {where}, and there is no such class here"
+                f"{': another program has defined it' if root == '__main__' else ''}; make the class available under "
+                f"this name{own}"
+            )
         return ConfigurationError(
             f"the checkpoint names {path} as {where}, but it may name only classes of {OWN} and networks, metrics, "
             f"optimisers and schedulers of {' or '.join(LIBRARIES)}; if you trust the code of that name, use "

@@ -6,8 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
+from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Max, Mean, Sum
 from lightning_vfl.callbacks import Crashes, PartyDropout, PredictionWriter, Stragglers
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Skip, Zeros
 from lightning_vfl.waiting import Deadline
 from tests.integration.processes import cases_asked, in_one_and_in_two
@@ -88,3 +90,29 @@ def test_two_processes_are_one_with_the_joint_batch(folders, case):
     predictions = [pd.read_csv(folder / case / "p.csv") for folder in folders]
     assert predictions[0]["record"].tolist() == predictions[1]["record"].tolist()
     assert (predictions[0] - predictions[1]).abs().to_numpy().max() < 1e-5
+
+
+class Diverging(SplitVFL):
+    def on_train_batch_end(self, *_):
+        with torch.no_grad():
+            next(self.bottoms.parties[1].parameters()).add_(self.global_rank)
+
+
+def diverge(folder, devices):
+    t = trainer(folder, devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=2)
+    line = "nothing"
+    try:
+        t.fit(Diverging(Mean(), width=4), Blobs(batch_size=8))
+    except ConfigurationError as error:
+        line = str(error)
+    (folder / f"{t.global_rank}.txt").write_text(f"{t.current_epoch} {line}")
+
+
+@pytest.mark.processes
+def test_processes_whose_weights_differ_after_an_epoch_end_with_a_line(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir(), two.mkdir()
+    in_one_and_in_two(diverge, one, two)
+    assert (one / "0.txt").read_text() == "2 nothing"
+    for rank in (0, 1):
+        assert "0 after the first epoch the weights of party 1 differ" in (two / f"{rank}.txt").read_text()

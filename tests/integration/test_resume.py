@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
@@ -120,6 +121,57 @@ def test_a_run_under_faults_resumes_to_the_same_bits(tmp_path, make, steps, kill
         path = first / f"step={step}.ckpt"
         resumed = everything(*fit(tmp_path, path, make=make, faults=injectors(), max_epochs=epochs))
         assert {k for k in expected if not same(expected[k], resumed[k])} == set()
+
+
+class Saving(Callback):
+    """Saves a checkpoint when a fit ends with an error, as OnExceptionCheckpoint does."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_exception(self, trainer, module, exception):
+        trainer.save_checkpoint(self.path)
+
+
+class Interrupt(Callback):
+    """Ends a fit in a hook of a batch: after it is fetched, and before its step or after it."""
+
+    def __init__(self, hook, step):
+        setattr(self, hook, lambda trainer, *_: self._end(trainer, step))
+
+    def _end(self, trainer, step):
+        if trainer.global_step == step:
+            raise RuntimeError("interrupted")
+
+
+BEFORE = "on_train_batch_start"
+
+
+@pytest.mark.parametrize(
+    ("make", "hook", "step"),
+    [(module, BEFORE, 8), (module, BEFORE, 6), (asynchronous, BEFORE, 7), (module, "on_train_batch_end", 8)],
+)
+@pytest.mark.parametrize("lean", [True, False])
+def test_an_interruption_between_a_batch_and_its_step_loses_nothing(tmp_path, make, hook, step, lean):
+    def chosen():
+        one = make()
+        one.lean_steps = lean
+        return one
+
+    expected = everything(*fit(tmp_path, make=chosen))
+    saver = Saving(tmp_path / "interrupted.ckpt")
+    with pytest.raises(RuntimeError, match="interrupted"):
+        fit(tmp_path, make=chosen, callbacks=[Curve(), saver, Interrupt(hook, step)])
+    resumed = everything(*fit(tmp_path, tmp_path / "interrupted.ckpt", make=chosen, callbacks=[Curve()]))
+    assert {key for key in expected if not same(expected[key], resumed[key])} <= {"curve"}
+
+
+def test_a_checkpoint_from_within_a_round_says_that_its_bits_differ(tmp_path):
+    saver = Saving(tmp_path / "interrupted.ckpt")
+    with pytest.warns(UserWarning, match="saved within round 9"), pytest.raises(RuntimeError, match="interrupted"):
+        fit(tmp_path, callbacks=[Curve(), saver, Interrupt("on_before_backward", 8)])
+    one, t, _ = fit(tmp_path, tmp_path / "interrupted.ckpt", callbacks=[Curve()])
+    assert (t.global_step, one.books.rounds["fit"]) == (EPOCHS * STEPS, EPOCHS * STEPS + 1)
 
 
 def test_the_memory_is_left_out_of_checkpoints_that_are_not_resumed(tmp_path):

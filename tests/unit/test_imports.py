@@ -69,7 +69,7 @@ import lightning.pytorch as pl, lightning.pytorch.cli, numpy, torch, torchmetric
 from lightning.pytorch.strategies import StrategyRegistry
 from torch.optim.lr_scheduler import LRScheduler
 
-KINDS = torch.optim.Optimizer, LRScheduler, torchmetrics.Metric, pl.Callback, pl.loggers.Logger, pl.strategies.Strategy
+KINDS = torch.nn.Module, torch.optim.Optimizer, LRScheduler, pl.Callback, pl.loggers.Logger, pl.strategies.Strategy
 
 def below(kind):
     return {kind}.union(*(below(one) for one in kind.__subclasses__())) if kind is not type else {kind}

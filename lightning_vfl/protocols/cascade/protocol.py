@@ -12,7 +12,8 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks._linear import Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES
 from lightning_vfl.protocols.accounts.charging import charge_round
 from lightning_vfl.protocols.build import BottomFactory, TopFactory

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.plain import Concat
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import LocalObjective, Reconstruction
+from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.flops import work_of
-from lightning_vfl.networks.mlp import MLP, Linear
+from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts

@@ -33,7 +33,7 @@ from lightning_vfl.aggregators import (
     Sum,
 )
 from lightning_vfl.audit import Transcript
-from lightning_vfl.audit.count import both_counts
+from lightning_vfl.audit.count import both_counts, differences
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.errors import ConfigurationError
@@ -41,7 +41,7 @@ from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.wire import Tap
 from tests.further import further
-from tests.subjects import YesNo, trainer
+from tests.subjects import Blobs, YesNo, split, trainer
 
 SPLIT = partial(SplitVFL, width=4, seed=0)
 TANH = partial(MLP, output_activation=torch.nn.Tanh)
@@ -237,3 +237,30 @@ def test_aggregator_without_messages_is_refused(tmp_path):
 
 def test_transcript_of_nothing_is_empty():
     assert list(Transcript(Audit("server").attacker).epochs()) == []
+
+
+class Heard:
+    """A transcript of a meter's own count, changed."""
+
+    def __init__(self, counts):
+        self._counts = counts
+
+    def bytes(self, meter):
+        return self._counts
+
+    def kinds(self):
+        return frozenset(self._counts)
+
+
+def test_more_and_less_than_the_meter_counts_is_told_in_positive_bytes(tmp_path):
+    module = split()
+    trainer(tmp_path, max_epochs=1).fit(module, Blobs(batch_size=27))
+    meter = module.books.meter
+    counts = {key: meter.total(key[1], key[0]) for key in meter.bits}
+    assert differences(module, Heard(counts)) == []
+    up = ("embeddings", "up")
+    less, more = ({**counts, up: counts[up] + torch.tensor([-1, 0, 0]) * sign} for sign in (1, -1))
+    assert differences(module, Heard(less))[0].startswith("the audit has not heard 1 bytes of 'embeddings'")
+    assert differences(module, Heard(more))[0].startswith("the audit has heard 1 bytes of 'embeddings' more than")
+    unknown = differences(module, Heard({**counts, ("letters", "up"): counts[up]}))
+    assert unknown == ["the audit has heard messages 'letters' (up), which no leg announces: nobody counts them"]

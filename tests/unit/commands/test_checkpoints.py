@@ -45,6 +45,17 @@ def test_the_folder_of_a_run(runs, inside):
     assert find_checkpoint("last", [folder / inside]) == str(folder / "checkpoints/c.ckpt")
 
 
+def test_a_file_name_with_a_slash_makes_folders_below_that_of_the_run(tmp_path):
+    """``filename: "{epoch}-{val/accuracy:.2f}"``: two epochs with the same accuracy have the same last name."""
+    folder = tmp_path / "lightning_logs/version_0/checkpoints"
+    best = "checkpoints/epoch=1-val/accuracy=0.90.ckpt"
+    for epoch, age in ((0, 30), (1, 20), (2, 10)):
+        save(folder / f"epoch={epoch}-val/accuracy=0.90.ckpt", age, best)
+    for given, roots in (("best", [tmp_path]), (str(folder), []), (str(folder.parent), [])):
+        assert find_checkpoint(given, roots) == str(folder.parent / best)
+    assert find_checkpoint("last", [tmp_path]) == str(folder / "epoch=2-val/accuracy=0.90.ckpt")
+
+
 def test_lightnings_last_checkpoint_is_the_last(runs):
     folder = runs / "lightning_logs/version_0/checkpoints"
     last = save(folder / "last.ckpt", 9999, "a.ckpt")

@@ -49,6 +49,15 @@ def test_the_parser_reads_the_options_over_the_recipes():
     assert given.model.init_args.optimizer.init_args.lr == 0.5
 
 
+def test_a_setting_of_a_class_may_stand_before_the_class():
+    setting, named = ["--model.bottom.init_args.degree=3"], ["--model.bottom", "PolynomialNetwork"]
+    more = ["--trainer.callbacks+", "LearningCurve", "--trainer.callbacks.path", "x", "--trainer.callbacks+", "Audit"]
+    front = ["fit", "--config", "data/digits", "--model=SplitVFL", "--model.aggregator=Mean"]
+    assert expand_arguments([*front, *setting, *more, *named]) == expand_arguments([*front, *named, *setting, *more])
+    given = VFLCLI([*front, "--model.bottom.degree=3", *named]).given
+    assert given.model.init_args.bottom.init_args.degree == 3
+
+
 def test_a_class_that_no_recipe_names_is_known_before_recipes_set_a_part_of_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = ["--model", "SplitVFL", "--model.aggregator", "Mean", "--data", "Digits"]

@@ -1,16 +1,22 @@
 """Habits of authors that cannot work with a round of messages end in one line, and those that can work."""
 
+import math
+import sys
+
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule
-from lightning.pytorch.callbacks import ModelPruning
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
 from lightning.pytorch.tuner.tuning import Tuner
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_vfl import SplitVFL, VerticalBatch
 from lightning_vfl.aggregators import Mean
+from lightning_vfl.callbacks import PartyDropout
 from lightning_vfl.downlinks import Marvell, guard
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.refusals import refuse_protocol
+from lightning_vfl.missing import Skip
 from lightning_vfl.protocols.checks import refuse_trainer
 from tests.subjects import Blobs, split, trainer
 
@@ -182,3 +188,179 @@ def test_a_resumed_fit_keeps_the_settings_of_its_downlink():
     guard.refuse_other_downlink(Marvell(3.0), {"title": "Marvell"})  # an older checkpoint does not say
     with pytest.raises(ConfigurationError, match=r"trained with power 2.0 of Marvell, and this fit has 3.0"):
         guard.refuse_other_downlink(Marvell(3.0), kept)
+
+
+class Frozen(BaseFinetuning):
+    def freeze_before_training(self, module):
+        self.freeze(module.bottoms)
+
+    def finetune_function(self, module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(module.bottoms, optimizer)
+
+
+class Reading(Callback):
+    def setup(self, trainer, module, stage):
+        self.weights = {name: value.clone() for name, value in module.state_dict().items()}
+
+
+@pytest.mark.filterwarnings("ignore:The provided params to be frozen already exist")
+def test_callbacks_find_the_networks_in_their_setup(tmp_path):
+    read, module = Reading(), split()
+    trainer(tmp_path, max_epochs=1, callbacks=[read, Frozen()]).fit(module, Blobs(batch_size=9))
+    after = module.state_dict()
+    changed = {name for name, value in read.weights.items() if not torch.equal(value, after[name])}
+    assert any(name.startswith("top.") for name in changed)
+    assert not any(name.startswith("bottoms.") for name in changed)
+
+
+@without_validation
+def test_overfit_batches_takes_a_loader_of_the_toolkit(tmp_path):
+    seen, loader = [], ready().train_dataloader()
+
+    class Seeing(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            seen.append(batch.record_ids.tolist())
+
+    trainer(tmp_path, max_epochs=2, overfit_batches=2, callbacks=[Seeing()]).fit(split(**SHAPES), loader)
+    assert seen[:2] == seen[2:]
+    assert not loader.schedule.same_every_epoch
+
+
+def saved(tmp_path, module, name="one.ckpt"):
+    t = trainer(tmp_path, max_epochs=1)
+    t.fit(module, Blobs(batch_size=9))
+    t.save_checkpoint(tmp_path / name)
+    return tmp_path / name
+
+
+class Renamed(SplitVFL):
+    pass
+
+
+class Kept(SplitVFL):
+    def parts(self):
+        return {**super().parts(), "protocol": "SplitVFL"}
+
+
+class Needing(torch.nn.Module):
+    def __init__(self, width: int, outputs: int):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, outputs)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*weights_only")
+def test_the_line_about_another_checkpoint_names_what_helps(tmp_path, monkeypatch):
+    path = saved(tmp_path, SplitVFL(Mean(), width=8))
+    with pytest.raises(ConfigurationError, match="width is 8 there and 16 here: use the same width"):
+        SplitVFL.load_from_checkpoint(path, width=16)
+    with pytest.raises(ConfigurationError, match=r"if the class has only another name now, let its parts\(\) return"):
+        Renamed.load_from_checkpoint(path)
+    assert Kept.load_from_checkpoint(path).books.rounds["fit"] == 6
+    path = saved(tmp_path, SplitVFL(Mean(), top=Needing, width=8))
+    own = Needing.__module__
+    assert isinstance(SplitVFL.load_from_checkpoint(path, trusted=[own]).top, Needing)
+    monkeypatch.delattr(sys.modules[own], "Needing")
+    with pytest.raises(ConfigurationError, match=r"there is no such class here; make the class available"):
+        SplitVFL.load_from_checkpoint(path, trusted=[own])
+
+
+def test_a_class_of_another_program_is_not_to_be_trusted_but_made_available(tmp_path, monkeypatch):
+    path = saved(tmp_path, SplitVFL(Mean(), top=Needing, width=8))
+    content = torch.load(path, weights_only=True)
+    content["hyper_parameters"]["top"]["class_path"] = "__main__.Gone"
+    torch.save(content, path)
+    with pytest.raises(ConfigurationError, match=r"no such class here: another program has defined it"):
+        SplitVFL.load_from_checkpoint(path)
+
+
+class Wide(SplitVFL):
+    def top_width(self):
+        return 11
+
+
+def test_an_own_width_of_the_top_must_be_that_of_its_input(tmp_path):
+    with pytest.raises(ConfigurationError, match="top_width of Wide is 11, but Mean gives the top 4 numbers"):
+        trainer(tmp_path).fit(Wide(Mean(), width=4), Blobs(batch_size=9))
+    with pytest.raises(TypeError, match="sets top_width to 8, but top_width is a method"):
+        type("Eight", (SplitVFL,), {"top_width": 8})
+
+
+class Listening(Callback):
+    def __init__(self):
+        self.losses = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.losses.append(float(outputs["loss"]))
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_a_round_that_is_given_up_has_no_loss(tmp_path):
+    listening, dropout = Listening(), PartyDropout(0.3, 0.3)
+    module = split(missing=Skip())
+    t = trainer(tmp_path, max_epochs=3, callbacks=[dropout, listening])
+    t.fit(module, Blobs(batch_size=9))
+    assert sum(map(math.isnan, listening.losses)) == module.books.given_up > 0
+    assert min(loss for loss in listening.losses if not math.isnan(loss)) > 0
+    found = Tuner(trainer(tmp_path, max_epochs=9, callbacks=[PartyDropout(0.3, 0.3)])).lr_find(
+        split(missing=Skip()), Blobs(batch_size=9), num_training=30, early_stop_threshold=None
+    )
+    known = [loss for loss in found.results["loss"] if not math.isnan(loss)]
+    assert len(known) > 15
+    assert min(known) > 0.1
+
+
+class Searched(SplitVFL):
+    def __init__(self):
+        super().__init__(Mean(), width=4)
+        self.learning_rate = 0.1
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.learning_rate)
+
+
+def test_a_search_finds_the_learning_rate_that_an_own_configure_optimizers_uses(tmp_path):
+    module, t = Searched(), trainer(tmp_path, max_epochs=12)
+    Tuner(t).lr_find(module, Blobs(batch_size=9), num_training=60, early_stop_threshold=None)
+    assert module.learning_rate != 0.1
+    t.fit(module, Blobs(batch_size=9))
+    assert t.optimizers[0].param_groups[0]["lr"] == module.learning_rate
+
+
+def test_a_seed_gives_the_same_weights_in_every_process_unless_torch_is_seeded(tmp_path):
+    def weights(state, **settings):
+        torch.set_rng_state(state)
+        module = SplitVFL(Mean(), width=4, **SHAPES, **settings)
+        module.configure_model()
+        assert torch.equal(torch.get_rng_state(), state) == (torch.initial_seed() > 2**32 and "seed" in settings)
+        return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+    kept = torch.get_rng_state()
+    try:
+        fresh = [torch.Generator().manual_seed(2**50 + n).get_state() for n in (1, 2)]  # as torch begins a process
+        seeded = torch.Generator().manual_seed(5).get_state()
+        assert torch.equal(*(weights(state, seed=1) for state in fresh))
+        assert not torch.equal(weights(fresh[0], seed=1), weights(fresh[0], seed=2))
+        assert torch.equal(weights(seeded, seed=1), weights(seeded, seed=2))
+    finally:
+        torch.set_rng_state(kept)
+
+
+def test_a_federation_refuses_what_its_processes_would_not_call():
+    class Other(SplitVFL):
+        def output(self, batch, names):
+            return super().output(batch, names) * 2
+
+    class Head(SplitVFL):
+        def head(self, value, columns=None):
+            return super().head(value, columns) * 2
+
+    refuse_protocol(Head)
+    with pytest.raises(ConfigurationError, match="Other runs simulated only, because it overrides output"):
+        refuse_protocol(Other)
+    Head.step = lambda self, batch, names: None  # past the check of the class body
+    with pytest.raises(ConfigurationError, match="Head runs simulated only, because it overrides step"):
+        refuse_protocol(Head)

@@ -204,7 +204,11 @@ BROKEN = {
     "messages fit their legs": [lambda: WiredMean(bits=16)],
     "hosting together is hosting alone": [lambda: WiredMean(party=lambda: Party(lambda h, place, *_: h + place))],
     "carrying together is carrying alone": [lambda: WiredMean(party=lambda: Party(by_place=True))],
-    "visible is what the code does": [lambda: WiredMean(visible=False)],
+    "visible is what the code does": [
+        lambda: WiredMean(visible=False),
+        lambda: WiredMean(visible=False, party=lambda: Party(lambda h, *_: -3 * h.half().float() + 1)),
+        lambda: WiredMean(server=Flat, party=lambda: Party(lambda h, *_: h.view(1, -1))),
+    ],
     "hidden embeddings are not handed over": [
         lambda: WiredMean(visible=False, server=Flat, party=lambda: Party(lambda h, *_: h.view(1, -1)))
     ],
@@ -237,6 +241,21 @@ def test_every_law_has_a_breaker_and_the_wire_of_the_breakers_is_sound_without_a
     assert [law.name for law in aggregator_laws(Mean())] == list(BROKEN)
     check_aggregator(WiredMean(party=ClearParty))
     check_aggregator(Concat(), parties=2, width=1)
+
+
+def turned(h, *_):
+    """A compressed form that has the shape of embeddings: random directions in place of the columns."""
+    drawn = torch.randn(h.numel(), h.numel(), generator=torch.Generator().manual_seed(1))
+    return (torch.linalg.qr(drawn).Q @ h.flatten()).view_as(h)
+
+
+def test_what_has_the_form_of_embeddings_and_not_their_numbers_may_be_hidden():
+    (law,) = [
+        law
+        for law in aggregator_laws(WiredMean(visible=False, party=lambda: Party(turned)))
+        if law.name == "visible is what the code does"
+    ]
+    law()
 
 
 def test_the_message_has_the_numbers():

@@ -1,0 +1,44 @@
+"""One linear layer; torch has a ``Linear`` too, and jsonargparse does not offer short names of private modules."""
+
+from math import prod
+
+from torch import Tensor, nn
+
+from lightning_vfl.networks.batched import Layers, batched
+
+
+class Linear(nn.Module):
+    """One linear layer: the smallest top, or a linear bottom.
+
+    Shapes: input (B, *S); output (B, outputs).
+
+    Args:
+        inputs: per-record shape S of the features (as a bottom) or width of the aggregate (as a top).
+        outputs: as in ``MLP``.
+    """
+
+    def __init__(self, inputs: tuple[int, ...] | int, outputs: int | None = None) -> None:
+        super().__init__()
+        width = inputs if isinstance(inputs, int) else prod(inputs)
+        self.layer = nn.Linear(width, stated(outputs, self))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *S) to (B, outputs)."""
+        out: Tensor = self.layer(x.flatten(1))
+        return out
+
+
+@batched.register
+def _linears(first: Linear, layers: Layers, x: Tensor) -> Tensor:
+    return batched(first.layer, [network.layer for network in layers], x.flatten(2))
+
+
+def stated(outputs: int | None, network: nn.Module) -> int:
+    """The number of outputs of a network, which must be known now.
+
+    Raises:
+        TypeError: if it was left open.
+    """
+    if outputs is None:
+        raise TypeError(f"{type(network).__name__} needs its number of outputs; give outputs=")
+    return outputs
