@@ -28,7 +28,6 @@ class Traits:
         loses_quietly: the uploads that arrive can be used although another upload that was expected is lost.
         equivalent: rounds run ``Wire.clear`` instead of the messages: same value, bytes and seconds, no secrets.
         corrects: how many wrong answers are corrected in a round.
-        hands_on: ``PartySide.carry`` gives every embedding the gradient that the server has sent for it, unchanged.
         steady: two aggregates of one record never differ by one party's embedding: every sum is always of the same
             parties, or noise is charged for each sum.
     """
@@ -38,7 +37,6 @@ class Traits:
     loses_quietly: bool
     equivalent: bool
     corrects: int
-    hands_on: bool = False
     steady: bool = False
 
     @property

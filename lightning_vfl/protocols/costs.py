@@ -32,7 +32,6 @@ class Costs:
         shapes: the per-record shape of each party's features.
         width: D, the embedding width of the protocol, which the aggregator may correct.
         more: gives the legs that are sent with the parties' last leg, from the rows of a round.
-        in_place_of_gradients: gives the server's answer and the legs that follow from it, if gradients are not sent.
     """
 
     def __init__(
@@ -45,12 +44,10 @@ class Costs:
         shapes: Shapes,
         width: int,
         more: Callable[[int], tuple[Leg, ...]],
-        in_place_of_gradients: Callable[[int], tuple[Leg, ...]] = lambda rows: (),
     ) -> None:
         self.aggregator, self.roster, self.clock = aggregator, roster, clock
         self.wire = wire_of(aggregator)
         self.bottoms, self.top, self.shapes, self.more = bottoms, top, shapes, more
-        self.in_place_of_gradients = in_place_of_gradients
         self.widths = aggregator.widths(width, roster)
         self.out_width = aggregator.out_width(width, roster)
         self._work: tuple[list[Work], Work] | None = None
@@ -72,10 +69,8 @@ class Costs:
         key = rows, coded, groups
         if key not in self._rounds:
             legs = (*self.legs(coded), *self.more(rows))
-            answers = self.in_place_of_gradients(rows)
-            downlink = answers[0] if answers else self.wire.downlink(rows, self.widths, self.roster)
-            updates = (*answers[1:], *self.updates(groups))
-            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, updates)
+            downlink = self.wire.downlink(rows, self.widths, self.roster)
+            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates(groups))
         return self._rounds[key]
 
     def use(self, clock: VirtualClock) -> None:

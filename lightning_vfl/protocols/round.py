@@ -273,9 +273,7 @@ class RoundVFL(VFLModule, ABC):
             parties = replace(parties, memory=memory, state=state)
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
-        exchange = Exchange(
-            aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap, self.sends_gradients
-        )
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
         if stage == Stage.FIT:
             self.used.add("aggregator")

@@ -14,7 +14,6 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.downlinks import Downlink, guard
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
-from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP, Linear
@@ -35,13 +34,12 @@ from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import Everybody, Subsets
-from lightning_vfl.protocols.summing import Summing, refuse_unsummed
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Contribution, Leg
+from lightning_vfl.wire import Leg
 
 
 class Plans(Protocol):
@@ -99,9 +97,7 @@ class SplitVFL(RoundVFL):
 
     replayed: Plans | None = None
     """What has happened in a federation, if this training repeats it."""
-    summing: Summing | None = None  # sums over a batch in place of gradients
     _guarded = False  # whether the downlink changes the gradient of the round under way
-    _learning: tuple[RoundNames, tuple[int, ...]] | None = None  # the round under way, and who learns from it
 
     def __init__(
         self,
@@ -146,8 +142,6 @@ class SplitVFL(RoundVFL):
             guard.refuse_unprotected_loss(
                 self.downlink, self.objective.needs_labels, getattr(self.objective, "criterion", None)
             )
-            if self.downlink.sum_sizes is not None:
-                self.summing = Summing(self.downlink, self.bottoms, self.aggregator, self.embedding_widths)
         if self.place is not None:
             keep_own(self, self.place.seat)
             self.norm = self.norm if self.scores_here else None
@@ -177,14 +171,10 @@ class SplitVFL(RoundVFL):
             refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
         self.accounts_updates = self.update_noise is not None and bool(self.roster.shared)
         self._faultless.clear()
-        if self.summing is not None:
-            refuse_unsummed(self)
         super().on_fit_start()
         if self.downlink is not None and self.datamodule is not None and self.place is None:
             classes = self.hparams["num_classes"]
             guard.refuse_other_labels(self.downlink, self.datamodule.records("train"), self.seed, classes)
-        if self.summing is not None:
-            self.summing.begin(self.bottoms, None if self.datamodule is None else self.datamodule.records("train"))
         if self.downlink is not None and self.downlink.event is not None and self.scores_here:
             refuse_scaler(self.trainer, "gradients cannot be clipped to their bound while they are scaled")
             open_account(self, self.label_privacy, self.datamodule, type(self.downlink).__name__)
@@ -197,8 +187,6 @@ class SplitVFL(RoundVFL):
         if self.roster.shared and self.update_noise is None and not self.allow_invertible_updates:
             for group in self.roster.shared:
                 refuse_solvable(exposure_of(self, group, schedule), self.sums.over)
-        if self.summing is not None and schedule is not None:
-            self.summing.refuse_solvable(len(ids) for ids, _ in schedule.epoch(0))
         if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
             return
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
@@ -227,7 +215,6 @@ class SplitVFL(RoundVFL):
         if plan.skipped:
             return Step(None)
         tell_of_labels(self, batch, names)
-        self._learning = names, plan.learning
         rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
         loss = self.rank_loss(output, self.with_targets(rows_of_top))
@@ -257,17 +244,6 @@ class SplitVFL(RoundVFL):
         downlink = {} if self.downlink is None else {"downlink": f"downlink: {type(self.downlink).__name__}"}
         return super().promised() | downlink
 
-    @property
-    def sends_gradients(self) -> bool:  # type: ignore[override]  # true of most protocols
-        return self.summing is None
-
-    def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
-        """As in other protocols; where parties learn from sums over a batch, these are all that reaches weights."""
-        if self.summing is None or self._learning is None or self.stage != Stage.FIT:
-            return super().contribute(bottoms, batch, roll)
-        self._guarded = True
-        return self.summing.contribution(bottoms, batch, roll.included_parties, *self._learning, self.tap)
-
     def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
         """The batch with the labels that the loss sees."""
         if self.downlink is None:
@@ -281,7 +257,7 @@ class SplitVFL(RoundVFL):
     def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The aggregate, whose gradient the downlink changes in training; its release is charged first."""
         downlink = self.downlink
-        if downlink is None or self.summing is not None or names.stage != Stage.FIT:
+        if downlink is None or names.stage != Stage.FIT:
             return value
         self._guarded = True
         if downlink.event is not None:
@@ -347,9 +323,6 @@ class SplitVFL(RoundVFL):
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
         """The labels of the batch, from the active party to the server."""
         return labels_leg(rows, self.roster)
-
-    def legs_in_place_of_gradients(self, rows: int) -> tuple[Leg, ...]:
-        return () if self.summing is None else self.summing.legs(rows)
 
     # ---- the server's output
 

@@ -80,7 +80,6 @@ class TrainedModule(EvaluatedModule, ABC):
     label_privacy: PrivacyBooks  # of labels, if a downlink is charged
     seed: int
     lr: float | None = None  # replaces the rate of ``optimizer``; LearningRateFinder sets it
-    sends_gradients: bool = True  # False: the server sends something else in their place
     accounts_updates: bool = False  # whether the model updates of groups are charged to their records
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
     lean_steps: bool = True  # leave out calls of Lightning that find nothing to do; False: Lightning's own loop

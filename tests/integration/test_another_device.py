@@ -32,7 +32,6 @@ from lightning_vfl.downlinks import (
     Marvell,
     MaxNorm,
     RandomizedResponse,
-    SummedGradients,
 )
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import BarlowTwins
@@ -107,11 +106,6 @@ FURTHER: dict[str, tuple[Any, Any, Any]] = {
     "RandomizedResponse": (partial(split, downlink=RandomizedResponse(epsilon=1.0, draws="seeded")), Blobs, ()),
     "LaplaceLabels": (partial(split, downlink=LaplaceLabels(epsilon=1.0, draws="seeded")), Blobs, ()),
     "MaxNorm": (partial(split, downlink=MaxNorm(draws="seeded")), YesNo, ()),
-    "SummedGradients": (
-        partial(split, bottom=Linear, downlink=SummedGradients(allow_solvable_batches=True, execution="equivalent")),
-        YesNo,
-        (),
-    ),
     "balanced classes": (partial(split, objective=Binary(class_weights="balanced")), YesNo, ()),
     "weighted classes": (partial(split, objective=MultiClass(class_weights=[1.0, 2.0, 3.0])), Blobs, ()),
     "regression": (split, Values, ()),
