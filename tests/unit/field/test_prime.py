@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import PrimeField
+from lightning_vfl.field.prime import is_odd_prime
 from lightning_vfl.streams import stream
 from tests.unit.field.oracle import elements, times
 
@@ -122,6 +123,13 @@ def test_operands_that_do_not_fit_are_refused(field):
 def test_what_is_no_field_is_refused(p, words):
     with pytest.raises(ConfigurationError, match=words):
         PrimeField(p)
+
+
+def test_primes_are_those_of_galois():
+    """Also of numbers that pass the test for some of its bases, and next to the largest modulus."""
+    pass_for_some = [2047, 1373653, 25326001, 1157839381, 8911, 29341, 41041, 825265, 1194649, 3215031]
+    for number in [*range(3000), *pass_for_some, *range(2**31 - 300, 2**31)]:
+        assert is_odd_prime(number) == (number > 2 and galois.is_prime(number)), number
 
 
 def test_fields_of_one_modulus_are_equal():
