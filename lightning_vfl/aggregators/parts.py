@@ -245,28 +245,6 @@ class Accounting(ABC):
         """
 
 
-class PartyState(ABC):
-    """What each party keeps from one training round to the next, for example errors of compression.
-
-    ``PartySide.upload`` reads and changes the state through ``view.state``. A party's changes take effect only if its
-    upload is in the aggregate. Checkpoints for resuming contain the state of every party.
-
-    Guarantee: a resumed fit goes on with the same bits; the state of a party that a round does not include, and the
-        state of all parties in evaluation, do not change.
-    Not guaranteed: several processes, wires without messages (``equivalent``) and protocols other than ``SplitVFL``;
-        all of them are refused.
-    """
-
-    @abstractmethod
-    def empty(self, records: int, width: int) -> dict[str, Tensor]:
-        """A party's state before its first round: tensors by name.
-
-        Args:
-            records: N, the number of training records; ``view.rows.ids`` are positions in them.
-            width: D_m, the width of the party's embedding.
-        """
-
-
 class SharedBottoms(ABC):
     """How the parties of a group send the server the updates of the bottom that they share."""
 
