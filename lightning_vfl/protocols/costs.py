@@ -16,7 +16,6 @@ from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.types import Roster, Stage
 from lightning_vfl.wire import Gate, Leg, LinearForms
 
-Groups = tuple[tuple[int, ...], ...]
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -52,25 +51,23 @@ class Costs:
         self.out_width = aggregator.out_width(width, roster)
         self._work: tuple[list[Work], Work] | None = None
         self._basis: tuple[int, ...] | None = None
-        self._rounds: dict[tuple[int, int, Groups], RoundCosts] = {}
+        self._rounds: dict[tuple[int, int], RoundCosts] = {}
         self._evaluation: dict[tuple[int, Stage], tuple[Leg, ...]] = {}
         self._legs: dict[int, tuple[Leg, ...]] = {}
 
-    def of_round(self, rows: int, coded: int | None = None, groups: Groups | None = None) -> RoundCosts:
+    def of_round(self, rows: int, coded: int | None = None) -> RoundCosts:
         """Traffic and seconds of a faultless round.
 
         Args:
             rows: records of the joint batch.
             coded: coded rows of these records, if the aggregator computes on coded rows; None: ``rows``.
-            groups: the groups that send model updates in this round; None: all groups that share a bottom.
         """
         coded = rows if coded is None else coded
-        groups = self.roster.shared if groups is None else groups
-        key = rows, coded, groups
+        key = rows, coded
         if key not in self._rounds:
             legs = (*self.legs(coded), *self.more(rows))
             downlink = self.wire.downlink(rows, self.widths, self.roster)
-            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates(groups))
+            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates())
         return self._rounds[key]
 
     def use(self, clock: VirtualClock) -> None:
@@ -101,8 +98,9 @@ class Costs:
             self._work = bottoms, top
         return self._work
 
-    def updates(self, groups: Groups) -> tuple[Leg, ...]:
-        """The model updates that the parties of these groups send, and the bottoms that the server returns."""
+    def updates(self) -> tuple[Leg, ...]:
+        """The model updates of groups that share a bottom, and the bottoms that the server returns."""
+        groups = self.roster.shared
         if not groups:
             return ()
         sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.bottoms.parties]
