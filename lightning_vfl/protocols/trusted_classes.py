@@ -225,6 +225,10 @@ class _Check:
     def _refused(self, path: str, where: str) -> ConfigurationError:
         first, root = where.partition(".")[0], path.strip("'").partition(".")[0]
         own = "" if first.startswith("_") else f", or give your own {first}"
+        if _below(path, (OWN,)) and self._found(path) is None:
+            return ConfigurationError(
+                f"the checkpoint names {path} as {where}, which this version of {OWN} does not have; train anew{own}"
+            )
         return ConfigurationError(
             f"the checkpoint names {path} as {where}, but it may name only classes of {OWN} and networks, metrics, "
             f"optimisers and schedulers of {' or '.join(LIBRARIES)}; if you trust the code of that name, use "
