@@ -24,7 +24,7 @@ demo: $(INSTALLED)  ## train and test a split model on handwritten digits, 4 par
 	$(BIN)/lightning-vfl test --config data/digits --config protocol/mean --trainer.accelerator cpu \
 		--trainer.logger false --ckpt_path runs/demo/best.ckpt
 
-check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contracts, spelling, page of results, site, command-line smoke, golden runs
+check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contracts, spelling, page of results, site, command-line smoke, golden runs, size
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
@@ -38,6 +38,7 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	$(BIN)/python -m lightning_vfl fit --help > /dev/null
 	$(BIN)/python -m tests.readme_commands
 	$(BIN)/python -m tests.golden  # small seeded trainings have the committed bits
+	$(BIN)/python -m tests.size  # printed, and not enforced
 
 # mypy and import-linter cannot follow a mapped package: they see the three folders as one tree here
 .PHONY: .lint/lightning_vfl

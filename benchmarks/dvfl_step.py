@@ -149,7 +149,6 @@ def main() -> None:
             "DecoupledVFL": lambda: take_steps(decoupled(four), four).step,
             "floor": lambda: floor(four),
             "floor, inputs first": lambda: floor(four, inputs_first=True),
-            "torch.stack for tied": lambda: take_steps(decoupled(four, batch_from=2), four).step,
             "looped networks": lambda: take_steps(decoupled(four, batch_from=10**6), four).step,
             "owner's phase": lambda: take_steps(decoupled(short), short).step,
         },

@@ -109,10 +109,9 @@ def summary_lines(
         yield "weights", weights
     accounting = module.aggregator.accounting
     remark = "" if accounting is None or accounting.simulated is None else f", {accounting.simulated}"
-    alone = "" if accounting is not None else " in model updates of groups alone"
     renyi = {unit: Figure(epsilon, Account.RENYI) for unit, epsilon in module.privacy.figures().items()}
     for unit, figure in (module.privacy.tightest() if tightest else renyi).items():
-        yield f"privacy ε of a {label(unit)}{alone}, δ = {module.privacy.delta:g}", f"{figure}{remark}"
+        yield f"privacy ε of a {label(unit)}, δ = {module.privacy.delta:g}", f"{figure}{remark}"
     yield from _against_coalitions(module, tightest)
     if module.label_privacy.accountant is not None:
         epsilon, delta = module.label_privacy.epsilon(), module.label_privacy.delta

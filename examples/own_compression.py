@@ -1,4 +1,4 @@
-"""An aggregator of one's own that compresses: parties send the k largest numbers in 8 bits, and keep the error."""
+"""An aggregator of one's own that compresses: parties send the k largest numbers in 8 bits."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_vfl import SplitVFL
-from lightning_vfl.aggregators import Aggregator, Heard, Mean, PartySide, PartyState, ServerSide, Traits, Wire
+from lightning_vfl.aggregators import Aggregator, Heard, Mean, PartySide, ServerSide, Traits, Wire
 from lightning_vfl.aggregators.clear import EMBEDDINGS, PlainServer, gradients_leg
 from lightning_vfl.aggregators.messages import check_message, gradients_in, only
 from lightning_vfl.datamodules import Digits
@@ -23,7 +23,7 @@ KIND = "top-k embeddings"
 class TopK(Aggregator):
     """The mean of compressed embeddings (up to 256 wide): k numbers, their places, and a scale for every record.
 
-    A party adds the error of a record's last upload to the next upload of this record (Seide et al., 2014).
+    The error of an upload is lost, and the gradient ignores it.
     """
 
     k: int = 8
@@ -39,17 +39,6 @@ class TopK(Aggregator):
     @property
     def wire(self) -> "TopKWire":
         return TopKWire(self.k)
-
-    @property
-    def party_state(self) -> "Errors":
-        return Errors()
-
-
-class Errors(PartyState):
-    """For each record, what was lost of the embedding in its last upload."""
-
-    def empty(self, records: int, width: int) -> dict[str, Tensor]:
-        return {"error": torch.zeros(records, width)}
 
 
 @dataclass(frozen=True)
@@ -86,22 +75,18 @@ class TopKWire(Wire):
         return TopKServer(self.k)
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
-        h = tuple(unpacked(pack(x, self.k), self.k, x.shape[1]) for x in with_errors(contribution, view))
+        h = tuple(unpacked(pack(x.detach().float(), self.k), self.k, x.shape[1]) for x in contribution.leaves)
         return PlainServer(Mean()).aggregate(h, roll, None)
 
 
 @dataclass(frozen=True)
 class CompressingParty(PartySide):
-    """The side of the parties. A change of the state counts only if the party's upload is in the aggregate."""
+    """The side of the parties."""
 
     k: int
 
     def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
-        wanted = with_errors(contribution, view)
-        pieces = tuple(pack(h, self.k) for h in wanted)
-        if view.state is not None:  # None in evaluation
-            for party, h, piece in zip(view.parties, wanted, pieces, strict=True):
-                view.state.write(party, "error", h - unpacked(piece, self.k, h.shape[1]), view.rows.ids)
+        pieces = tuple(pack(h.detach().float(), self.k) for h in contribution.leaves)
         yield Message(KIND, "server", view.parties, pieces, round=view.names)
 
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
@@ -126,14 +111,6 @@ class TopKServer(ServerSide):
 
     def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
         return PlainServer(Mean()).answer(grad, aggregate, view)
-
-
-def with_errors(contribution: Contribution, view: PartyView) -> list[Tensor]:
-    """The embeddings of the hosted parties, with the errors of these records' last uploads."""
-    h = [leaf.detach().float() for leaf in contribution.leaves]
-    if view.state is None:
-        return h
-    return [x + view.state.read(m, "error", view.rows.ids) for m, x in zip(view.parties, h, strict=True)]
 
 
 def pack(h: Tensor, k: int) -> Tensor:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
-from lightning_vfl.aggregators.secure.collusion import Slot, fallen, tolerated
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.types import Roster
+from tests.collusion import Slot, fallen, tolerated
 
 PAGE = Path(__file__).parents[1] / "docs" / "aggregators.md"
 BEGIN, END = "<!-- coalitions: made by python -m tests.coalitions -->", "<!-- coalitions end -->"

@@ -37,8 +37,8 @@ class Groups(PartitionerOver):
     Not guaranteed: that a record of two splits (test records are often the records to predict) is held by the same
         party in both; that the labels of the shares have the same distribution. Secrecy of the records in training: the
         server knows the bottom that a group shares and the gradients of its embeddings, and can compute records from
-        the updates of the bottom, masked or not. ``SplitVFL`` refuses trainings in which it can, see its
-        ``update_noise``, ``sum_updates_over`` and ``allow_invertible_updates``.
+        the updates of the bottom, masked or not. ``SplitVFL`` refuses trainings in which it can, unless
+        ``allow_invertible_updates`` is set.
 
     Raises:
         ConfigurationError: for numbers below 1; in ``split``, if ``members`` does not have a number for each part, or

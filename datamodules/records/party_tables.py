@@ -306,8 +306,7 @@ def _as_classes(column: "pd.Series[Any]", party: str, trained: Sequence[int | st
 
     texts = None if is_numeric_dtype(column) and not is_bool_dtype(column) else column.astype(str)
     if trained and all(isinstance(name, int) for name in trained):
-        truths = {"True": "1", "False": "0"}  # models of earlier versions have numbers for these
-        column = column if texts is None else texts.replace(truths)
+        column = column if texts is None else texts
     elif texts is not None and (as_numbers(texts).isna().all() or texts.str.match(r"\s*[-+]?0[0-9]").any()):
         return texts.to_numpy(dtype=np.str_)
     elif any(isinstance(name, str) for name in trained):

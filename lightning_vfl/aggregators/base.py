@@ -25,7 +25,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.parts import Accounting, Opening, PartyState, Setup, SharedBottoms, Wire
+from lightning_vfl.aggregators.parts import Accounting, Opening, Setup, SharedBottoms, Wire
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Contribution, Embeddings
@@ -103,11 +103,6 @@ class Aggregator(Rebuildable, ABC):
     @property
     def accounting(self) -> Accounting | None:
         """What rounds cost the privacy of their records; None: no cost is claimed or charged."""
-        return None
-
-    @property
-    def party_state(self) -> PartyState | None:
-        """What each party keeps from one training round to the next; None: nothing."""
         return None
 
     @property

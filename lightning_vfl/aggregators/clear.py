@@ -25,7 +25,7 @@ from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView,
 
 EMBEDDINGS = "embeddings"  # kind of the uploads
 _READABLE = Traits(
-    visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0, hands_on=True
+    visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0
 )  # made once: a step asks three times
 
 

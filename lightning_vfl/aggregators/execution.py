@@ -10,7 +10,6 @@ class Execution(StrEnum):
 
     CODED = "coded"
     MASKED = "masked"
-    ENCRYPTED = "encrypted"
     EQUIVALENT = "equivalent"
 
     def __repr__(self) -> str:

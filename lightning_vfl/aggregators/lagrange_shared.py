@@ -120,7 +120,7 @@ class SharedWire(Wire):
 
     @property
     def traits(self) -> Traits:
-        return Traits(False, False, True, self.equivalent, corrects=0, hands_on=True)
+        return Traits(False, False, True, self.equivalent, corrects=0)
 
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         m, code, bits = roster.parties, self.coding.code(roster.parties), self.coding.field.wire_bits

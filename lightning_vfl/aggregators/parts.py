@@ -28,7 +28,6 @@ class Traits:
         loses_quietly: the uploads that arrive can be used although another upload that was expected is lost.
         equivalent: rounds run ``Wire.clear`` instead of the messages: same value, bytes and seconds, no secrets.
         corrects: how many wrong answers are corrected in a round.
-        hands_on: ``PartySide.carry`` gives every embedding the gradient that the server has sent for it, unchanged.
         steady: two aggregates of one record never differ by one party's embedding: every sum is always of the same
             parties, or noise is charged for each sum.
     """
@@ -38,7 +37,6 @@ class Traits:
     loses_quietly: bool
     equivalent: bool
     corrects: int
-    hands_on: bool = False
     steady: bool = False
 
     @property
@@ -244,28 +242,6 @@ class Accounting(ABC):
 
         ``sent`` (M,) bool are the parties that put their first upload on the wire, in time or late: a curious server
         also reads what arrives too late for the round.
-        """
-
-
-class PartyState(ABC):
-    """What each party keeps from one training round to the next, for example errors of compression.
-
-    ``PartySide.upload`` reads and changes the state through ``view.state``. A party's changes take effect only if its
-    upload is in the aggregate. Checkpoints for resuming contain the state of every party.
-
-    Guarantee: a resumed fit goes on with the same bits; the state of a party that a round does not include, and the
-        state of all parties in evaluation, do not change.
-    Not guaranteed: several processes, wires without messages (``equivalent``) and protocols other than ``SplitVFL``;
-        all of them are refused.
-    """
-
-    @abstractmethod
-    def empty(self, records: int, width: int) -> dict[str, Tensor]:
-        """A party's state before its first round: tensors by name.
-
-        Args:
-            records: N, the number of training records; ``view.rows.ids`` are positions in them.
-            width: D_m, the width of the party's embedding.
         """
 
 

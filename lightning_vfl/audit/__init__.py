@@ -14,7 +14,6 @@ from lightning_vfl.audit.attacks.group_inversion import GroupInversion
 from lightning_vfl.audit.attacks.known_plaintext import KnownPlaintext
 from lightning_vfl.audit.attacks.labels_by_direction import LabelsByDirection
 from lightning_vfl.audit.attacks.labels_by_norm import LabelsByNorm
-from lightning_vfl.audit.attacks.labels_from_sums import LabelsFromSums
 from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.single_upload import SingleUpload
@@ -40,7 +39,6 @@ __all__ = [
     "KnownPlaintext",
     "LabelsByDirection",
     "LabelsByNorm",
-    "LabelsFromSums",
     "MembershipByLoss",
     "ModelCompletion",
     "Needs",

@@ -6,7 +6,7 @@ from typing import Any
 from lightning_vfl.commands.optimizers import model_named, takes
 from lightning_vfl.errors import ConfigurationError
 
-_PROTECTIONS = "downlink", "update_noise"  # settings of the model; the parser drops what the last protocol lacks
+_PROTECTIONS = ("downlink",)  # settings of the model; the parser drops what the last protocol lacks
 _NOT_SAID = object()
 
 

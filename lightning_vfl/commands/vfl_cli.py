@@ -121,7 +121,7 @@ class VFLCLI(LightningCLI):
         super().instantiate_classes()
         path = self.given.get("ckpt_path")
         if path is not None and Path(path).is_file():  # not hpc or registry, which the trainer finds itself
-            self.model.fitted = fitted_in(Path(path), required=self.command.name != "fit")
+            self.model.fitted = fitted_in(Path(path))
         return self
 
     def run_trainer(self) -> None:

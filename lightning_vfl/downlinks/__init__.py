@@ -6,7 +6,6 @@ from lightning_vfl.downlinks.laplace_labels import LaplaceLabels
 from lightning_vfl.downlinks.marvell import Marvell
 from lightning_vfl.downlinks.max_norm import MaxNorm
 from lightning_vfl.downlinks.randomized_response import RandomizedResponse
-from lightning_vfl.downlinks.summed_gradients import SummedGradients
 
 __all__ = [
     "Downlink",
@@ -17,5 +16,4 @@ __all__ = [
     "Marvell",
     "MaxNorm",
     "RandomizedResponse",
-    "SummedGradients",
 ]

@@ -6,7 +6,6 @@ from typing import Any, final
 
 from torch import Tensor
 
-from lightning_vfl.downlinks.batch_sums import BatchSums, SumSizes
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.types import RoundNames
@@ -54,15 +53,6 @@ class Downlink(Rebuildable, ABC):
     @abstractmethod
     def claim(self) -> str:
         """What is guaranteed about labels, in words for the summary."""
-
-    @property
-    def sum_sizes(self) -> SumSizes | None:
-        """The sizes of the sums that parties are sent in place of gradients; None, the default: gradients are sent."""
-        return None
-
-    def batch_sums(self) -> BatchSums:
-        """How parties get these sums, with new keys; only of a downlink with ``sum_sizes``."""
-        raise NotImplementedError(f"{type(self).__name__} sends gradients")
 
     def state(self) -> Mapping[str, Any]:
         """Secrets that a resumed run needs, as plain values; default: none."""

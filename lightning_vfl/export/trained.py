@@ -12,7 +12,7 @@ import lightning_vfl.protocols as protocols
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import hash_of
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.protocols.loading import BOOKS, refuse_unfitted
+from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.trusted_classes import refuse_strangers
 
 
@@ -39,12 +39,11 @@ def load_trained(path: Path, trusted: Sequence[str] = ()) -> Trained:
         trusted: packages whose classes the checkpoint may name, see ``VFLModule.load_from_checkpoint``.
 
     Raises:
-        ConfigurationError: for a checkpoint that does not keep its arguments or what the parties have fitted.
+        ConfigurationError: for a checkpoint that does not keep its arguments.
     """
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if BOOKS not in content:
         raise ConfigurationError(f"{path} is no checkpoint of a vertical model; give a .ckpt that fit has written")
-    refuse_unfitted(path, content)
     kind = _protocol(path, content, trusted)
     module = kind.load_from_checkpoint(path, map_location="cpu", trusted=trusted)
     settings = {} if module.fitted is None else content.get(module.fitted.data, {})

@@ -106,15 +106,12 @@ class RoundsAtParty(AtParty):
         if opened is None:
             return None
         memory, key = opened
-        state = None if module.kept is None or names.stage != Stage.FIT else module.kept.begin()
         receivers = None if plan is None else numbers(plan.roll.responders)[: module.wire.needed(module.roster.parties)]
-        view = replace(view, memory=memory, receivers=receivers, state=state)
+        view = replace(view, memory=memory, receivers=receivers)
         contribution = self._contribution(module, batch, plan, clear)
         if contribution is None or (plan is not None and not bool(plan.roll.included[self.party])):
             return None
         answer = self._upload(module, batch, contribution, view, key, clear)
-        if state is not None:
-            state.settle(mask_of([] if answer is None else [self.party], module.roster.parties))
         return None if answer is None else (contribution, answer, view)
 
     def _contribution(

@@ -1,4 +1,4 @@
-"""Exact arithmetic modulo a prime or a product of primes, and codes over it."""
+"""Exact arithmetic modulo a prime, and codes over it."""
 
 from lightning_vfl.field.code import LagrangeCode
 from lightning_vfl.field.fixed_point import FixedPoint, auto_weight_bits
@@ -7,7 +7,6 @@ from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
 from lightning_vfl.field.limbs import Limbs, Plan, plan
 from lightning_vfl.field.modular import Modular
 from lightning_vfl.field.prime import PrimeField
-from lightning_vfl.field.product import PrimeProduct
 
 __all__ = [
     "Decoded",
@@ -18,7 +17,6 @@ __all__ = [
     "Modular",
     "Plan",
     "PrimeField",
-    "PrimeProduct",
     "auto_weight_bits",
     "decode",
     "interpolate",

@@ -11,7 +11,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field.gao import Decoded, decode
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
 from lightning_vfl.field.modular import Modular
-from lightning_vfl.field.product import PrimeProduct
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,9 @@ class LagrangeCode:
                 f"privacy = {self.privacy} and parties = {self.parties}"
             )
         points = self.beta + self.alpha
-        smallest = min(self.field.primes) if isinstance(self.field, PrimeProduct) else self.field.modulus
-        if len(points) > smallest:
+        if len(points) > self.field.modulus:
             raise ConfigurationError(
-                f"{self.field} has no room for {len(points)} points (K + T + M); use primes of at least {len(points)}"
+                f"{self.field} has no room for {len(points)} points (K + T + M); use a prime of at least {len(points)}"
             )
 
     @property

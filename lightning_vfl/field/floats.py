@@ -11,7 +11,6 @@ from functools import cache
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -101,51 +100,6 @@ def along(start: Tensor, end: Tensor, times: Tensor, p: int) -> tuple[Tensor, bo
     if a.shape != b.shape:
         raise ValueError(f"the two vectors have shapes {tuple(start.shape)} and {tuple(end.shape)}; give equal ones")
     return out, all(_spread(size, out.numel(), lambda i, j: elements.along(a, b, factors, lines, p, i, j)))
-
-
-def residues(x: Tensor, primes: tuple[int, ...]) -> tuple[Tensor, bool]:
-    """Centred residues modulo each prime as float64, (primes, *x.shape); and whether all elements are in range."""
-    x = x.contiguous()
-    out = torch.empty((len(primes), *x.shape), dtype=torch.float64, device=x.device)
-    if not x.numel():
-        return out, True
-    modulus = prod(primes)
-    if fused(x):
-        from lightning_vfl.field import kernels
-
-        flat, target, moduli = x.view(-1).numpy(), out.view(len(primes), -1).numpy(), np.array(primes, np.int64)
-        work = x.numel()
-        return out, all(
-            _spread(work, work, lambda i, j: kernels.residues(flat, target, moduli, modulus, i, j)),
-        )
-    low, high = torch.aminmax(x)
-    for k, p in enumerate(primes):
-        residue = x % p
-        out[k] = residue.sub_((residue > (p - 1) // 2).to(torch.int64).mul_(p))
-    return out, bool((low >= 0) & (high < modulus))
-
-
-def join(digits: Tensor, primes: tuple[int, ...]) -> Tensor:
-    """The elements with these residues, (primes, *) to (*), by Garner's algorithm; ``digits`` is used up.
-
-    x = v_0 + p_0 · (v_1 + p_1 · (v_2 + ...)), each v_k in [0, p_k).
-    """
-    inverses = [[pow(q, -1, p) if j < k else 0 for k, p in enumerate(primes)] for j, q in enumerate(primes)]
-    if fused(digits):
-        from lightning_vfl.field import kernels
-
-        out = torch.empty(digits.shape[1:], dtype=torch.int64)
-        flat, target = digits.view(len(primes), -1).numpy(), out.view(-1).numpy()
-        moduli, table = np.array(primes, np.int64), np.array(inverses, np.int64)
-        _spread(target.size, target.size, lambda i, j: kernels.join(flat, target, moduli, table, i, j))
-        return out
-    for k, p in enumerate(primes):
-        for j in range(k):
-            digits[k].sub_(digits[j]).mul_(inverses[j][k]).remainder_(p)
-    value = digits[-1].clone()
-    for k in range(len(primes) - 2, -1, -1):
-        value.mul_(primes[k]).add_(digits[k])
-    return value
 
 
 def _split_fused(x: Tensor, out: Tensor, p: int, bits: int) -> bool:

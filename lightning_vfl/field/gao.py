@@ -9,7 +9,6 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
 from lightning_vfl.field.modular import Modular
-from lightning_vfl.field.product import PrimeProduct
 
 
 class DecodingError(RuntimeError):
@@ -98,16 +97,13 @@ def decode(field: Modular, values: Tensor, points: Sequence[int], at: Sequence[i
 
 
 def _wrong_in(field: Modular, values: list[int], points: Sequence[int], size: int, correctable: int) -> set[int]:
-    """The wrong positions of one polynomial; of a product of primes, those that are wrong modulo any of them."""
-    primes = field.primes if isinstance(field, PrimeProduct) else (field.modulus,)
-    wrong: set[int] = set()
-    for p in primes:
-        x, y = [int(point) % p for point in points], [value % p for value in values]
-        polynomial = _gao(x, y, size, p)
-        off = {i for i, (a, b) in enumerate(zip(x, y, strict=True)) if polynomial is None or _at(polynomial, a, p) != b}
-        if len(off) > correctable:
-            raise DecodingError(_beyond(len(points), size, correctable))
-        wrong |= off
+    """The wrong positions of one polynomial."""
+    p = field.modulus
+    x, y = [int(point) % p for point in points], [value % p for value in values]
+    polynomial = _gao(x, y, size, p)
+    wrong = {i for i, (a, b) in enumerate(zip(x, y, strict=True)) if polynomial is None or _at(polynomial, a, p) != b}
+    if len(wrong) > correctable:
+        raise DecodingError(_beyond(len(points), size, correctable))
     return wrong
 
 

@@ -161,60 +161,6 @@ def fold_mersenne(
                     total[b, top + h, i] = x + ((x >> 63) & p)
 
 
-PIECE = 2048  # elements that stay in the first-level cache while every prime passes over them
-
-
-@_fused
-def residues(x: "Ints", out: "Floats", primes: "Ints", modulus: int, begin: int, end: int) -> bool:
-    """Centred residues of x[begin:end] modulo each prime, out (primes, n); whether these elements lie in [0, modulus).
-
-    Primes of at least 2^13: the quotient of an element below 2^63 is below 2^50.
-    """
-    outside = np.int64(0)
-    for start in range(begin, end, PIECE):
-        stop = min(end, start + PIECE)
-        for i in range(start, stop):
-            outside |= x[i] | (modulus - 1 - x[i])
-        for k in range(primes.size):
-            p = primes[k]
-            half, inverse = (p - 1) // 2, 1.0 / p
-            for i in range(start, stop):
-                r = x[i] - np.int64(np.floor(np.float64(x[i]) * inverse)) * p
-                r += (r >> 63) & p
-                r -= p
-                r += (r >> 63) & p
-                out[k, i] = np.float64(r - p if r > half else r)
-    return bool(outside >= 0)
-
-
-@_fused
-def join(digits: "Ints", out: "Ints", primes: "Ints", inverses: "Ints", begin: int, end: int) -> None:
-    """The element with residues digits[:, i], by Garner's algorithm; ``digits`` is used up.
-
-    inverses[j, k] is that of prime j modulo prime k > j. |digit - known| · inverse is below 2^44.
-    """
-    count = primes.size
-    for start in range(begin, end, PIECE):
-        stop = min(end, start + PIECE)
-        for k in range(1, count):
-            p = primes[k]
-            reciprocal = 1.0 / p
-            for j in range(k):
-                factor = inverses[j, k]
-                for i in range(start, stop):
-                    x = (digits[k, i] - digits[j, i]) * factor
-                    r = x - np.int64(np.floor(np.float64(x) * reciprocal)) * p
-                    r += (r >> 63) & p
-                    r -= p
-                    digits[k, i] = r + ((r >> 63) & p)
-        for i in range(start, stop):
-            out[i] = digits[count - 1, i]
-        for k in range(count - 2, -1, -1):
-            p = primes[k]
-            for i in range(start, stop):
-                out[i] = out[i] * p + digits[k, i]
-
-
 BLOCK = 1024  # columns whose centred residues stay in the first-level cache: 8 · 4 KiB
 
 

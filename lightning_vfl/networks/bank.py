@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import batched, has_rule
-from lightning_vfl.networks.tied import Tied, own_memory
 from lightning_vfl.streams import Name, seed_torch
 
 # From this number of equal bottoms on, the batched call is faster than the loop (benchmarks.split_step measures it).
@@ -30,7 +29,6 @@ class PartyBank(nn.Module):
         batch_from: the smallest number of equal bottoms that run in one call.
         shared: groups of party numbers that have the same bottom; each party has its own copy. The optimiser has the
             copy of the first party of a group, and ``follow`` makes the other copies equal to it.
-        tied: store the parameters of equal bottoms side by side in memory, for training that always runs all of them.
 
     Examples:
         >>> bank = PartyBank([nn.Linear(3, 2) for _ in range(10)])
@@ -43,7 +41,6 @@ class PartyBank(nn.Module):
         bottoms: Sequence[nn.Module],
         batch_from: int = BATCH_FROM,
         shared: Iterable[Sequence[int]] = (),
-        tied: bool = False,
     ) -> None:
         super().__init__()
         self.parties = nn.ModuleList(bottoms)
@@ -58,9 +55,6 @@ class PartyBank(nn.Module):
         self.keys: Mapping[int | None, bytes] = {}
         """By party, the secret key that replaces the seed."""
         self._drawing = frozenset(m for m, bottom in enumerate(bottoms) if not has_rule(bottom))
-        self._tied = {group: Tied([bottoms[m] for m in group]) for group in self.groups} if tied else {}
-        for party in (m for group in self._tied for m in group):
-            bottoms[party].register_state_dict_post_hook(own_memory)  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -101,10 +95,7 @@ class PartyBank(nn.Module):
             return torch.stack([self.parties[m](own) for m, own in zip(parties, x, strict=True)])
         everybody = list(self.parties)  # an index into a ModuleList takes 1 µs
         bottoms = [everybody[m] for m in parties]
-        if parties not in self._tied:
-            return batched(bottoms[0], bottoms, x)
-        with self._tied[parties].stacked():
-            return batched(bottoms[0], bottoms, x)
+        return batched(bottoms[0], bottoms, x)
 
     def leading(self) -> list[nn.Parameter]:
         """The parameters for the optimiser: of several copies, the first."""

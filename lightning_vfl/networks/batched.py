@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 Layers = Sequence[Any]
-STACKED = "_stacked"  # the attribute in which ``Tied`` stores the stacked parameters of a call
 LARGE = 16_384  # numbers of one weight, from which on copying their gradient takes longer than a node in Python
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid)
 
@@ -35,9 +34,8 @@ def has_rule(network: nn.Module) -> bool:
 
 
 def stack(layers: Layers, name: str) -> Tensor:
-    """The parameter ``name`` of all layers, (n, ...), differentiable; ``Tied`` networks store it side by side."""
-    tied = layers[0].__dict__.get(STACKED)
-    return torch.stack([getattr(layer, name) for layer in layers]) if tied is None else tied[name]
+    """The parameter ``name`` of all layers, (n, ...), differentiable."""
+    return torch.stack([getattr(layer, name) for layer in layers])
 
 
 @batched.register

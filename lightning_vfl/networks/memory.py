@@ -1,7 +1,7 @@
 """State between rounds: an interface, the latest embeddings of every record, and the last message of every party."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,32 +31,6 @@ class Memory(ABC):
     @abstractmethod
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state from a checkpoint, after ``prepare``."""
-
-
-class SeveralMemories(Memory):
-    """Several memories of one protocol.
-
-    Args:
-        memories: by the name under which a checkpoint keeps them.
-    """
-
-    def __init__(self, memories: Mapping[str, Memory]) -> None:
-        self.memories = memories
-
-    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
-        for memory in self.memories.values():
-            memory.prepare(records, widths, device)
-
-    def move(self, device: torch.device) -> None:
-        for memory in self.memories.values():
-            memory.move(device)
-
-    def state(self) -> dict[str, Any]:
-        return {name: memory.state() for name, memory in self.memories.items()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        for name, memory in self.memories.items():
-            memory.load(state[name])
 
 
 class EmbeddingMemory(Memory):

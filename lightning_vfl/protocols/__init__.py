@@ -6,7 +6,6 @@ from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.ensemble import EnsembleVFL
 from lightning_vfl.protocols.evaluation import Predictions
-from lightning_vfl.protocols.groups.noise import UpdateNoise
 from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.protocols.laser import LaserVFL
 from lightning_vfl.protocols.local import LocalVFL
@@ -31,6 +30,5 @@ __all__ = [
     "Step",
     "Subsets",
     "TaskSampling",
-    "UpdateNoise",
     "VFLModule",
 ]

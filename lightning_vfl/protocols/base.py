@@ -223,10 +223,6 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         """Messages that are sent with the parties' last leg, besides the aggregator's; default: none."""
         return ()
 
-    def legs_in_place_of_gradients(self, rows: int) -> tuple[Leg, ...]:
-        """The server's answer and the messages that follow from it, where gradients are not sent; default: they are."""
-        return ()
-
     def owners(self) -> Iterator[nn.Module]:
         """The networks that belong to different owners: each party's bottom, then the server's."""
         yield from self.bottoms.parties
@@ -344,7 +340,6 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             shapes,
             self.width,
             self.more_legs,
-            self.legs_in_place_of_gradients,
         )
 
     def _refuse_other_width(self) -> None:

@@ -173,15 +173,16 @@ class Books:
         return {name: _plain(value) for name, value in held.items()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the fields; a field that an older checkpoint does not have gets the value that it had then."""
-        nested = {**state.get("cascade", {}), **state.get("decoupled", {})}  # as version 0.1 wrote these counts
-        older = {"opened": {}, "corrected": {}, "left_out": (), "epoch_batches": state.get("pass_batches", 1)}
-        older["ran"] = dict.fromkeys(("aggregator", "downlink"), state.get("rounds", {}).get(Stage.FIT, 0))
-        state = {**older, **nested, **state}
+        """Restore the fields.
+
+        Raises:
+            ConfigurationError: for a field that the checkpoint does not have.
+        """
         for holder in (self, self.own):
-            for entry in () if holder is None else fields(holder):
-                if entry.name in state and entry.name != "own":
-                    setattr(holder, entry.name, _restored(getattr(holder, entry.name), state[entry.name]))
+            for name in () if holder is None else (entry.name for entry in fields(holder) if entry.name != "own"):
+                if name not in state:
+                    raise ConfigurationError(f"the checkpoint has no {name}: another version wrote it; train anew")
+                setattr(holder, name, _restored(getattr(holder, name), state[name]))
 
 
 @lru_cache(maxsize=256)  # a run has few different opening legs

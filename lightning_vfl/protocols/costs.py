@@ -16,7 +16,6 @@ from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.types import Roster, Stage
 from lightning_vfl.wire import Gate, Leg, LinearForms
 
-Groups = tuple[tuple[int, ...], ...]
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -32,7 +31,6 @@ class Costs:
         shapes: the per-record shape of each party's features.
         width: D, the embedding width of the protocol, which the aggregator may correct.
         more: gives the legs that are sent with the parties' last leg, from the rows of a round.
-        in_place_of_gradients: gives the server's answer and the legs that follow from it, if gradients are not sent.
     """
 
     def __init__(
@@ -45,37 +43,31 @@ class Costs:
         shapes: Shapes,
         width: int,
         more: Callable[[int], tuple[Leg, ...]],
-        in_place_of_gradients: Callable[[int], tuple[Leg, ...]] = lambda rows: (),
     ) -> None:
         self.aggregator, self.roster, self.clock = aggregator, roster, clock
         self.wire = wire_of(aggregator)
         self.bottoms, self.top, self.shapes, self.more = bottoms, top, shapes, more
-        self.in_place_of_gradients = in_place_of_gradients
         self.widths = aggregator.widths(width, roster)
         self.out_width = aggregator.out_width(width, roster)
         self._work: tuple[list[Work], Work] | None = None
         self._basis: tuple[int, ...] | None = None
-        self._rounds: dict[tuple[int, int, Groups], RoundCosts] = {}
+        self._rounds: dict[tuple[int, int], RoundCosts] = {}
         self._evaluation: dict[tuple[int, Stage], tuple[Leg, ...]] = {}
         self._legs: dict[int, tuple[Leg, ...]] = {}
 
-    def of_round(self, rows: int, coded: int | None = None, groups: Groups | None = None) -> RoundCosts:
+    def of_round(self, rows: int, coded: int | None = None) -> RoundCosts:
         """Traffic and seconds of a faultless round.
 
         Args:
             rows: records of the joint batch.
             coded: coded rows of these records, if the aggregator computes on coded rows; None: ``rows``.
-            groups: the groups that send model updates in this round; None: all groups that share a bottom.
         """
         coded = rows if coded is None else coded
-        groups = self.roster.shared if groups is None else groups
-        key = rows, coded, groups
+        key = rows, coded
         if key not in self._rounds:
             legs = (*self.legs(coded), *self.more(rows))
-            answers = self.in_place_of_gradients(rows)
-            downlink = answers[0] if answers else self.wire.downlink(rows, self.widths, self.roster)
-            updates = (*answers[1:], *self.updates(groups))
-            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, updates)
+            downlink = self.wire.downlink(rows, self.widths, self.roster)
+            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates())
         return self._rounds[key]
 
     def use(self, clock: VirtualClock) -> None:
@@ -106,8 +98,9 @@ class Costs:
             self._work = bottoms, top
         return self._work
 
-    def updates(self, groups: Groups) -> tuple[Leg, ...]:
-        """The model updates that the parties of these groups send, and the bottoms that the server returns."""
+    def updates(self) -> tuple[Leg, ...]:
+        """The model updates of groups that share a bottom, and the bottoms that the server returns."""
+        groups = self.roster.shared
         if not groups:
             return ()
         sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.bottoms.parties]

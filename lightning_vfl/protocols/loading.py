@@ -22,36 +22,13 @@ from lightning_vfl.trained.fitted import Fitted
 FITTED = "lightning_vfl_fitted"  # key in a checkpoint: what the parties have fitted
 
 
-def refuse_unfitted(path: Path, content: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of a version that did not keep what the parties had fitted.
-
-    Raises:
-        ConfigurationError: naming the way out.
-    """
-    if BOOKS in content and FITTED not in content:
-        raise ConfigurationError(
-            f"{path} was written by a version that did not keep how the training records were scaled and encoded, so "
-            "other records cannot be prepared in the same way; resume it on the training data for one more epoch (fit "
-            "--ckpt_path ... --trainer.max_epochs ...), which writes a checkpoint that keeps it"
-        )
-
-
-def fitted_in(path: Path, required: bool) -> Fitted | None:
+def fitted_in(path: Path) -> Fitted | None:
     """What the parties of the checkpoint's model have fitted to their training records.
 
-    Args:
-        path: of the checkpoint.
-        required: refuse a checkpoint of a version that did not keep it.
-
     Returns:
-        None if the model was trained without a datamodule, or by such a version.
-
-    Raises:
-        ConfigurationError: if it is required and was not kept.
+        None if the model was trained without a datamodule.
     """
     content = torch.load(path, map_location="cpu", weights_only=True)
-    if required:
-        refuse_unfitted(path, content)
     return Fitted.of(content[FITTED]) if content.get(FITTED) else None
 
 

@@ -62,8 +62,7 @@ def log_step(
         module.log("privacy/label_epsilon", spent, on_step=False, on_epoch=True, batch_size=1)
     if module.privacy.accountant is not None:
         spent = torch.tensor(module.privacy.epsilon(), dtype=torch.float64)
-        name = "privacy/update_epsilon" if module.aggregator.accounting is None else "privacy/epsilon"
-        module.log(name, spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
+        module.log("privacy/epsilon", spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
 
 def show_loss(trainer: Trainer, loss: EpochLoss, batch_idx: int) -> None:

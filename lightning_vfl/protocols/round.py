@@ -13,7 +13,7 @@ from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.networks.memory import Memory, SeveralMemories
+from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, joint_ids, one_loader, open_evaluation
@@ -25,7 +25,6 @@ from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.subtraction import SummedSets, in_words
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
-from lightning_vfl.rounds.kept_state import KeptState
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
@@ -50,7 +49,6 @@ class RoundVFL(VFLModule, ABC):
             faults or the aggregator; if hidden sums of a record may be over different parties.
     """
 
-    kept: KeptState | None = None  # the state of the parties that the aggregator declares
     _possible: tuple[PrivacyEvent, ...] | None = None
 
     def __init__(
@@ -73,11 +71,6 @@ class RoundVFL(VFLModule, ABC):
             refuse_other_kind("missing", missing, MissingPolicy, "Exclude()")
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
-
-    def build(self) -> None:
-        super().build()
-        declared = self.aggregator.party_state
-        self.kept = None if declared is None else KeptState(declared)
 
     # ---- before training
 
@@ -116,8 +109,6 @@ class RoundVFL(VFLModule, ABC):
         """Refuse unsuitable settings, then allocate the memory between rounds."""
         self.check_faults()
         slow = self.faults.stragglers(self.roster)
-        if self.kept is not None:
-            self._refuse_state(type(self.aggregator).__name__)
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         called = self.waiting.calls(everybody, slow)
         if not self.wire.takes_part(called, called, self.roster).any():
@@ -150,25 +141,9 @@ class RoundVFL(VFLModule, ABC):
                 "train in one process, or use Exclude, Zeros or Skip",
             )
 
-    def _refuse_state(self, aggregator: str) -> None:
-        """Refuse a declared state that no message of this training would use."""
-        if self.aggregator.wire is None or self.wire.traits.equivalent:
-            raise ConfigurationError(
-                f"{aggregator} declares a party_state, but no messages are sent that could use it; give the aggregator "
-                "a wire, and run its messages"
-            )
-        refuse_several_processes(
-            self.joint,
-            f"{aggregator} keeps a state for each record, and each process would keep only that of its own records; "
-            "train in one process",
-        )
-
     @property
     def memory(self) -> Memory | None:
-        missing = self.missing.memory
-        if self.kept is None or missing is None:
-            return self.kept or missing
-        return SeveralMemories({"missing": missing, "party state": self.kept})
+        return self.missing.memory
 
     def promised(self) -> dict[str, str]:
         given = {"waiting": self.waiting, "missing": self.missing}
@@ -267,22 +242,17 @@ class RoundVFL(VFLModule, ABC):
         records, agreed = prepared.count(stage), prepared.agreed
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
-        state = None if self.kept is None or stage != Stage.FIT else self.kept.begin()
         joiner = None if roster is self.roster else roster.active
         memory = prepared.opened(aggregator, stage, parties, self.listener(rows.ids, joiner))
-        if memory is not None or state is not None:
-            parties = replace(parties, memory=memory, state=state)
+        if memory is not None:
+            parties = replace(parties, memory=memory)
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
-        exchange = Exchange(
-            aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap, self.sends_gradients
-        )
+        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
         if stage == Stage.FIT:
             self.used.add("aggregator")
             self.books.enter_part("aggregator")
-        if state is not None:
-            state.settle(roll.included)
         self.enter_sum(names.stage, roll.included_parties, batch)
         self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange

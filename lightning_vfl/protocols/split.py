@@ -15,7 +15,6 @@ from lightning_vfl.downlinks import Downlink, guard
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP
@@ -26,8 +25,6 @@ from lightning_vfl.protocols.costs import labels_leg
 from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
 from lightning_vfl.protocols.groups.exposed import exposure_of
 from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
-from lightning_vfl.protocols.groups.noise import UpdateNoise
-from lightning_vfl.protocols.groups.sums import UpdateSums
 from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.labels import tell_of_labels
@@ -36,13 +33,12 @@ from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import Everybody, Subsets
-from lightning_vfl.protocols.summing import Summing, refuse_unsummed
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Contribution, Leg
+from lightning_vfl.wire import Leg
 
 
 class Plans(Protocol):
@@ -74,10 +70,6 @@ class SplitVFL(RoundVFL):
         waiting: when the server stops waiting; None: ``WaitForAll()``.
         missing: the policy for missing embeddings; None: ``Exclude()``.
         norm: makes a norm over the aggregate, in front of the top, from the aggregate's width; None: no norm.
-        sum_updates_over: k, for groups that share a bottom: each party sums its update over k rounds from which its
-            group learns, and the group's bottom changes once in k rounds. A sum that is incomplete at the end of
-            training is not sent. With plain SGD the step is -η times the sum.
-        update_noise: adds noise to the updates of groups before they are sent; None: exact updates.
         allow_invertible_updates: train groups even if the server could compute their records.
         downlink: protects the labels in what the server sends back; None: gradients are sent as they are.
         subsets: the subsets of the parties that each batch is computed for, so that the model can predict without some
@@ -100,9 +92,7 @@ class SplitVFL(RoundVFL):
 
     replayed: Plans | None = None
     """What has happened in a federation, if this training repeats it."""
-    summing: Summing | None = None  # sums over a batch in place of gradients
     _guarded = False  # whether the downlink changes the gradient of the round under way
-    _learning: tuple[RoundNames, tuple[int, ...]] | None = None  # the round under way, and who learns from it
 
     def __init__(
         self,
@@ -113,8 +103,6 @@ class SplitVFL(RoundVFL):
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
         norm: Callable[[int], nn.Module] | None = None,
-        sum_updates_over: int = 1,
-        update_noise: UpdateNoise | None = None,
         allow_invertible_updates: bool = False,
         downlink: Downlink | None = None,
         subsets: Subsets | None = None,
@@ -125,15 +113,11 @@ class SplitVFL(RoundVFL):
         self._norm = norm
         self.subsets = subsets or Everybody()
         self.faults_in_evaluation = faults_in_evaluation
-        self.update_noise = update_noise
         self.allow_invertible_updates = allow_invertible_updates
         if downlink is not None:
             refuse_other_kind("downlink", downlink, Downlink, "MaxNorm()")
         self.downlink = downlink
-        self.sums = UpdateSums(sum_updates_over)
-        self._faultless: dict[
-            tuple[tuple[int, int], tuple[tuple[int, ...], ...]], RoundPlan
-        ] = {}  # a fit has few different plans
+        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
 
     def build(self) -> None:
         super().build()
@@ -147,8 +131,6 @@ class SplitVFL(RoundVFL):
             guard.refuse_unprotected_loss(
                 self.downlink, self.objective.needs_labels, getattr(self.objective, "criterion", None)
             )
-            if self.downlink.sum_sizes is not None:
-                self.summing = Summing(self.downlink, self.bottoms, self.aggregator, self.embedding_widths)
         if self.place is not None:
             keep_own(self, self.place.seat)
             self.norm = self.norm if self.scores_here else None
@@ -176,16 +158,11 @@ class SplitVFL(RoundVFL):
         if self.roster.shared:
             refuse_scaler(self.trainer, "updates of groups cannot be summed while their gradients are scaled")
             refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
-        self.accounts_updates = self.update_noise is not None and bool(self.roster.shared)
         self._faultless.clear()
-        if self.summing is not None:
-            refuse_unsummed(self)
         super().on_fit_start()
         if self.downlink is not None and self.datamodule is not None and self.place is None:
             classes = self.hparams["num_classes"]
             guard.refuse_other_labels(self.downlink, self.datamodule.records("train"), self.seed, classes)
-        if self.summing is not None:
-            self.summing.begin(self.bottoms, None if self.datamodule is None else self.datamodule.records("train"))
         if self.downlink is not None and self.downlink.event is not None and self.scores_here:
             refuse_scaler(self.trainer, "gradients cannot be clipped to their bound while they are scaled")
             open_account(self, self.label_privacy, self.datamodule, type(self.downlink).__name__)
@@ -195,11 +172,9 @@ class SplitVFL(RoundVFL):
         """Refuse batches that are too small for the norm, and updates of groups that determine their records."""
         super().on_train_start()
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
-        if self.roster.shared and self.update_noise is None and not self.allow_invertible_updates:
+        if self.roster.shared and not self.allow_invertible_updates:
             for group in self.roster.shared:
-                refuse_solvable(exposure_of(self, group, schedule), self.sums.over)
-        if self.summing is not None and schedule is not None:
-            self.summing.refuse_solvable(len(ids) for ids, _ in schedule.epoch(0))
+                refuse_solvable(exposure_of(self, group, schedule))
         if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
             return
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
@@ -228,17 +203,15 @@ class SplitVFL(RoundVFL):
         if plan.skipped:
             return Step(None)
         tell_of_labels(self, batch, names)
-        self._learning = names, plan.learning
         rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
         loss = self.rank_loss(output, self.with_targets(rows_of_top))
         learning = [group for group in self.roster.shared if plan.learners[list(group)].any()]
-        records = joint_ids(batch) if self.accounts_updates else torch.empty(0, dtype=torch.int64)
         return Step(
             loss,
             plan.learning,
             aggregator_notes(exchange),
-            before_optimizer=partial(self._send_updates, learning, records, exchange) if learning else None,
+            before_optimizer=partial(self._send_updates, learning, exchange) if learning else None,
             after_optimizer=tell_of_bottoms(self, learning, exchange) if learning and self.tap is not None else None,
         )
 
@@ -250,24 +223,9 @@ class SplitVFL(RoundVFL):
     def meets_faults(self) -> bool:
         return super().meets_faults and not self.repeats_the_past
 
-    @property
-    def rounds_of_an_update(self) -> int:
-        return self.sums.over
-
     def promised(self) -> dict[str, str]:
         downlink = {} if self.downlink is None else {"downlink": f"downlink: {type(self.downlink).__name__}"}
         return super().promised() | downlink
-
-    @property
-    def sends_gradients(self) -> bool:  # type: ignore[override]  # true of most protocols
-        return self.summing is None
-
-    def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
-        """As in other protocols; where parties learn from sums over a batch, these are all that reaches weights."""
-        if self.summing is None or self._learning is None or self.stage != Stage.FIT:
-            return super().contribute(bottoms, batch, roll)
-        self._guarded = True
-        return self.summing.contribution(bottoms, batch, roll.included_parties, *self._learning, self.tap)
 
     def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
         """The batch with the labels that the loss sees."""
@@ -282,7 +240,7 @@ class SplitVFL(RoundVFL):
     def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The aggregate, whose gradient the downlink changes in training; its release is charged first."""
         downlink = self.downlink
-        if downlink is None or self.summing is not None or names.stage != Stage.FIT:
+        if downlink is None or names.stage != Stage.FIT:
             return value
         self._guarded = True
         if downlink.event is not None:
@@ -301,25 +259,12 @@ class SplitVFL(RoundVFL):
         """
         if plan.roll.called.any():
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
-        self.books.enter(plan, self.costs.of_round(*rows, self.sending_groups()))
+        self.books.enter(plan, self.costs.of_round(*rows))
         if not charged:
             charge_round(self, plan, batch)
 
-    def _send_updates(self, groups: list[Group], records: Tensor, exchange: Exchange, optimizer: Optimizer) -> None:
-        send_updates(self, groups, records, optimizer, exchange)
-
-    @toolkit_hook
-    def on_train_end(self) -> None:
-        """Warn of groups whose last sum of updates was not sent."""
-        super().on_train_end()
-        for group, rounds in self.sums.rounds.items():
-            rank_zero_warn(
-                f"the parties of group {group} have summed their updates over {rounds} of {self.sums.over} rounds at "
-                "the end of training; this sum is not sent"
-            )
-
-    def sending_groups(self) -> tuple[tuple[int, ...], ...]:
-        return self.sums.due(self.roster.shared)
+    def _send_updates(self, groups: list[Group], exchange: Exchange, optimizer: Optimizer) -> None:
+        send_updates(self, groups, optimizer, exchange)
 
     def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
         """The plan of training round ``number``, which makes the requests 2·number and 2·number + 1.
@@ -331,26 +276,22 @@ class SplitVFL(RoundVFL):
         rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
         held = self._held(batch)
         alike = held is None and not self.faults.models
-        key = rows, self.sending_groups()
-        if alike and key in self._faultless:
-            return self._faultless[key]
+        if alike and rows in self._faultless:
+            return self._faultless[rows]
         plan = self.plan(
-            self.costs.of_round(*key[0], key[1]),
+            self.costs.of_round(*rows),
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
             self.faults.at(2 * number, self.roster),
             self.faults.at(2 * number + 1, self.roster),
             partial(self.wire.takes_part, roster=self.roster),
         )
         if alike:
-            self._faultless[key] = plan
+            self._faultless[rows] = plan
         return plan
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
         """The labels of the batch, from the active party to the server."""
         return labels_leg(rows, self.roster)
-
-    def legs_in_place_of_gradients(self, rows: int) -> tuple[Leg, ...]:
-        return () if self.summing is None else self.summing.legs(rows)
 
     # ---- the server's output
 
@@ -391,19 +332,13 @@ class SplitVFL(RoundVFL):
         labels = None if self.downlink is None else self.downlink.claim()
         labels = labels if self.place is not None else self.books.claimed("downlink", labels)
         claims = [super().protection(uploads), labels]
-        said, noise = "; ".join(claim for claim in claims if claim) or None, self.update_noise
+        said = "; ".join(claim for claim in claims if claim) or None
         if not self.roster.shared:
             return said
         if self.allow_invertible_updates:
             words = "the server may compute the records of groups from what it knows (allow_invertible_updates)"
-            if noise is not None:
-                words += f", but for the noise in their model updates, {noise}"
-        elif noise is not None:
-            words = f"model updates of groups are noisy, {noise}; their ε is no ε of the embeddings"
         else:
             words = "model updates of groups have fewer numbers in all than their records; nothing more is claimed"
-        if noise is not None and noise.draws == "seeded":
-            words += "; simulated: draws are known to who knows the seed"
         return words if said is None else f"{said}; {words}"
 
     # ---- checkpoints
@@ -411,8 +346,6 @@ class SplitVFL(RoundVFL):
     @toolkit_hook
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        if "optimizer_states" in checkpoint and self.sums.rounds:
-            checkpoint[BOOKS]["update sums"] = self.sums.state()
         if self.downlink is not None:
             kept = {"labels": self.label_privacy.state(), "secrets": dict(self.downlink.state())}
             checkpoint[BOOKS]["downlink"] = {
@@ -424,7 +357,6 @@ class SplitVFL(RoundVFL):
     @toolkit_hook
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        self.sums.load(checkpoint.get(BOOKS, {}).get("update sums", {}))
         kept = checkpoint.get(BOOKS, {}).get("downlink")
         if self.downlink is not None and self.stage == Stage.FIT:
             guard.refuse_other_downlink(self.downlink, kept)

@@ -84,8 +84,6 @@ class TrainedModule(EvaluatedModule, ABC):
     label_privacy: PrivacyBooks  # of labels, if a downlink is charged
     seed: int
     _rate: float | None = None
-    sends_gradients: bool = True  # False: the server sends something else in their place
-    accounts_updates: bool = False  # whether the model updates of groups are charged to their records
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
     lean_steps: bool = True  # leave out calls of Lightning that find nothing to do; False: Lightning's own loop
     end_before_round: bool = False  # a callback sets it when a round would cost too much
@@ -172,11 +170,6 @@ class TrainedModule(EvaluatedModule, ABC):
         """Whether faults may happen in a round of this process: not in a federation, where they are real."""
         return self.place is None
 
-    @property
-    def rounds_of_an_update(self) -> int:
-        """How many rounds an update of parties that share a bottom takes."""
-        return 1
-
     def promised(self) -> dict[str, str]:
         """The parts that were given and that a training round must use, in words: by name, see ``used``."""
         aggregator = self.aggregator
@@ -190,7 +183,7 @@ class TrainedModule(EvaluatedModule, ABC):
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Run, count and log one ``step``. A step without a loss changes no parameter."""
         refuse_other_batches(batch)
-        if self._movement is not None and self._movement.is_over(FEW * self.rounds_of_an_update):
+        if self._movement is not None and self._movement.is_over(FEW):
             self._check_movement()
         self._within_round = True
         step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
@@ -218,7 +211,7 @@ class TrainedModule(EvaluatedModule, ABC):
     def _check_movement(self) -> None:
         """Check once whose weights have changed."""
         movement, self._movement = self._movement, None
-        if movement is not None and movement.rounds >= self.rounds_of_an_update:
+        if movement is not None and movement.rounds:
             check_movement(self, movement)
 
     def _nothing(self) -> Tensor:

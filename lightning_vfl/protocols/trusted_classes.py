@@ -231,6 +231,10 @@ class _Check:
                 f"{': another program has defined it' if root == '__main__' else ''}; make the class available under "
                 f"this name{own}"
             )
+        if _below(path, (OWN,)) and self._found(path) is None:
+            return ConfigurationError(
+                f"the checkpoint names {path} as {where}, which this version of {OWN} does not have; train anew{own}"
+            )
         return ConfigurationError(
             f"the checkpoint names {path} as {where}, but it may name only classes of {OWN} and networks, metrics, "
             f"optimisers and schedulers of {' or '.join(LIBRARIES)}; if you trust the code of that name, use "

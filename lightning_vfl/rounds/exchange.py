@@ -128,7 +128,6 @@ class Exchange:
         sides: the two sides of the aggregator's wire; None: new sides.
         wire: the aggregator's wire, where it is known; None: it is asked for.
         tap: listens to the messages, for an audit; None: nobody listens.
-        sends_gradients: whether the server's gradients are a message; False: something else is sent in their place.
 
     After ``run``, ``aggregate`` is the server's result.
     """
@@ -145,10 +144,8 @@ class Exchange:
         sides: Sides | None = None,
         wire: Wire | None = None,
         tap: Tap | None = None,
-        sends_gradients: bool = True,
     ) -> None:
         self.aggregator = aggregator
-        self.sends_gradients = sends_gradients
         self.contribution = contribution
         self.parties = parties
         # whoever is included answers also where fewer answers are enough: these are messages that an audit hears
@@ -169,7 +166,7 @@ class Exchange:
         ):  # autograd differentiates ``plain`` itself; a node would take 0.7 ms more at M = 28
             roll, server = self.server.roll, self.server
             leaves = self.contribution.leaves
-            if self.tap is not None and self.sends_gradients:
+            if self.tap is not None:
                 leaves = _Heard.apply(self.tap, server, *leaves)  # type: ignore[no-untyped-call]  # torch's
             clear = self.aggregator.plain(self._completed(leaves), roll, server.present)
             self.aggregate = Aggregate(clear.detach(), self.aggregator.columns(server.widths, roll))
@@ -204,8 +201,7 @@ class Exchange:
         hold.
         """
         answer = self.sides.server.answer(grad, self.aggregate, self.server)
-        if self.tap is not None and self.sends_gradients:
-            self._tell(answer)
+        self._tell(answer)
         grads = self.sides.party.carry(answer, self.contribution, self.parties)
         present = self.parties.present
         if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):

@@ -37,8 +37,7 @@ class RoundCosts:
         encoding: for each leg, the computation before sending.
         answering: the transfer time of the downlink.
         clock: the clock with the speeds of parties and links.
-        updates: what learners and the server send after the answer: model updates of groups and shared bottoms, or
-            sums over the batch.
+        updates: what learners and the server send after the answer: model updates of groups and shared bottoms.
         updating: the time of ``updates`` at parties and on links.
     """
 

@@ -21,8 +21,7 @@ LAWS = (
     side_laws.visible_is_what_the_code_does,
     side_laws.hidden_embeddings_are_not_handed_over,
     side_laws.the_sides_share_no_mutable_object,
-    side_laws.nothing_undeclared_is_kept_between_rounds,
-    side_laws.a_state_changes_in_rounds_that_include_its_party,
+    side_laws.nothing_is_kept_between_rounds,
     side_laws.the_printed_form_names_the_settings,
 )
 

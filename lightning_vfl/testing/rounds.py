@@ -23,7 +23,6 @@ from lightning_vfl.wire import (
     LinearForms,
     Message,
     PartyView,
-    RoundState,
     ServerView,
 )
 
@@ -175,7 +174,6 @@ class Subject:
         dtype: torch.dtype = torch.float32,
         hosted: Iterable[int] | None = None,
         number: int = 0,
-        state: RoundState | None = None,
     ) -> Played:
         """A new round under new secrets, with the same numbers every time.
 
@@ -185,12 +183,11 @@ class Subject:
             dtype: of the embeddings.
             hosted: the parties of this process; None: all.
             number: of the round.
-            state: what the parties keep between rounds; None: nothing.
         """
         aggregator = deepcopy(self.aggregator).among(self.roster)
         roll = roll or Roll.everyone(self.parties)
         members = tuple(range(self.parties) if hosted is None else hosted)
-        view = replace(self.view(aggregator, members, roll.called, present, number), state=state)
+        view = self.view(aggregator, members, roll.called, present, number)
         contribution = self.contribution(aggregator, members, dtype)
         widths = aggregator.widths(self.width, self.roster)
         seen = present if wire_of(aggregator).traits.visible else None

@@ -1,4 +1,4 @@
-"""The laws of aggregators about the two sides of a wire and the state that parties keep."""
+"""The laws of aggregators about the two sides of a wire."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.clear import wire_of
-from lightning_vfl.aggregators.parts import PartyState
 from lightning_vfl.rounds.exchange import Sides
-from lightning_vfl.rounds.kept_state import KeptState
 from lightning_vfl.testing.law import require, require_same_bits
 from lightning_vfl.testing.reachable import mutable_objects
-from lightning_vfl.testing.rounds import RECORDS, Subject, Upload, embeddings
+from lightning_vfl.testing.rounds import Subject, Upload, embeddings
 
 CLOSE = 0.8  # the correlation above which numbers tell an embedding; that of masks and noise is about 0
 
@@ -67,68 +65,16 @@ def the_sides_share_no_mutable_object(subject: Subject) -> None:
         require(not shared, f"the party side and {what} side share {len(shared)} mutable objects: {names}")
 
 
-def nothing_undeclared_is_kept_between_rounds(subject: Subject) -> None:
-    """A second round gives the same value after a first round as without one: what is kept is declared."""
+def nothing_is_kept_between_rounds(subject: Subject) -> None:
+    """A second round gives the same value after a first round as without one."""
     if subject.random:
         return
-    first = subject.play(state=_state(subject).begin())
+    first = subject.play()
     sides = Sides.of(wire_of(first.aggregator))
     first.exchange(sides).run()
-    second = subject.play(number=1, state=_state(subject).begin()).exchange(sides).run()
-    fresh = subject.play(number=1, state=_state(subject).begin()).exchange().run()
+    second = subject.play(number=1).exchange(sides).run()
+    fresh = subject.play(number=1).exchange().run()
     require_same_bits(second, fresh, "the value of round 1 after round 0, against round 1 with new sides")
-
-
-def a_state_changes_in_rounds_that_include_its_party(subject: Subject) -> None:
-    """Each party's state is a function of its own uploads; other parties and a round without it change no bit."""
-    if subject.bound.party_state is None:
-        return
-    who, roll = subject.partly
-    kept, untouched = _state(subject), _state(subject)
-    other = {id(t) for tables in untouched.tables.values() for t in tables.values()}
-    for party, tables in kept.tables.items():
-        for name, table in tables.items():
-            require(
-                id(table) not in other, f"empty gives the same tensor '{name}' twice; make a new one for each party"
-            )
-            require_same_bits(table, untouched.tables[party][name], f"the empty state '{name}' of party {party}")
-    before = kept.begin()
-    subject.play(roll, state=before).exchange().send()
-    for party, name, table, old in _tables(kept, untouched):
-        require_same_bits(table, old, f"'{name}' of party {party} before the round is over; use state.write")
-    before.settle(roll.included)
-    changed = 0
-    for party, name, table, old in _tables(kept, untouched):
-        if not roll.included[party]:
-            require_same_bits(table, old, f"'{name}' of party {party}, which is away, {who}")
-        changed += not torch.equal(table, old)
-    require(changed > 0, "a round changes the state of no party; leave party_state out, or use state.write in upload")
-    for party in roll.included_parties if not subject.random else ():
-        alone = _state(subject)
-        state = alone.begin()
-        own = subject.play(roll, hosted=(party,), state=state)
-        next(wire_of(own.aggregator).party_side().upload(own.contribution, own.parties))
-        state.settle(roll.included)
-        for name, table in alone.tables[party].items():
-            require_same_bits(table, kept.tables[party][name], f"'{name}' of party {party} hosted alone")
-
-
-def _tables(kept: KeptState, old: KeptState) -> list[tuple[int, str, Tensor, Tensor]]:
-    return [(m, name, t, old.tables[m][name]) for m, tables in kept.tables.items() for name, t in tables.items()]
-
-
-class _Nothing(PartyState):
-    """No state."""
-
-    def empty(self, records: int, width: int) -> dict[str, Tensor]:
-        return {}
-
-
-def _state(subject: Subject) -> KeptState:
-    """The empty state of all parties."""
-    kept = KeptState(subject.bound.party_state or _Nothing())
-    kept.prepare(RECORDS, subject.bound.widths(subject.width, subject.roster), torch.device("cpu"))
-    return kept
 
 
 def the_printed_form_names_the_settings(subject: Subject) -> None:

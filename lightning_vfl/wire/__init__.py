@@ -1,4 +1,4 @@
-"""The messages of a round, what parties and server may read, and what parties keep between rounds."""
+"""The messages of a round, and what parties and server may read."""
 
 from lightning_vfl.wire.messages import (
     Aggregate,
@@ -11,7 +11,6 @@ from lightning_vfl.wire.messages import (
     PartyView,
     ServerView,
 )
-from lightning_vfl.wire.round_state import RoundState
 from lightning_vfl.wire.tap import Tap
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "LinearForms",
     "Message",
     "PartyView",
-    "RoundState",
     "ServerView",
     "Tap",
 ]

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
-from lightning_vfl.wire.round_state import RoundState
 
 
 class Gate(StrEnum):
@@ -106,7 +105,6 @@ class PartyView:
         agreed: public settings that the set-up has fixed, by name.
         receivers: the peers that will answer; None: all. A simulation makes shares only for these peers.
         notes: values about the parties' side that the run logs, by name; never sent.
-        state: the declared state of the hosted parties (``PartyState``); None: nothing is declared, or no training.
         renew: whether keys are renewed in this round; None: as the number of the round says.
     """
 
@@ -120,7 +118,6 @@ class PartyView:
     agreed: Mapping[str, Any] = field(default_factory=dict)
     receivers: tuple[int, ...] | None = None
     notes: dict[str, float] = field(default_factory=dict)
-    state: RoundState | None = None
     renew: bool | None = None
 
 

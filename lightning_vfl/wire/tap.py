@@ -37,5 +37,5 @@ class Tap(ABC):
             names: of the round.
             ids: (B,) int64, its records.
             at: the party that has computed it, or that plays the server in this round; None: the server itself.
-            kind: the name of what was computed; sums of model updates and gradients of weights have names of their own.
+            kind: the name of what was computed; sums of model updates have a name of their own.
         """

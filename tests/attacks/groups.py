@@ -30,8 +30,6 @@ from lightning_vfl.aggregators.secure.masked_wire import MaskedServer
 from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Groups, Standardise
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, Linear
-from lightning_vfl.privacy import composed_epsilon
-from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.wire import Message
 from tests.attacks.row import Row
 from tests.subjects import trainer
@@ -199,9 +197,8 @@ def refusal(bottom: str, batch: int, **settings: Any) -> str:
 
 
 def rows() -> list[Row]:
-    """One update of each batch size; several updates; sums over an epoch; noise."""
+    """One update of each batch size; several updates."""
     sees, made = "gradients of embeddings, the shared bottom, the sum of a group's updates", []
-    noise = UpdateNoise(clip=0.5, sigma=0.01)
     for bottom in BOTTOMS:
         for batch in (32, 64, 128):
             seen, truth = listen(bottom, batch)
@@ -234,32 +231,6 @@ def rows() -> list[Row]:
                 f"{sees}, record ids",
                 f"{together(bottom, seen, truth)} of {len(truth)} records within 5 %",
                 refusal(bottom, 128, epochs=epochs),
-                "0",
-            )
-        )
-    before, truth = listen("linear", 128, 12, sum_updates_over=4)
-    after, _ = listen("linear", 128, 12, sum_updates_over=24, allow_invertible_updates=False)
-    made.append(
-        Row(
-            "the same with updates summed over epochs: linear bottoms, 12 epochs",
-            f"{sees}, record ids",
-            f"{together('linear', before, truth)} of {len(truth)} records within 5 % ({len(before)} updates)",
-            f"{together('linear', after, truth)} of {len(truth)} ({len(after)} updates, which are accepted)",
-            "0",
-        )
-    )
-    for batch, epochs in ((32, 1), (128, 3)):
-        before, truth = listen("linear", batch, epochs)
-        after, _ = listen("linear", batch, epochs, update_noise=noise, allow_invertible_updates=False)
-        epsilon = composed_epsilon({noise.event(1): epochs}, delta=1e-5)
-        found = of_linear_updates(after, len(truth), truth.shape[1], ridge=MEMBERS[1] * noise.sigma**2)
-        fit = float(1 - (found - truth).square().sum() / truth.square().sum())
-        made.append(
-            Row(
-                f"the same under {noise}: linear bottoms, batch {batch}, {epochs} epochs",
-                f"{sees}, record ids",
-                f"{together('linear', before, truth)} of {len(truth)} records within 5 %",
-                f"{close(found, truth)} of {len(truth)}, R² {fit:.2f} (ε = {epsilon:,.0f} of the updates, δ = 1e-5)",
                 "0",
             )
         )

@@ -126,21 +126,6 @@ ARITHMETIC = (
         "numbers beyond whole blocks are not charged",
         "unit/privacy/test_loss_distribution.py",
     ),
-    # sums over the batch
-    Bug(
-        "lightning_vfl/crypto/paillier.py",
-        "mine = buckets[w < 0]",
-        "mine = buckets[0]",
-        "negative columns count as positive ones in encrypted sums",
-        "unit/crypto/test_paillier.py",
-    ),
-    Bug(
-        "lightning_vfl/rounds/exchange.py",
-        "if self.tap is not None and self.sends_gradients:\n                leaves = _Heard",
-        "if self.tap is not None:\n                leaves = _Heard",
-        "an audit hears gradients that are not sent",
-        "unit/downlinks/test_summed_gradients.py",
-    ),
     Bug(
         "lightning_vfl/rounds/exchange.py",
         "clear = clear.clone()  # the top",

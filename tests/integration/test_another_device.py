@@ -32,14 +32,13 @@ from lightning_vfl.downlinks import (
     Marvell,
     MaxNorm,
     RandomizedResponse,
-    SummedGradients,
 )
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import BarlowTwins
 from lightning_vfl.missing import LastMessage, PadAfterNorm, Stale
 from lightning_vfl.networks import ConvNet, Linear, PolynomialNetwork, ResNet18
 from lightning_vfl.objectives import Binary, MultiClass
-from lightning_vfl.protocols import DropParties, TaskSampling, UpdateNoise
+from lightning_vfl.protocols import DropParties, TaskSampling
 from lightning_vfl.testing.another_device import DEVICE, another_device, on_the_cpu, strategy
 from lightning_vfl.waiting import Deadline
 from tests.subjects import Blobs, Values, YesNo, same, split, trainer
@@ -81,8 +80,8 @@ QUICK: dict[str, tuple[Any, Any, Any]] = {  # name: what makes the module, the d
     ),
 }
 FURTHER: dict[str, tuple[Any, Any, Any]] = {
-    "noisy updates of groups": (
-        partial(split, seeded(), **groups, update_noise=UpdateNoise(0.1, 0.5, draws="seeded")),
+    "updates of groups": (
+        partial(split, seeded(), **groups),
         in_groups,
         (),
     ),
@@ -107,11 +106,6 @@ FURTHER: dict[str, tuple[Any, Any, Any]] = {
     "RandomizedResponse": (partial(split, downlink=RandomizedResponse(epsilon=1.0, draws="seeded")), Blobs, ()),
     "LaplaceLabels": (partial(split, downlink=LaplaceLabels(epsilon=1.0, draws="seeded")), Blobs, ()),
     "MaxNorm": (partial(split, downlink=MaxNorm(draws="seeded")), YesNo, ()),
-    "SummedGradients": (
-        partial(split, bottom=Linear, downlink=SummedGradients(allow_solvable_batches=True, execution="equivalent")),
-        YesNo,
-        (),
-    ),
     "balanced classes": (partial(split, objective=Binary(class_weights="balanced")), YesNo, ()),
     "weighted classes": (partial(split, objective=MultiClass(class_weights=[1.0, 2.0, 3.0])), Blobs, ()),
     "regression": (split, Values, ()),
@@ -126,7 +120,6 @@ FURTHER: dict[str, tuple[Any, Any, Any]] = {
         Blobs,
         (dropout,),
     ),
-    "summed updates of groups": (partial(split, seeded(), **groups, sum_updates_over=2), in_groups, ()),
     "dropout layers": (partial(split, dropout=True), Blobs, ()),
     "records that parties lack": (split, lambda: Blobs(MissingAtRandom(p=0.3), batch_size=6), ()),
     "LagrangeCoded, audited": (

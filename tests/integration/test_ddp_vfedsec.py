@@ -10,7 +10,6 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.callbacks import PartyDropout
 from lightning_vfl.datamodules import ContiguousColumns, Groups
-from lightning_vfl.protocols import UpdateNoise
 from lightning_vfl.waiting import WaitForAll
 from tests.integration.processes import cases_asked, in_one_and_in_two
 from tests.keystream_uses import Use, recorded, reused
@@ -24,13 +23,6 @@ CASES = {
         **PLAIN, "layout": "segments", "members": [1, 3, 3], "silent": False, "steps": 7
     },
     "groups": {**PLAIN, "members": [1, 3]},
-    "groups, sums of noisy updates": {
-        **PLAIN,
-        "members": [1, 3],
-        "steps": 7,
-        "updates": {"sum_updates_over": 2, "update_noise": UpdateNoise(0.1, 1e-3, draws="seeded")},
-    },
-    "groups, noise of each process": {**PLAIN, "members": [1, 3], "updates": {"update_noise": UpdateNoise(0.1, 1e-6)}},
     "recovery, silent absences": {**PLAIN, "recovery": {"threshold": 3}, "members": [1, 1, 1, 1], "silent": True},
     "equivalent": {**PLAIN, "layout": "segments", "execution": "equivalent", "silent": False},
     "uneven rows": {**PLAIN, "records": 95, "steps": 7, "layout": "segments"},
@@ -39,11 +31,11 @@ CASES = {
     "seeded recovery": {**PLAIN, "insecure_seeded_secrets": True, "recovery": {}},
 }  # fmt: skip
 # their parts are tested by the other cases one at a time
-SLOW = {"equivalent", "uneven rows", "seeded groups", "seeded recovery", "groups, sums of noisy updates"}
+SLOW = {"equivalent", "uneven rows", "seeded groups", "seeded recovery"}
 QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 
 
-def train(folder, devices, records, steps, silent, members, updates=None, **settings):
+def train(folder, devices, records, steps, silent, members, **settings):
     Blobs.records_in_all = records
     torch.manual_seed(0)
     aggregator = MaskedSum(**settings)
@@ -57,7 +49,6 @@ def train(folder, devices, records, steps, silent, members, updates=None, **sett
         evaluate="protocol",
         allow_invertible_updates=True,
         allow_embeddings_by_subtraction=True,
-        **(updates or {}),
     )
     t = trainer(
         folder,

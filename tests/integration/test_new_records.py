@@ -16,7 +16,6 @@ from lightning_vfl.callbacks import PredictionWriter
 from lightning_vfl.cli import run
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import PolynomialNetwork
-from lightning_vfl.protocols.loading import fitted_in
 from lightning_vfl.trained.fitted import Fitted, TrainedIds
 from tests.further import few
 from tests.subjects import Blobs, split, trainer
@@ -376,16 +375,6 @@ def test_what_was_fitted_survives_the_checkpoint(trained):
     assert kept.class_names == ("no", "yes")
     assert kept.trained.among(data.records("train").ids).all()
     assert not kept.trained.among(data.records("val").ids).any()
-
-
-def test_a_checkpoint_without_it_is_refused_with_the_way_out(trained, tmp_path):
-    folder, _ = trained
-    content = torch.load(folder / "m.ckpt", weights_only=True)
-    del content["lightning_vfl_fitted"]
-    torch.save(content, tmp_path / "old.ckpt")
-    with pytest.raises(ConfigurationError, match="resume it on the training data for one more epoch"):
-        fitted_in(tmp_path / "old.ckpt", required=True)
-    assert fitted_in(tmp_path / "old.ckpt", required=False) is None
 
 
 def test_hashes_of_ids_differ_between_keys_and_not_between_numbers_and_their_texts():

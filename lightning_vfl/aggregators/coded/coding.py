@@ -42,7 +42,7 @@ class Coding:
 
     def __post_init__(self) -> None:
         if not isinstance(self.field, Modular):
-            raise ConfigurationError(f"field must be PrimeField(p) or PrimeProduct(); got {self.field!r}")
+            raise ConfigurationError(f"field must be PrimeField(p); got {self.field!r}")
         settings = {"privacy": self.privacy, "wrong": self.wrong}
         settings |= {} if self.blocks == "auto" else {"blocks": self.blocks}
         settings |= {} if self.stragglers is None else {"stragglers": self.stragglers}

@@ -56,7 +56,7 @@ class MaskedWire(Wire):
         loses_quietly = self.layer.layout == "segments" or self.layer.recovery is not None
         charged = self.claim is not None  # the sums are of random draws, and each sum is charged
         steady = charged or self.layer.layout == "segments"
-        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, hands_on=True, steady=steady)
+        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, steady=steady)
 
     # ---- traffic
 

@@ -15,7 +15,6 @@ from lightning_vfl.audit.attacks.group_inversion import GroupInversion
 from lightning_vfl.audit.attacks.known_plaintext import KnownPlaintext
 from lightning_vfl.audit.attacks.labels_by_direction import LabelsByDirection
 from lightning_vfl.audit.attacks.labels_by_norm import LabelsByNorm
-from lightning_vfl.audit.attacks.labels_from_sums import LabelsFromSums
 from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.single_upload import SingleUpload
@@ -30,7 +29,6 @@ def usual_attacks(case: "Case") -> list[Attack]:
     attacker, classes, chosen = case.transcript.attacker, case.truth.classes, list[Attack]()
     if attacker.parties and classes > 1:
         chosen += [LabelsByNorm()] if classes == 2 else []
-        chosen += [LabelsFromSums()] if classes == 2 and not case.module.sends_gradients else []
         k = 1 if classes == 2 else 4
         chosen += [LabelsByDirection(k), ModelCompletion(min(40, int(case.truth.labels().bincount().min()) // 2))]
     if attacker.server or isinstance(case.module, CascadeVFL):  # an active party joins embeddings

@@ -29,11 +29,11 @@ def open_privacy(module: "TrainedModule", data: Any) -> None:
         ConfigurationError: without a datamodule; for bottoms and data in which one record depends on others; for a
             ledger that is missing or does not fit; for a budget, and records that were sent in the clear.
     """
-    if module.aggregator.accounting is None and not module.accounts_updates:
+    if module.aggregator.accounting is None:
         return
     if data is not None:
         refuse_what_links_records(module, data)
-    open_account(module, module.privacy, data, accounting_part(module))
+    open_account(module, module.privacy, data, type(module.aggregator).__name__)
     module.privacy.refuse_disclosed(names_of(data.records("train")))
 
 
@@ -162,12 +162,8 @@ def refuse_what_links_records(module: "TrainedModule", data: Any) -> None:
     Raises:
         ConfigurationError: naming the layer or the statistics, and what to use instead.
     """
-    refuse_shared_statistics(accounting_part(module), module.bottoms.parties, module.hparams["party_shapes"], data)
-
-
-def accounting_part(module: "TrainedModule") -> str:
-    """The name of the part that accounts for privacy, for errors."""
-    return "update_noise" if module.aggregator.accounting is None else type(module.aggregator).__name__
+    name = type(module.aggregator).__name__
+    refuse_shared_statistics(name, module.bottoms.parties, module.hparams["party_shapes"], data)
 
 
 def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None) -> None:

@@ -22,11 +22,6 @@ def refuse_parts(aggregator: Aggregator, policy: MissingPolicy) -> None:
             f"{name} computes on shares of records and models, so parties receive no gradients of embeddings; use "
             "Concat, Sum, Mean, MaskedSum or PoissonBinomial"
         )
-    if aggregator.party_state is not None:
-        raise ConfigurationError(
-            f"{name} keeps a state for each party, which cascade events do not change; use SplitVFL, or an aggregator "
-            "without party_state"
-        )
     somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
     if not wire_of(aggregator).traits.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
         raise ConfigurationError(

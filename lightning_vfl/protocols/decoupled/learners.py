@@ -37,10 +37,10 @@ class Learners:
         widths: Sequence[int],
     ) -> None:
         self.who, self.objective, self.shapes, self.widths = who, objective, list(shapes), list(widths)
-        self.bank = PartyBank(encoders, batch_from=2, tied=True)
+        self.bank = PartyBank(encoders, batch_from=2)
         made = zip(encoders, shapes, widths, strict=True)
         beside = [checked_partner(objective, objective.partner(*own)) for own in made]
-        self.partners = PartyBank(beside, batch_from=2, tied=True)
+        self.partners = PartyBank(beside, batch_from=2)
         equal = [team for team in self.bank.groups if team in self.partners.groups]
         teams = [team for team in equal if len({self.shapes[member] for member in team}) == 1]
         grouped = {member for team in teams for member in team}

@@ -29,5 +29,4 @@ def exposure_of(module: "SplitVFL", group: tuple[int, ...], schedule: Any) -> Ex
         records,
         batches,
         done + planned - module.trainer.global_step,
-        bool(module.faults.models),
     )

@@ -7,10 +7,9 @@ hidden layers, a Gauss-Newton method solves the system if there are more equatio
 rounds about the same records add equations. ``tests/attacks/groups.py`` runs all three attacks.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isinf
+from math import inf
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
@@ -31,8 +30,7 @@ class Exposure:
         features: numbers in one record.
         records: training records that the group holds.
         batches: sizes of the batches of one epoch.
-        rounds: planned rounds of the whole training; infinite if there is no limit.
-        absences: whether parties may be missing; the batches of one update are then not always consecutive.
+        rounds: planned rounds of the whole training, each with an update; infinite if there is no limit.
     """
 
     group: tuple[int, ...]
@@ -42,56 +40,38 @@ class Exposure:
     records: int
     batches: Sequence[int]
     rounds: float
-    absences: bool
 
-    def updates(self, over: int) -> float:
-        """The number of updates that are sent, each the sum of ``over`` batches."""
-        return self.rounds if isinf(self.rounds) else int(self.rounds) // over
-
-    def smallest(self, over: int) -> int:
+    @property
+    def smallest(self) -> int:
         """The smallest number of records in one update."""
-        sizes = list(self.batches)
-        if self.absences or not sizes:
-            return over * min(sizes, default=0)
-        epochs, rest = divmod(over, len(sizes))
-        circle = [0]
-        for size in sizes + sizes:
-            circle.append(circle[-1] + size)
-        return epochs * sum(sizes) + min(circle[i + rest] - circle[i] for i in range(len(sizes)))
+        return min(self.batches, default=0)
 
-    def solvable(self, over: int) -> bool:
+    @property
+    def solvable(self) -> bool:
         """Whether one update, or all updates together, may determine the records."""
-        one, updates = self.smallest(over), self.updates(over)
-        if updates == 0:
+        if self.rounds == 0:
             return False
         return (
-            one <= MARGIN * self.width
-            or one * self.features <= MARGIN * self.parameters
-            or self.records * self.features <= MARGIN * self.parameters * updates
+            self.smallest <= MARGIN * self.width
+            or self.smallest * self.features <= MARGIN * self.parameters
+            or self.records * self.features <= MARGIN * self.parameters * self.rounds
         )
 
-    def enough(self) -> int | None:
-        """The smallest number of summed batches with which the updates do not determine the records; None: none."""
-        most = 0 if isinf(self.rounds) else int(self.rounds)
-        over = bisect_left(range(1, most + 1), True, key=lambda k: not self.solvable(k)) + 1
-        return over if over <= most else None
 
-
-def refuse_solvable(exposure: Exposure, over: int) -> None:
+def refuse_solvable(exposure: Exposure) -> None:
     """Refuse a training whose updates determine the records of a group.
 
     Raises:
-        ConfigurationError: with the numbers, and the smallest sufficient ``sum_updates_over``, if there is one.
+        ConfigurationError: with the numbers.
     """
-    if not exposure.solvable(over):
+    if not exposure.solvable:
         return
-    updates, k = exposure.updates(over), exposure.enough()
-    planned = "an unlimited number of updates" if updates == inf else f"{updates:,} planned updates"
-    sums = "" if k is None else f"sum_updates_over: {k}, "
+    updates = exposure.rounds
+    planned = "an unlimited number of updates" if updates == inf else f"{int(updates):,} planned updates"
     raise ConfigurationError(
         f"the server could compute the records of group {exposure.group} from its model updates: {planned} of "
-        f"{exposure.parameters:,} numbers, the smallest over {exposure.smallest(over):,} records, against "
-        f"{exposure.records:,} records of {exposure.features:,} features; use {sums}update_noise, or accept it with "
+        f"{exposure.parameters:,} numbers, the smallest over {exposure.smallest:,} records, against "
+        f"{exposure.records:,} records of {exposure.features:,} features; use groups of one party, or accept it with "
         "allow_invertible_updates: true"
     )
 

@@ -1,6 +1,5 @@
 """The model updates that the parties of a group send after the backward pass of a round."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,39 +8,33 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.clear import shared_bottoms_of
-from lightning_vfl.protocols.groups.sums import Summed
 from lightning_vfl.rounds.ends import from_senders
 from lightning_vfl.rounds.exchange import Exchange
-from lightning_vfl.types import Stage
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
 
 Group = tuple[int, ...]
+Gradients = dict[int, Tensor]  # by party: (W,), of the bottom that its group shares
 SUMS = "summed updates"  # kind of what the server computes, for an audit
 
 
-def send_updates(
-    module: "SplitVFL", groups: Sequence[Group], records: Tensor, optimizer: Optimizer, exchange: Exchange
-) -> None:
-    """Add the gradients of these groups' parties to their sums; a complete sum becomes the gradient of its bottom.
+def send_updates(module: "SplitVFL", groups: Sequence[Group], optimizer: Optimizer, exchange: Exchange) -> None:
+    """Send the gradients of these groups' parties; their sum becomes the gradient of the group's bottom.
 
     Args:
         module: the protocol, after the backward pass.
         groups: the groups that learn from the round.
-        records: positions of the batch's records, if updates are charged to records; else empty.
         optimizer: the optimiser, before its step.
         exchange: the messages of the round.
     """
-    complete = {group: sent for group in groups if (sent := _add(module, group, records)) is not None}
-    _charge(module, list(complete.values()))  # on the disk before any update is sent
-    for group, sent in complete.items():
-        _join(module, group, sent, optimizer, exchange)
+    for group in groups:
+        _join(module, group, _taken(module, group), optimizer, exchange)
 
 
-def _add(module: "SplitVFL", group: Group, records: Tensor) -> Summed | None:
-    """Take the gradients of a group's parties and add them to the sums; returns the sums if they are complete."""
+def _taken(module: "SplitVFL", group: Group) -> Gradients:
+    """The gradients of a group's parties, which are taken away from their bottoms."""
     gradients = {}
     for m in group:
         own = list(module.bottoms.parties[m].parameters())
@@ -49,21 +42,10 @@ def _add(module: "SplitVFL", group: Group, records: Tensor) -> Summed | None:
         gradients[m] = torch.cat(flat) if flat else torch.empty(0)
         for p in own:
             p.grad = None
-    return module.sums.add(group, gradients, records)
+    return gradients
 
 
-def _charge(module: "SplitVFL", sent: list[Summed]) -> None:
-    """Charge the records in noisy updates: each record for the number of groups with its batch in their update."""
-    if module.update_noise is None or module.privacy.accountant is None:
-        return
-    groups = Counter(record for summed in sent for record in set(summed.records.tolist()))
-    for number in sorted(set(groups.values())):
-        ids = torch.tensor([record for record, count in groups.items() if count == number])
-        rows = module.privacy.places[Stage.FIT][ids]
-        module.privacy.spend(module.books.rounds[Stage.FIT] - 1, module.update_noise.event(number), rows)
-
-
-def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer, exchange: Exchange) -> None:
+def _join(module: "SplitVFL", group: Group, gradients: Gradients, optimizer: Optimizer, exchange: Exchange) -> None:
     """Set the sum of the parties' updates as the gradient of the group's shared bottom.
 
     With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2). Any other optimiser runs at the
@@ -73,11 +55,8 @@ def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer
     if not leading:
         return
     rate = _plain_sgd_rate(optimizer, leading[0])
-    scale, noise = 1.0 if rate is None else -rate, module.update_noise
-    updates = {
-        m: scale * (own if noise is None else noise.noisy(own, exchange.parties.names, m))
-        for m, own in summed.gradients.items()
-    }
+    scale = 1.0 if rate is None else -rate
+    updates = {m: scale * own for m, own in gradients.items()}
     shared = shared_bottoms_of(module.aggregator)
     message = shared.tell(updates, exchange.parties)
     if (tell := module.listener(exchange.server.rows.ids)) is not None:
@@ -87,20 +66,17 @@ def _join(module: "SplitVFL", group: Group, summed: Summed, optimizer: Optimizer
         view = exchange.server
         module.tap.joined(joined, view.names, view.rows.ids, kind=f"{SUMS} of party {group[0]}")
     total = joined.to(updates[group[0]]) / scale
-    if module.joint and noise is not None and noise.draws == "system":  # each process has drawn its own noise
-        total = module.trainer.strategy.broadcast(total)
     for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
         p.grad = part.view_as(p).to(p.dtype)
 
 
 def tell_of_bottoms(module: "SplitVFL", groups: Sequence[Group], exchange: Exchange) -> Callable[[], None]:
     """A function for after the optimiser's step: it tells an audit the new bottoms that the server sends to groups."""
-    due = set(module.sending_groups())
 
     def tell() -> None:
         for group in groups:
             hear = module.listener(torch.empty(0, dtype=torch.int64))
-            if group in due and hear is not None:
+            if hear is not None:
                 new = [p.detach().flatten() for p in module.bottoms.parties[group[0]].parameters()]
                 members = tuple(m for m in group if exchange.server.roll.included[m])
                 pieces = (torch.cat(new) if new else torch.empty(0),) * len(members)

@@ -23,7 +23,6 @@ from lightning_vfl.aggregators import (
     Mean,
     Opening,
     PartySide,
-    PartyState,
     PoissonBinomial,
     ServerSide,
     Setup,
@@ -95,7 +94,7 @@ def test_every_concrete_aggregator_is_here():
     assert others == {"Heard", "Traits"}
 
 
-@pytest.mark.parametrize("part", [Wire, PartySide, PartyState, ServerSide, Setup, Opening, Accounting, SharedBottoms])
+@pytest.mark.parametrize("part", [Wire, PartySide, ServerSide, Setup, Opening, Accounting, SharedBottoms])
 def test_all_methods_of_a_part_are_abstract(part):
     """So a part is whole or absent, and no class inherits what it has not thought of."""
     public = {name for name in vars(part) if not name.startswith("_")}

@@ -10,12 +10,12 @@ import torch
 
 from lightning_vfl.aggregators import LagrangeShared
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
-from lightning_vfl.field import LagrangeCode, PrimeField, PrimeProduct
+from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
-FIELDS = [PrimeField(), PrimeField(2**61 - 1), PrimeProduct()]
+FIELDS = [PrimeField(), PrimeField(2**61 - 1)]
 
 
 def exchange(aggregator, h, included=None, responders=None):
@@ -74,7 +74,7 @@ def test_equivalent_gives_the_bits_of_coded(seed):
     privacy = int(torch.randint(0, parties, (), generator=draw))
     rows = int(torch.randint(1, 9, (), generator=draw))
     h = embeddings(parties, rows, seed=seed)
-    settings = {"privacy": privacy, "field": FIELDS[seed % 3]}
+    settings = {"privacy": privacy, "field": FIELDS[seed % 2]}
     coded, equivalent = LagrangeShared(**settings), LagrangeShared(**settings, execution="equivalent")
     assert torch.equal(exchange(coded, h).run(), exchange(equivalent, h).run())
     roster = Roster.singles(parties)

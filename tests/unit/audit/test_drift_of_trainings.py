@@ -13,7 +13,6 @@ from lightning_vfl.audit import DriftColumns, DriftFeatures, DriftNeighbours
 from lightning_vfl.audit.attacks.drift import heard
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.commands.audit import _above
-from lightning_vfl.downlinks import SummedGradients
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
 from tests.subjects import YesNo, trainer
@@ -111,10 +110,6 @@ NOT_SAFE = "this is not a safety result"
         (
             lambda: SplitVFL(Mean(), Linear, width=8, seed=0, optimizer=partial(torch.optim.RMSprop, lr=0.1)),
             "the optimiser is none of SGD, Adam and AdamW",
-        ),
-        (
-            lambda: SplitVFL(Mean(), Linear, width=8, seed=0, downlink=SummedGradients(execution="equivalent")),
-            "no gradient is sent",
         ),
         (lambda: DecoupledVFL(width=8, seed=0, guest_epochs=1), "no gradient is sent"),
     ],

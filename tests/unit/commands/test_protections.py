@@ -9,7 +9,6 @@ from lightning_vfl.errors import ConfigurationError
 
 SPLIT = {"model": {"class_path": "SplitVFL", "init_args": {"aggregator": {"class_path": "Mean"}}}}
 OWN = {"model": {"init_args": {"downlink": {"class_path": "RandomizedResponse", "init_args": {"epsilon": 1.0}}}}}
-NOISE = {"model": {"class_path": "SplitVFL", "init_args": {"update_noise": {"class_path": "UpdateNoise"}}}}
 
 
 def ordered(*words: str) -> list[str]:
@@ -27,11 +26,6 @@ def test_a_protocol_without_a_downlink_does_not_drop_that_of_an_earlier_recipe()
 def test_nor_that_of_an_earlier_option(given):
     with pytest.raises(ConfigurationError, match="leave the downlink out, or name SplitVFL"):
         ordered(*given, "--model", "CascadeVFL")
-
-
-def test_nor_the_noise_of_updates():
-    with pytest.raises(ConfigurationError, match=r"model\.update_noise is given before"):
-        ordered("--config", json.dumps(NOISE), "--config", "protocol/vafl")
 
 
 def test_protections_that_stay_are_accepted():

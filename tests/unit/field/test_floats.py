@@ -6,16 +6,12 @@ import pytest
 import torch
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field import Modular, PrimeField, PrimeProduct, floats, kernels, plan
+from lightning_vfl.field import Modular, PrimeField, floats, kernels, plan
 from lightning_vfl.field.limbs import balanced
 from tests.unit.field.oracle import elements, matmul
 
 P31, P61 = 2**31 - 1, 2**61 - 1
-FIELDS = [PrimeField(p) for p in (3, 11, 97, 65537, 2097143, 67108859, P31, P61)] + [
-    PrimeProduct(),
-    PrimeProduct((4194301, 4194287)),
-    PrimeProduct((8209,)),
-]
+FIELDS = [PrimeField(p) for p in (3, 11, 97, 65537, 2097143, 67108859, P31, P61)]
 WAYS = ("fused", "threads", "source", "torch")
 
 
@@ -51,9 +47,8 @@ def test_the_plan_at_its_limits(field, value, way):
     """Every element the same extreme, contractions of one chunk, one less and one more, and two and one more."""
     p = field.modulus
     x = {"p - 1": p - 1, "p // 2": p // 2, "p // 2 + 1": p // 2 + 1}[value]
-    moduli = field.primes if isinstance(field, PrimeProduct) else (p,)
-    chunks = {plan(10**6, q).chunk for q in moduli}
-    lengths = {k for chunk in chunks if chunk < 10**4 for k in (chunk - 1, chunk, chunk + 1, 2 * chunk + 1)} | {1, 300}
+    chunk = plan(10**6, p).chunk
+    lengths = {1, 300} | ({chunk - 1, chunk, chunk + 1, 2 * chunk + 1} if chunk < 10**4 else set())
     if way == "source":
         lengths = {k for k in lengths if k < 1000}
     for k in lengths:
@@ -79,16 +74,16 @@ def worst(p: int, count: int) -> list[int]:
 @pytest.mark.parametrize("way", ["fused", "source", "torch"], indirect=True)
 def test_the_largest_limbs_at_the_limits_of_a_chunk(field, way):
     """p - 1 is the centred residue -1: what is largest here are the limbs."""
-    for q in field.primes if isinstance(field, PrimeProduct) else (field.modulus,):
-        how = plan(10**6, q)
-        lengths = [k for k in (how.chunk - 1, how.chunk, how.chunk + 1, 2 * how.chunk + 1) if k < 20_000]
-        if way == "source":
-            lengths = [k for k in lengths if k < 1000]
-        few, many = (torch.tensor(worst(q, limbs.count)) for limbs in (how.few, how.many))
-        for k in lengths:  # every pair of both, and either one as the left factor
-            for left, right in ((few, many), (many, few)):
-                got = field.matmul(left[:, None].expand(-1, k), right.expand(k, -1))
-                assert got.tolist() == [[x * y * k % field.modulus for y in right.tolist()] for x in left.tolist()]
+    p = field.modulus
+    how = plan(10**6, p)
+    lengths = [k for k in (how.chunk - 1, how.chunk, how.chunk + 1, 2 * how.chunk + 1) if k < 20_000]
+    if way == "source":
+        lengths = [k for k in lengths if k < 1000]
+    few, many = (torch.tensor(worst(p, limbs.count)) for limbs in (how.few, how.many))
+    for k in lengths:  # every pair of both, and either one as the left factor
+        for left, right in ((few, many), (many, few)):
+            got = field.matmul(left[:, None].expand(-1, k), right.expand(k, -1))
+            assert got.tolist() == [[x * y * k % p for y in right.tolist()] for x in left.tolist()]
 
 
 SHAPES = (
@@ -105,13 +100,13 @@ SHAPES = (
 )
 
 
-@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61), PrimeProduct()], ids=str)
+@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61)], ids=str)
 def test_batches_broadcast_and_may_be_empty(field, way):
     for a, b in SHAPES:
         agree(field, elements(field, *a, seed=3), elements(field, *b, seed=4))
 
 
-@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61), PrimeProduct()], ids=str)
+@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61)], ids=str)
 @pytest.mark.parametrize("k", [5, 300])
 def test_strides_do_not_matter(field, k, way):
     a, b = elements(field, 9, 2 * k, seed=5)[:, ::2], elements(field, 9, k, seed=6).mT
@@ -119,7 +114,7 @@ def test_strides_do_not_matter(field, k, way):
     agree(field, elements(field, k, 3, 2, seed=7).permute(2, 1, 0), elements(field, k, seed=8)[:, None].expand(k, 8))
 
 
-@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61), PrimeProduct()], ids=str)
+@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61)], ids=str)
 @pytest.mark.parametrize("shape", [((7, 300), (300, 5)), ((2, 7, 300), (2, 300, 5)), ((2, 7, 300), (300, 5))], ids=str)
 def test_large_results_are_made_in_tiles(field, shape, way, monkeypatch):
     monkeypatch.setattr(floats, "BUFFER", 60)
@@ -141,22 +136,7 @@ def test_a_child_of_a_fork_gets_threads_of_its_own(monkeypatch):
     assert floats._pool(2, 2) is not mine
 
 
-def test_residues_of_the_largest_elements(way):
-    """Close to 2^63, where a quotient that is one too large would wrap around."""
-    for primes in ((2097143, 2097133, 2097131), (8209, 8219, 8221, 8231), (8209,)):
-        ring = PrimeProduct(primes)
-        p = ring.modulus
-        x = torch.tensor([p - 1 - k for k in range(50)] + [p // 2 + k for k in range(50)] + list(range(50)))
-        residues, fine = floats.residues(x, ring.primes)
-        assert fine
-        for prime, row in zip(ring.primes, residues.tolist(), strict=True):
-            assert [r % prime for r in row] == [v % prime for v in x.tolist()]
-            assert max(map(abs, row)) <= (prime - 1) // 2
-        digits = torch.tensor([[v % prime for v in x.tolist()] for prime in ring.primes])
-        assert torch.equal(floats.join(digits, ring.primes), x)
-
-
-@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61), PrimeProduct()], ids=str)
+@pytest.mark.parametrize("field", [PrimeField(), PrimeField(65537), PrimeField(P61)], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 9), (2, 300, 9), (1, 1, 2100)], ids=str)
 def test_elements_outside_the_field_are_seen_wherever_they_are(field, shape, way):
     m, k, n = shape

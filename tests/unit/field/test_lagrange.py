@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field import PrimeField, PrimeProduct, interpolate, lagrange_matrix
+from lightning_vfl.field import PrimeField, interpolate, lagrange_matrix
 from tests.unit.field.oracle import elements
 
-P31, P61, P63 = 2**31 - 1, 2**61 - 1, PrimeProduct().modulus
+P31, P61 = 2**31 - 1, 2**61 - 1
 
 
-@given(st.sampled_from([11, 97, 65537, P31, P61, P63]), st.data())
+@given(st.sampled_from([11, 97, 65537, P31, P61]), st.data())
 def test_the_definition_in_fractions(p, data):
     """The integer numerators over the integer denominators, brought into the field at the end."""
     n = data.draw(st.integers(1, 6))
@@ -38,7 +38,7 @@ def test_galois_agrees(p):
         assert galois.lagrange_poly(other(points), unit)(other(at)).tolist() == matrix[:, j].tolist()
 
 
-@pytest.mark.parametrize("p", [11, P31, P61, P63])
+@pytest.mark.parametrize("p", [11, P31, P61])
 def test_shapes_and_the_identity(p):
     points = [3, p - 1, 0, p // 2]
     matrix = lagrange_matrix(points, points, p)
@@ -49,16 +49,14 @@ def test_shapes_and_the_identity(p):
     assert lagrange_matrix(range(3), range(3, 5), p).shape == (2, 3)
 
 
-@pytest.mark.parametrize("p", [97, P31, P61, P63])
+@pytest.mark.parametrize("p", [97, P31, P61])
 def test_rows_add_up_to_one(p):
     """The polynomial 1 has value 1 everywhere."""
     for row in lagrange_matrix([2, 3, 9, p - 5], [0, 50, p // 2, p - 1], p).tolist():
         assert sum(row) % p == 1
 
 
-@pytest.mark.parametrize(
-    "field", [PrimeField(97), PrimeField(), PrimeField(P61), PrimeProduct(), PrimeProduct((8209, 8219))], ids=str
-)
+@pytest.mark.parametrize("field", [PrimeField(97), PrimeField(), PrimeField(P61)], ids=str)
 def test_any_k_plus_t_shares_decode(field):
     """K = 2 blocks and T = 1 mask over M = 6 parties: all 20 subsets of three shares, and two are too few."""
     betas, alphas = [1, 2, 3], [4, 5, 6, 7, 8, 9]
@@ -73,7 +71,7 @@ def test_any_k_plus_t_shares_decode(field):
         assert not torch.equal(interpolate(field, shares[list(subset)], chosen, betas), blocks)
 
 
-@pytest.mark.parametrize("field", [PrimeField(97), PrimeField(), PrimeField(P61), PrimeProduct()], ids=str)
+@pytest.mark.parametrize("field", [PrimeField(97), PrimeField(), PrimeField(P61)], ids=str)
 def test_values_of_a_polynomial_in_integers(field):
     p, coefficients = field.modulus, [5, field.modulus // 2, field.modulus - 1, 3]
     points, at = [1, 10, 20, 30], [0, 2, 96, 40]
@@ -93,7 +91,6 @@ def test_values_of_a_polynomial_in_integers(field):
         ([1, 2, 1], 11, "the points 1 and 1 cannot be told apart modulo 11"),
         ([1, 12], 11, "the points 1 and 12"),
         ([0, 3], 9, "the points 0 and 3 cannot be told apart modulo 9"),
-        ([0, 2097143], P63, "the points 0 and 2097143"),
         ([], 11, "no points to interpolate from"),
         ([1], 1, "modulus 1"),
         ([1], 2**63 + 29, "does not fit into int64"),
@@ -110,7 +107,7 @@ def test_values_for_other_points_are_refused():
             interpolate(PrimeField(), values, [1, 2], [0])
 
 
-@pytest.mark.parametrize("field", [PrimeField(), PrimeField(P61), PrimeProduct()], ids=str)
+@pytest.mark.parametrize("field", [PrimeField(), PrimeField(P61)], ids=str)
 @pytest.mark.parametrize("terms", [3, 9])
 def test_many_polynomials_are_done_in_pieces(field, terms, monkeypatch):
     values = elements(field, terms, 50, seed=2)

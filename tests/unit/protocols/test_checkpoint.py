@@ -11,6 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
 from lightning_vfl.networks import MLP, Linear
 from lightning_vfl.objectives import MultiClass
+from lightning_vfl.protocols.trusted_classes import refuse_strangers
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.waiting import Deadline
 from tests.subjects import Blobs, dropping, trainer
@@ -171,3 +172,15 @@ class Choosing(SplitVFL):
 def test_protocols_of_ones_own_are_rebuilt(tmp_path, module):
     path, _ = saved(tmp_path, module)
     assert same_weights(module, type(module).load_from_checkpoint(path))
+
+
+@pytest.mark.parametrize(
+    "name", ["lightning_vfl.protocols.groups.noise.UpdateNoise", "lightning_vfl.field.PrimeProduct"]
+)
+def test_a_checkpoint_that_names_a_removed_class_is_refused_in_one_line(name):
+    content = {"hyper_parameters": {"downlink": {"class_path": name, "init_args": {}}}}
+    with pytest.raises(
+        ConfigurationError, match=f"names {name} as downlink, which this version .*; train anew"
+    ) as error:
+        refuse_strangers(content, SplitVFL, (), ())
+    assert "\n" not in str(error.value)

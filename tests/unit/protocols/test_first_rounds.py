@@ -265,7 +265,7 @@ RIGHTLY_STILL: dict[str, Callable[[], VFLModule]] = {
     "gradient zero": lambda: Ignored(Concat(), **OWN),
     "local steps": lambda: Locally(Concat(), **OWN),
     "steps by hand": lambda: Accumulating(Concat(), **OWN),
-    "sums of updates": lambda: SPLIT(sum_updates_over=3, allow_invertible_updates=True),
+    "groups": lambda: SPLIT(allow_invertible_updates=True),
     "ensemble": lambda: EnsembleVFL(**OWN),
     "one alone": lambda: LocalVFL(**OWN),
     **{f"cascade, {variant}": partial(CASCADE, variant=variant) for variant in ("async", "sync", "centralized")},
@@ -279,7 +279,7 @@ RIGHTLY_STILL: dict[str, Callable[[], VFLModule]] = {
 @pytest.mark.parametrize("name", RIGHTLY_STILL)
 def test_who_rightly_does_not_change_is_not_named(tmp_path, name):
     callbacks = ([FaultInjector(Away())] if "away" in name else []) + ([Freezing()] if name == "frozen later" else [])
-    data = Blobs(Groups(ContiguousColumns(2), [1, 2]) if name == "sums of updates" else None, batch_size=6)
+    data = Blobs(Groups(ContiguousColumns(2), [1, 2]) if name == "groups" else None, batch_size=6)
     module = RIGHTLY_STILL[name]()
     trainer(tmp_path, max_epochs=3, callbacks=callbacks).fit(module, data)
     assert module.books.rounds["fit"] > 5

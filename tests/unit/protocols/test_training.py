@@ -136,11 +136,10 @@ def test_a_policy_that_counts_the_missing_has_to_say_what_stands_in(tmp_path):
         fitted(tmp_path, SplitVFL(Mean(), missing=Counted()))
 
 
-def test_counts_that_an_older_checkpoint_does_not_have():
-    books = Books(VirtualClock())
-    books.left_out, books.opened = (1,), {"fit": 3}
-    older = Books(VirtualClock(), meter=books.meter).state() | {"pass_batches": 100}
-    for name in ("left_out", "opened", "epoch_batches"):
-        del older[name]
-    books.load(older)
-    assert (books.epoch_batches, books.left_out, books.opened) == (100, (), {})
+def test_a_checkpoint_without_a_count_is_refused():
+    state = Books(VirtualClock()).state()
+    del state["left_out"]
+    with pytest.raises(
+        ConfigurationError, match="the checkpoint has no left_out: another version wrote it; train anew"
+    ):
+        Books(VirtualClock()).load(state)

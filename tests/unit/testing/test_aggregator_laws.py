@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_vfl.aggregators import Aggregator, Concat, Mean, PartySide, PartyState, ServerSide, Sum, Traits
+from lightning_vfl.aggregators import Aggregator, Concat, Mean, PartySide, ServerSide, Sum, Traits
 from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServer
 from lightning_vfl.aggregators.messages import gradients_in
 from lightning_vfl.testing import LawBroken, aggregator_laws, check_aggregator
@@ -80,27 +80,12 @@ class Wired(EmbeddingWire):
 class WiredMean(Mean):
     """The mean over a wire with one fault."""
 
-    def __init__(self, state=None, **fault):
-        self._wire, self._state = Wired(**fault), state
+    def __init__(self, **fault):
+        self._wire = Wired(**fault)
 
     @property
     def wire(self):
         return self._wire
-
-    @property
-    def party_state(self):
-        return self._state
-
-
-class Counts(PartyState):
-    def empty(self, records, width):
-        return {"uploads": torch.zeros(1)}
-
-
-def count_at_once(h, place, party, view):
-    if view.state is not None:
-        view.state.tables[party]["uploads"] += 1
-    return h
 
 
 class ForEverybody(Mean):
@@ -213,11 +198,7 @@ BROKEN = {
         lambda: WiredMean(visible=False, server=Flat, party=lambda: Party(lambda h, *_: h.view(1, -1)))
     ],
     "the sides share no mutable object": [lambda: WiredMean(party=lambda: Party(noting, noted=NOTES))],
-    "nothing undeclared is kept between rounds": [lambda: WiredMean(party=Remembering())],
-    "a state changes in rounds that include its party": [
-        lambda: WiredMean(Counts(), party=lambda: Party(count_at_once)),
-        lambda: WiredMean(Counts()),
-    ],
+    "nothing is kept between rounds": [lambda: WiredMean(party=Remembering())],
     "the printed form names the settings": [Unprintable],
 }
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.aggregators.secure.collusion import fallen, tolerated
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.period_keys import Keys
 from lightning_vfl.aggregators.secure.recovery import Recovery
@@ -18,6 +17,7 @@ from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests import coalitions
 from tests.attacks.keys import LEVELS, Parties, share_read, two_stories
+from tests.collusion import fallen, tolerated
 
 B, D = 24, 2
 ROSTERS = {

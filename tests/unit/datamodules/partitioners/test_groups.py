@@ -369,24 +369,3 @@ def test_a_recipe_says_it_by_short_names(tmp_path):
     assert done.datamodule.party_groups == ((0,), (1, 2), (3, 4))
     assert isinstance(done.datamodule.partitioner.partitioner, NamedColumns)
     assert done.datamodule.partitioner.seed == 3
-
-
-def test_a_recipe_makes_the_updates_of_groups_noisy(tmp_path):
-    write_bank(tmp_path, bank(620))
-    data = ["--data", "BankMarketing", f"--data.data_dir={tmp_path}", "--data.expected_records=null"]
-    groups = ["--data.partitioner", "Groups", "--data.partitioner.members", "[1,3,3]"]
-    data += [
-        "--data.normaliser",
-        "StandardiseNumbers",
-        "--data.normaliser.public=true",
-        "--data.public_categories=true",
-    ]
-    model = ["--config", "protocol/vfedsec", "--model.aggregator.layout", "sum", "--trainer.max_steps=4"]
-    model += ["--model.missing", "Exclude", "--model.update_noise.clip=1", "--model.update_noise.sigma=0.05"]
-    quiet = ["--trainer.logger=false", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    done = run(
-        ["fit", *data, *groups, *model, *quiet, "--model.sum_updates_over=2", f"--trainer.default_root_dir={tmp_path}"]
-    )
-    assert repr(done.model.update_noise) == "UpdateNoise(clip=1, sigma=0.05, draws=system)"
-    (event,) = done.model.privacy.accountant._counts
-    assert (event.sigma, event.sensitivity, event.parties) == (0.05, 2.0, 2)
