@@ -6,9 +6,8 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
@@ -38,14 +37,13 @@ _ABOUT = (
 class PrivacyCommand(Command):
     """Print the table of a recipe, and the setting that would meet a target."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.trainer_parser("fit")
-        parser.description = _ABOUT
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         parser.add_argument("--delta", type=float, nargs="+", default=DELTAS, help="values of δ in the table")
         parser.add_argument("--solve", type=Literal["beta", "levels", "epochs"], help="setting to find for a target ε")
         parser.add_argument("--target-epsilon", type=float, help="largest ε that --solve may reach")
         parser.add_argument("--unit", type=Literal[UNITS], default="party-record", help="what --solve protects")
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         own = cli.given

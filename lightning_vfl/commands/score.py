@@ -17,8 +17,6 @@ from lightning_vfl.export.score import score
 from lightning_vfl.trained.predictions import check_ending, write_predictions
 
 if TYPE_CHECKING:
-    from lightning.pytorch.cli import LightningArgumentParser
-
     from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
@@ -30,10 +28,10 @@ _ABOUT = (
 class ScoreCommand(Command):
     """Read the folders and tables, and write the predictions."""
 
-    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
-        parser = cli.empty_parser()
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         _add_options(parser)
-        return parser
 
     def run(self, cli: "VFLCLI") -> int:
         return _run(cli.given)

@@ -1,9 +1,11 @@
 """A help and a printed recipe that a person can read, and that leave nothing out for good."""
 
+import argparse
+
 import pytest
 import yaml
 
-from lightning_vfl.cli import run
+from lightning_vfl.cli import main, run
 from lightning_vfl.commands.completion import options
 from lightning_vfl.commands.short_help import GROUPS
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -30,6 +32,22 @@ def test_the_help_fits_in_a_few_kilobytes_and_every_option_in_it_exists(capsys, 
         assert option.removesuffix("+") in known
     for own in ("--delta", "--solve", "--target-epsilon", "--unit"):
         assert f"\n  {own} " in text.split("\nrecipes:")[0]
+
+
+def test_the_help_tells_the_defaults_of_the_parser():
+    parser = VFLCLI(["fit", *RECIPES])._subcommand_parsers["fit"]
+    for told in (told for group in GROUPS.values() for told in group):
+        default = getattr(parser._option_string_actions.get(told.option.split()[0]), "default", None)
+        if isinstance(default, str | int | float) and default != argparse.SUPPRESS:
+            assert told.about.endswith(f"(default: {default})")
+        else:
+            assert "(default:" not in told.about
+
+
+def test_the_help_without_the_parser_of_recipes_is_the_help_with_it(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    assert capsys.readouterr().out == printed(capsys, "fit", "--help")
 
 
 def test_all_options_are_in_the_whole_help(capsys):
