@@ -25,6 +25,7 @@ from lightning_vfl.commands.readable import make_readable
 from lightning_vfl.commands.recipes import data_alone, expand_arguments, model_first, with_full_paths
 from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
+from lightning_vfl.commands.threads import FewThreads
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.protocols import VFLModule
@@ -250,7 +251,8 @@ class VFLCLI(LightningCLI):
         return settings
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
-        """With the callback that writes the settings into the folder of the run; a trial run has no folder."""
+        """With the number of threads, and the settings in the folder of the run; a trial run has no folder."""
+        callbacks = [*callbacks, FewThreads()]
         if not config.get("fast_dev_run"):
             header = "".join(f"# {line}\n" for line in self.parser.dump_header or ())
             text = header + yaml.safe_dump(self.config_dump, sort_keys=False, allow_unicode=True)
