@@ -10,15 +10,21 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import Predictions, VFLModule
-from lightning_vfl.trained.predictions import check_ending, prediction_table, with_parties, write_predictions
+from lightning_vfl.trained.predictions import (
+    check_ending,
+    prediction_table,
+    with_absent,
+    with_parties,
+    write_predictions,
+)
 
 
 class PredictionWriter(Callback):
     """Writes the predictions of ``predict``: the user's own record id, probabilities and decision, or one value.
 
     Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data. If
-    faults happen in the prediction (``faults_in_evaluation``), ``parties`` has the numbers of those that took part; a
-    record without a prediction has no numbers and no decision.
+    faults happen in the prediction (``faults_in_evaluation``), ``parties`` has the numbers of those that took part and
+    ``absent`` the names of the others; a record without a prediction has no numbers and no decision.
 
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.
@@ -82,7 +88,9 @@ class PredictionWriter(Callback):
         of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
         table = prediction_table(ids, torch.cat(values)[order].numpy(), _class_names(data, module), *of_labels)
         if parties:
-            table = with_parties(table, torch.cat(parties)[order].numpy())
+            there = torch.cat(parties)[order].numpy()
+            names = getattr(data, "party_names", [str(party) for party in range(there.shape[1])])
+            table = with_absent(with_parties(table, there), there, names)
         write_predictions(table, self.path)
         print(f"{len(table):,} predictions: {self.path}")
 

@@ -12,6 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 
 COMMAND = "lightning_vfl_command"  # key in a checkpoint: the command that has saved it; absent in those of Python
 FIT = "fit"
+CHECKPOINTS = "checkpoints"  # a run's folder for them
 _DEPTH = 3  # folders between a root and its checkpoints: NAME/VERSION/checkpoints
 
 
@@ -39,11 +40,23 @@ def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BE
         return str(_pick(Pick(given), _newest_run(given, roots, command), given))
     path = Path(given)
     if path.is_dir():
-        return str(_pick(of_folder, _saved_in(path) or _saved_in(path / "checkpoints"), given))
+        return str(_pick(of_folder, _saved_in(path) or _saved_in(path / CHECKPOINTS), given))
     if not path.is_file():
         raise ConfigurationError(f"--ckpt_path {given}: no such file; give the .ckpt that fit has written")
     _read(path)
     return given
+
+
+def folder_of_run(given: str, roots: Iterable[Path]) -> Path:
+    """The folder of the run that is meant; ``given`` as for ``find_checkpoint``, which need not exist in a folder.
+
+    Raises:
+        ConfigurationError: if there is no such checkpoint.
+    """
+    if Path(given).is_dir() and Path(given).name != CHECKPOINTS:
+        return Path(given)
+    folder = Path(find_checkpoint(given, roots)).parent
+    return folder.parent if folder.name == CHECKPOINTS else folder
 
 
 def _saved_in(folder: Path) -> list[Path]:

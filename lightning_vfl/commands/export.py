@@ -27,20 +27,25 @@ class ExportCommand(Command):
         parser.add_argument(
             "--ckpt_path", type=str, required=True, help="a .ckpt file, the folder of a run, best or last"
         )
-        parser.add_argument("--out", type=str, required=True, help="folder of the half; of all halves without --party")
+        parser.add_argument(
+            "--out",
+            type=str,
+            help="folder of the half; of all halves without --party (default: export in the folder of the run)",
+        )
         parser.add_argument("--party", type=str, help="name or number of a party, or server; default: every half")
         parser.add_argument(
             "--trusted", type=str, nargs="+", default=[], help="packages whose classes the checkpoint may name"
         )
 
     def run(self, cli: "VFLCLI") -> int:
-        from lightning_vfl.commands.checkpoints import find_checkpoint
+        from lightning_vfl.commands.checkpoints import find_checkpoint, folder_of_run
         from lightning_vfl.commands.run_config import RUNS
         from lightning_vfl.export.trained import load_trained
         from lightning_vfl.export.write import write_halves
 
         given = cli.given
         path = Path(find_checkpoint(given.ckpt_path, [Path(RUNS)]))
-        for folder in write_halves(load_trained(path, given.trusted), Path(given.out), given.party):
+        out = folder_of_run(str(path), []) / "export" if given.out is None else Path(given.out)
+        for folder in write_halves(load_trained(path, given.trusted), out, given.party):
             print(f"{short(folder.resolve())}: manifest.json and the programs of '{folder.name}'")
         return 0

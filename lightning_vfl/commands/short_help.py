@@ -64,7 +64,10 @@ GROUPS: dict[str, tuple[Told, ...]] = {
         Told("--trainer.fast_dev_run true", "try one batch of each stage, and write nothing (default: False)"),
     ),
     "this run": (
-        Told("--ckpt_path PATH", "a checkpoint: its file, the folder of its run, or best or last of the newest fit"),
+        Told(
+            "--ckpt_path PATH",
+            "a checkpoint: its file, the folder of its run, or best or last of the newest fit; with its recipe",
+        ),
         Told("--predictions.path FILE", "file that predict writes, .csv or .parquet (default: predictions.csv)"),
         Told("--summary.enabled false", "print no summary (default: True)"),
     ),

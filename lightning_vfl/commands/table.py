@@ -37,7 +37,7 @@ COMMANDS = {
     "test": Entry(
         "testing.TestCommand", "Evaluate a trained model on the test records, also without some parties.", "test"
     ),
-    "predict": Entry("training.TrainerCommand", "Write the predictions of a trained model to a file.", "predict"),
+    "predict": Entry("predicting.PredictCommand", "Write the predictions of a trained model to a file.", "predict"),
     "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
     "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
     "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),

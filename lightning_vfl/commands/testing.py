@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_vfl.commands.printed_paths import print_files
+from lightning_vfl.commands.stand_ins import add_stand_in, stand_in_named
 from lightning_vfl.commands.training import TrainerCommand
-from lightning_vfl.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
     from lightning_vfl.commands.vfl_cli import VFLCLI
-
-STAND_INS = ("Exclude", "Zeros", "MeanEmbedding", "Regressed")
 
 
 class TestCommand(TrainerCommand):
@@ -28,12 +26,7 @@ class TestCommand(TrainerCommand):
             help="test without parties: all, probabilities such as 0.1,0.5, or lists of parties such as '[[1],[1,2]]' "
             "or '[[bank]]'",
         )
-        parser.add_argument(
-            "--stand_in",
-            type=str,
-            default=STAND_INS[0],
-            help=f"what replaces absent parties with --absent: {', '.join(STAND_INS)}",
-        )
+        add_stand_in(parser)
 
     def run(self, cli: "VFLCLI") -> int:
         if cli.given.absent is None:
@@ -43,10 +36,7 @@ class TestCommand(TrainerCommand):
         from lightning_vfl.datamodules.party_number import party_number
 
         absence.parse(cli.given.absent, lambda name: 0)  # mistakes are told now, names looked up in the data later
-        name = cli.given.stand_in
-        if name not in STAND_INS:
-            raise ConfigurationError(f"--stand_in: there is no '{name}'; {nearest(name, STAND_INS)}")
-        stand_in: absence.AbsentStandIn = getattr(absence, name)()
+        stand_in = stand_in_named(cli.given.stand_in)
         self.build(cli)
         data, model = cli.datamodule, cli.model
 

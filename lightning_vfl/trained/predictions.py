@@ -87,6 +87,24 @@ def with_parties(table: "pd.DataFrame", parties: "NDArray[np.bool_]") -> "pd.Dat
     return table.assign(**decisions, parties=told)
 
 
+def with_absent(table: "pd.DataFrame", parties: "NDArray[np.bool_]", names: Sequence[str]) -> "pd.DataFrame":
+    """The table with a column ``absent``, the names of the parties that took no part in each prediction.
+
+    Args:
+        table: of ``prediction_table``.
+        parties: (N, M), whether party m took part in the prediction of record n.
+        names: of the M parties.
+
+    Examples:
+        >>> table = prediction_table(np.array([7, 8, 9]), np.array([0.25, 0.5, np.nan]), ["no", "yes"])
+        >>> there = np.array([[True, True], [False, True], [False, False]])
+        >>> with_absent(table, there, ["bank", "shop"])["absent"].tolist()
+        ['', 'bank', '']
+    """
+    absent = (np.flatnonzero(~row) if row.any() else () for row in parties)
+    return table.assign(absent=[", ".join(names[m] for m in one) for one in absent])
+
+
 _FORMULA = r"^[=+\-@\t\r]"  # with which a cell begins that a spreadsheet computes
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
