@@ -49,7 +49,7 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
     try:
         with same_threads():
             cli = VFLCLI(sys.argv[1:] if args is None else args, callbacks)
-            status = cli.command.run(cli)
+            status = cli.run_command()
     except UsageError as error:
         raise UsageError(_on_one_line(error)) from None
     except (ConfigurationError, MisconfigurationException) as error:

@@ -131,9 +131,21 @@ class VFLCLI(LightningCLI):
 
     def take_folder(self) -> None:
         """Choose the folder of this run."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
-            if isinstance(callback, RunConfig):
-                callback.take_folder(self.trainer)
+        for callback in self._run_configs():
+            callback.take_folder(self.trainer)
+
+    def run_command(self) -> int:
+        """Run the sub-command and return its exit status; a failure leaves no folder without results."""
+        try:
+            return self.command.run(self)
+        except BaseException:
+            for callback in self._run_configs():
+                callback.remove_unused()
+            raise
+
+    def _run_configs(self) -> list[RunConfig]:
+        callbacks = getattr(getattr(self, "trainer", None), "callbacks", [])
+        return [callback for callback in callbacks if isinstance(callback, RunConfig)]
 
     def _loggers(self) -> list[Namespace]:
         """The loggers of the recipe that have a ``save_dir``."""
