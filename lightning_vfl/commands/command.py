@@ -40,6 +40,7 @@ class Command(ABC):
         parser = cli.trainer_parser(method) if method else cli.empty_parser()
         parser.description = self.about
         self.add_options(parser)
+        with_both_spellings(parser)
         return parser
 
     @abstractmethod
@@ -53,3 +54,11 @@ class Command(ABC):
             UsageError: for options that cannot be used together.
             ConfigurationError: if the work cannot be done as asked.
         """
+
+
+def with_both_spellings(parser: "ArgumentParser") -> None:
+    """Accept ``--id-column`` for ``--id_column`` and the other way round; the help shows one of them."""
+    for option, action in list(parser._option_string_actions.items()):
+        if option.startswith("--") and "." not in option:
+            for other in (option[2:].replace("-", "_"), option[2:].replace("_", "-")):
+                parser._option_string_actions.setdefault(f"--{other}", action)

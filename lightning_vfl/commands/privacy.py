@@ -8,7 +8,6 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Trainer
-from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.callbacks.injector import FaultInjector
@@ -24,6 +23,7 @@ from lightning_vfl.protocols import CascadeVFL
 from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
 from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
 from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.terminal import console
 
 MOST_COUNTED = 10_000  # epochs that are tried one after the other
 DELTAS = [1e-3, 1e-5, 1e-7]
@@ -158,7 +158,7 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
                 rows[f"{label(unit)}, against the server and {in_words(colluders)}"] = fewer
         for name, events in rows.items():
             table.add_row(name, *(str(plan.figure(delta, unit, events)) for delta in deltas))
-    Console().print(table)
+    console().print(table)
 
 
 def _solved(plan: Plan, own: Namespace) -> str:

@@ -199,6 +199,8 @@ def _expand(words: Sequence[str]) -> list[str]:
     option, equals, value = words[0].partition("=")
     if not option.startswith("-"):
         return list(words)
+    if option == "--summary" and _value(words) in ("full", "short"):
+        return [f"--summary.full={str(_value(words) == 'full').lower()}"]
     option = rename_option(option)
     return (
         [f"{option}={_expand_value(option, value)}"]

@@ -69,6 +69,7 @@ GROUPS: dict[str, tuple[Told, ...]] = {
             "a checkpoint: its file, the folder of its run, or best or last of the newest fit; with its recipe",
         ),
         Told("--predictions.path FILE", "file that predict writes, .csv or .parquet (default: predictions.csv)"),
+        Told("--summary full", "print traffic, virtual time and every ε too"),
         Told("--summary.enabled false", "print no summary (default: True)"),
     ),
 }

@@ -72,3 +72,22 @@ def test_the_printed_recipe_is_ordered_and_gives_the_same_run(capsys, tmp_path):
 
 def test_a_printed_recipe_without_a_model_says_so(capsys):
     assert yaml.safe_load(printed(capsys, "fit", "--print_config"))["model"] is None
+
+
+@pytest.mark.parametrize("dashed", ["--ckpt-path", "--seed-everything", "--trainer.max-epochs", "--data.batch-size"])
+def test_options_are_written_with_dashes_or_underscores(dashed):
+    written = [
+        VFLCLI(["fit", *RECIPES, option, "7"]).given
+        for option in (dashed, dashed.replace("-", "_").replace("__", "--"))
+    ]
+    assert written[0] == written[1]
+    assert written[0][dashed[2:].replace("-", "_").replace("data.", "data.init_args.")] in (7, "7")
+
+
+def test_the_options_of_a_command_too():
+    both = [
+        VFLCLI(["privacy", *RECIPES, option, "8"]).given.target_epsilon
+        for option in ("--target-epsilon", "--target_epsilon")
+    ]
+    assert both == [8.0, 8.0]
+    assert VFLCLI(["test", *RECIPES, "--stand-in", "Zeros"]).given.stand_in == "Zeros"
