@@ -64,8 +64,12 @@ def _add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=str, default="predictions.csv", help="file to write, .csv or .parquet")
     parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the programs")
-    parser.add_argument("--id_column", type=str, default="id", help="column of the ids, in every file")
-    parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
+    parser.add_argument(
+        "--id_column", type=str | dict[str, str], default="id", help="column of the ids, or PARTY: COLUMN, ..."
+    )
+    parser.add_argument(
+        "--separator", type=str | dict[str, str], default=",", help="between fields of a CSV file, or PARTY: TEXT, ..."
+    )
     parser.add_argument(
         "--leave_out", type=str, nargs="+", default=[], metavar="COLUMN", help="columns that are no features: labels"
     )

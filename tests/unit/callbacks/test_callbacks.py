@@ -60,6 +60,7 @@ def test_the_short_summary_begins_with_the_score_and_what_it_protects(tmp_path, 
     assert max(len(line) for line in lines if line.startswith("│")) <= 100
 
 
+@pytest.mark.filterwarnings("ignore:more than 1%")
 @pytest.mark.parametrize("beta", [0.001, 0.02, 0.2])
 def test_the_verdict_on_epsilon_has_the_bounds_of_the_page(beta, tmp_path, capsys):
     page = (Path(__file__).parents[3] / "docs/privacy.md").read_text(encoding="utf-8")
