@@ -30,6 +30,7 @@ _OF_RECIPES = (  # options of every command that reads a recipe, besides the set
     "--data",
     "--optimizer",
     "--lr_scheduler",
+    "--summary",
     "--help.all",
     "--model.help",
     "--data.help",

@@ -94,7 +94,7 @@ def test_bytes_in_words(count, words):
 
 
 def test_unequal_parties_are_listed():
-    assert per_party(torch.tensor([1, 2000])) == "1 B, 2.0 kB"
+    assert per_party(torch.tensor([1, 2000])) == "party 0 1 B, party 1 2.0 kB"
 
 
 def test_predictions_go_to_files_that_can_be_read():

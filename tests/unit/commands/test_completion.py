@@ -29,7 +29,7 @@ def test_the_options_are_those_of_the_parser(command):
     accepted = {option for action in actions for option in action.option_strings if option.startswith("--")}
     offered = set(options(command))
     of_classes = {o for o in offered if o.startswith(("--model.", "--data."))}
-    assert offered - of_classes - {"--optimizer", "--lr_scheduler"} <= accepted
+    assert offered - of_classes - {"--optimizer", "--lr_scheduler", "--summary"} <= accepted
     groups = {o.partition(".")[0] for o in accepted if "." in o}
     passed_over = {o for o in accepted if o.endswith((".help", "+")) or o in {"--help", "--print_shtab", *groups}}
     assert accepted - passed_over <= offered
