@@ -45,7 +45,7 @@ def with_recipe_of_run(options: Sequence[Option]) -> list[Option]:
     recipe = {part: value for part, value in _recipe_of(Path(checkpoint)).items() if part in parts}
     text = yaml.safe_dump(recipe, default_flow_style=True, sort_keys=False, width=float("inf"))
     others = [one for one in options[1:] if one[0][0].partition("=")[0] != _OPTION]
-    found = [] if command in ANEW else [([f"{_OPTION}={checkpoint}"], {})]
+    found: list[Option] = [] if command in ANEW else [([f"{_OPTION}={checkpoint}"], {})]
     return [options[0], (["--config", text], recipe), *others, *found]
 
 

@@ -101,8 +101,9 @@ def with_absent(table: "pd.DataFrame", parties: "NDArray[np.bool_]", names: Sequ
         >>> with_absent(table, there, ["bank", "shop"])["absent"].tolist()
         ['', 'bank', '']
     """
-    absent = (np.flatnonzero(~row) if row.any() else () for row in parties)
-    return table.assign(absent=[", ".join(names[m] for m in one) for one in absent])
+    rows = parties.tolist()
+    absent = ([name for name, there in zip(names, row, strict=True) if not there and any(row)] for row in rows)
+    return table.assign(absent=[", ".join(one) for one in absent])
 
 
 _FORMULA = r"^[=+\-@\t\r]"  # with which a cell begins that a spreadsheet computes
