@@ -16,6 +16,7 @@ from lightning_vfl.trained.predictions import (
     check_ending,
     prediction_table,
     tell_left_out,
+    with_absent,
     with_parties,
     write_predictions,
 )
@@ -27,8 +28,9 @@ class PredictionWriter(Callback):
 
     Columns: those of ``lightning_vfl.trained.predictions.prediction_table``; classes have the names of the data. If a
     party lacks records (``overlap: keep``, groups), or parties are absent from the prediction, ``parties`` has the
-    names of those that took part; a record without a prediction has no numbers and no decision. Records that are not
-    predicted, because some party lacks them, are in ``NAME.left_out.csv`` beside the file.
+    names of those that took part; a record without a prediction has no numbers and no decision. ``predict --absent``
+    adds ``absent``, the names of the others. Records that are not predicted, because some party lacks them, are in
+    ``NAME.left_out.csv`` beside the file.
 
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.
@@ -92,7 +94,10 @@ class PredictionWriter(Callback):
         of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
         table = prediction_table(ids, values[order].numpy(), _class_names(data, module), *of_labels)
         if parties.numel():
-            table = with_parties(table, parties[order].numpy(), getattr(data, "party_names", ()))
+            there, names = parties[order].numpy(), getattr(data, "party_names", ())
+            table = with_parties(table, there, names)
+            if isinstance(module, VFLModule) and module.predictor is not None:
+                table = with_absent(table, there, names)
         write_predictions(table, self.path)
         print(f"{len(table):,} predictions: {self.path}")
 

@@ -1,37 +1,46 @@
 """A summary of a run, in a few lines at its end."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from lightning_vfl.privacy.digits import rounded_up, shown
 from lightning_vfl.privacy.events import AGAINST, ASSUMED, UNITS, coalitions, in_words, label
 from lightning_vfl.privacy.loss_distribution import Account, Figure
+from lightning_vfl.privacy.verdict import verdict
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.terminal import console
 from lightning_vfl.types import Stage
 
 LEARNING_RATE = "learning rate found"
+_DETAILS = (  # lines that the full summary alone has
+    *("passes over", "virtual time", "sent per", "sent to peers", "received per", "privacy ε of"),
+)
 
 
 class RunSummary(Callback):
     """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test, and ε after predict too.
+
+    The first line is the headline: the first metric, and ε with what it is worth in words (``verdict``). Traffic,
+    virtual time and the other ε are printed with ``full``; the report and the loggers always have them.
 
     Bytes, seconds and rounds are those of the training; after loading a checkpoint, those up to the checkpoint. ε is
     taken from the run's privacy ledger, which also has the rounds after the checkpoint.
 
     Args:
         enabled: False: print no summary.
+        full: print every line. ``--summary full`` sets it.
     """
 
-    def __init__(self, enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, full: bool = False) -> None:
         self.enabled = enabled
+        self.full = full
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a training whose ε could not be printed at its end."""
@@ -60,21 +69,57 @@ class RunSummary(Callback):
         table = Table(title=f"Summary of {stage}", title_justify="left", show_header=False)
         table.add_column()
         table.add_column(overflow="fold")
-        for what, value in summary_lines(trainer, module, prefixes):
-            table.add_row(what, value)
-        Console().print(table)
+        figures = module.privacy.tightest()
+        print(headline(trainer, module, prefixes, figures))
+        for what, value in summary_lines(trainer, module, prefixes, figures=figures):
+            if self.full or not what.startswith(_DETAILS):
+                table.add_row(what, value)
+        console().print(table)
         checkpoint = getattr(trainer.checkpoint_callback, "best_model_path", "")
         if checkpoint and trainer.state.fn == TrainerFn.FITTING:
             print(f"checkpoint: {_from_here(checkpoint)}")  # on a line of its own, so that it can be copied
 
 
+def headline(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...], figures: Mapping[str, Figure]) -> str:
+    """The first metric of a run, and its ε with a verdict in words.
+
+    Args:
+        trainer: has the metrics.
+        module: the protocol.
+        prefixes: of the metrics, the most telling last.
+        figures: unit -> ε.
+    """
+    metrics = trainer.callback_metrics
+    own = sorted((name for name in metrics if name.startswith(prefixes[-1:] or ("-",))), key=_is_loss)
+    score = f"{own[0]} {float(metrics[own[0]]):.4f}; " if own else ""
+    unit, accounting = module.privacy.unit, module.aggregator.accounting
+    if accounting is None:
+        hidden = "protects nothing" if module.wire.traits.visible else "single uploads are hidden, not their sums"
+        return f"{score}no ε, because no noise is added: {hidden}"
+    if unit not in figures:
+        return f"{score}no ε is known"
+    remark = ", simulated" if accounting.simulated else ""
+    words = f"ε {figures[unit]} of a {unit} at δ = {module.privacy.delta:g}"
+    return f"{score}{words}: {verdict(figures[unit].epsilon)}{remark}"
+
+
+def _is_loss(name: str) -> tuple[bool, str]:
+    return name.endswith(("/loss", "/unanswered")), name
+
+
 def summary_lines(
-    trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...], tightest: bool = True
+    trainer: Trainer,
+    module: VFLModule,
+    prefixes: tuple[str, ...],
+    tightest: bool = True,
+    figures: Mapping[str, Figure] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """What the summary says of a run: names and values as texts; metrics are those with these prefixes.
 
     ``tightest``: give the smallest known ε, which takes seconds after thousands of rounds; False: the Rényi figure.
+    ``figures``: the smallest known ε by unit, if they are known already.
     """
+    names = getattr(getattr(trainer, "datamodule", None), "party_names", ())
     parties = module.roster.parties
     yield "protocol", f"{type(module).__name__} with {type(module.aggregator).__name__}, {parties} parties"
     for name, value in sorted(trainer.callback_metrics.items()):
@@ -98,7 +143,7 @@ def summary_lines(
         ("down", "received per party"),
     ):
         for kind in module.books.meter.kinds(direction):
-            yield f"{words}: {kind}", per_party(module.books.meter.total(direction, kind))
+            yield f"{words}: {kind}", per_party(module.books.meter.total(direction, kind), names)
     if (hosts := getattr(module.books.own, "host_meter", None)) is not None:
         for kind in hosts.kinds("up"):
             yield f"sent per host: {kind}", per_party(hosts.total("up", kind))
@@ -110,7 +155,8 @@ def summary_lines(
     accounting = module.aggregator.accounting
     remark = "" if accounting is None or accounting.simulated is None else f", {accounting.simulated}"
     renyi = {unit: Figure(epsilon, Account.RENYI) for unit, epsilon in module.privacy.figures().items()}
-    for unit, figure in (module.privacy.tightest() if tightest else renyi).items():
+    known = (module.privacy.tightest() if figures is None else figures) if tightest else renyi
+    for unit, figure in known.items():
         yield f"privacy ε of a {label(unit)}, δ = {module.privacy.delta:g}", f"{figure}{remark}"
     yield from _against_coalitions(module, tightest)
     if module.label_privacy.accountant is not None:
@@ -164,16 +210,22 @@ def _against_coalitions(module: VFLModule, tightest: bool) -> Iterator[tuple[str
                 yield f"privacy ε of a {label(unit)}, against the server and {others}", str(figure)
 
 
-def per_party(count: Tensor) -> str:
-    """(M,) bytes as a text, with one figure if all parties are equal.
+def per_party(count: Tensor, names: Sequence[str] = ()) -> str:
+    """(M,) bytes as a text, with one figure if all parties are equal, else with the names of the parties.
 
     Examples:
         >>> import torch
-        >>> per_party(torch.tensor([2000, 2000])), per_party(torch.tensor([2000, 1]))
-        ('2.0 kB each', '2.0 kB, 1 B')
+        >>> per_party(torch.tensor([2000, 2000])), per_party(torch.tensor([2000, 1]), ["bank", "shop"])
+        ('2.0 kB each', 'bank 2.0 kB, shop 1 B')
+        >>> per_party(torch.tensor([2000, 1]))
+        'party 0 2.0 kB, party 1 1 B'
     """
     figures = [in_bytes(int(n)) for n in count]
-    return f"{figures[0]} each" if len(set(count.tolist())) == 1 else ", ".join(figures)
+    if len(set(count.tolist())) == 1:
+        return f"{figures[0]} each"
+    known = list(names) if len(names) == len(figures) else [str(party) for party in range(len(figures))]
+    called = [f"party {name}" if name.isdecimal() else name for name in known]
+    return ", ".join(f"{name} {figure}" for name, figure in zip(called, figures, strict=True))
 
 
 def in_bytes(count: int) -> str:

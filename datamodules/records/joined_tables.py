@@ -85,8 +85,8 @@ def paths_of(tables: Mapping[str, str | Path], folder: str | Path | None) -> dic
 
 def read_tables(
     paths: Mapping[str, Path],
-    id_column: str,
-    separator: str,
+    id_columns: Mapping[str, str],
+    separators: Mapping[str, str],
     text: Mapping[str, Collection[str] | None],
     folder: Path | None = None,
 ) -> dict[str, ColumnTable]:
@@ -94,8 +94,8 @@ def read_tables(
 
     Args:
         paths: party -> its file.
-        id_column: the column of the ids.
-        separator: between the fields of a CSV file.
+        id_columns: party -> the column of the ids.
+        separators: party -> between the fields of a CSV file.
         text: party -> columns of a CSV file to read as text; None: all columns.
         folder: where columns are stored; None: they are in memory.
 
@@ -104,10 +104,8 @@ def read_tables(
     """
     tables: dict[str, ColumnTable] = {}
     for party, path in paths.items():
-        if folder is None:
-            tables[party] = MemoryTable(read_table(path, party, id_column, separator, text[party]))
-        else:
-            tables[party] = store_table(path, party, id_column, separator, text[party], folder)
+        about = (path, party, id_columns[party], separators[party], text[party])
+        tables[party] = MemoryTable(read_table(*about)) if folder is None else store_table(*about, folder)
     check_kinds(tables)
     return tables
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from lightning_utilities.core.rank_zero import rank_zero_warn
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.limits import refuse_large_table, unpacked
 
 if TYPE_CHECKING:
@@ -461,3 +461,31 @@ def numbers_of(column: "pd.Series[Any]", party: str, fix: str) -> "NDArray[np.fl
         what = "is text" if text.all() else f"mixes {len(text) - count} numbers and {count} texts"
         raise ConfigurationError(f"column '{column.name}' of party '{party}' {what} ({first}); correct it or {fix}")
     return numbers.to_numpy(dtype=np.float64)
+
+
+def by_party(setting: str, given: str | Mapping[str, str], parties: Iterable[str], usual: str) -> dict[str, str]:
+    """Party -> its value of a setting that is given for all parties, or party -> value.
+
+    Args:
+        setting: its name, for errors.
+        given: the value of all parties, or those of some.
+        parties: all parties.
+        usual: the value of a party that a mapping does not name.
+
+    Raises:
+        ConfigurationError: for a party that has no table, and for values that are no texts.
+
+    Examples:
+        >>> by_party("id_column", {"telco": "customer"}, ["bank", "telco"], "id")
+        {'bank': 'id', 'telco': 'customer'}
+    """
+    names = list(parties)
+    if isinstance(given, str):
+        return dict.fromkeys(names, given)
+    if unknown := [name for name in given if name not in names]:
+        raise ConfigurationError(
+            f"{setting} names party '{unknown[0]}', which has no table; {nearest(unknown[0], names)}"
+        )
+    if wrong := [value for value in given.values() if not isinstance(value, str) or not value]:
+        raise ConfigurationError(f"{setting} must be a text, or a text for each party; got {wrong[0]!r}")
+    return {name: given.get(name, usual) for name in names}

@@ -51,7 +51,6 @@ def form_of(
     joined: Joined,
     encoders: Mapping[str, Sequence[ColumnEncoder]],
     everyone: bool,
-    id_column: str,
     known: bool = False,
 ) -> TableForm:
     """The form of these tables.
@@ -60,7 +59,6 @@ def form_of(
         joined: the tables.
         encoders: party -> the encoders of its columns.
         everyone: whether every party holds every record.
-        id_column: the column of the ids, for the error.
         known: whether the encoders are those of a trained model.
 
     Raises:
@@ -77,7 +75,7 @@ def form_of(
             f"the model was trained without features of party '{more[0]}'; leave its table out, or its columns"
         )
     if not own:
-        raise ConfigurationError(f"no party has a column besides '{id_column}' and the labels; add features")
+        raise ConfigurationError("no party has a column besides the ids and the labels; add features")
     uses = Counter(encoder.column for chosen in encoders.values() for encoder in chosen)
     names: list[str] = []
     views, held = {}, []

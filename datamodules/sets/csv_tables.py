@@ -30,7 +30,7 @@ from ..records.joined_tables import Joined, paths_of
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import WorkFolder, refuse_stored, work_folder
-from ..records.party_tables import read_labels, read_targets, read_weights
+from ..records.party_tables import by_party, read_labels, read_targets, read_weights
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
@@ -60,7 +60,8 @@ class CSVTables(VerticalDataModule):
         label_party: the party whose file holds the labels.
         label_column: the column of the labels; or several columns, which are true or false (task ``classification``,
             objective ``MultiLabel``) or real numbers (``regression``, objective ``Regression``).
-        id_column: the column of the ids, the same in every file; whole numbers or text.
+        id_column: the column of the ids, of all files or party -> column (other parties: ``id``); whole numbers or
+            text.
         data_dir: the folder in which relative file names are looked up; None: the working folder.
         task: ``classification``: labels are whole numbers or texts, numbered in sorted order, see ``classes``;
             ``regression``: labels are real numbers.
@@ -74,7 +75,7 @@ class CSVTables(VerticalDataModule):
         preprocess: how columns become numbers. ``auto`` chooses by the training rows, see ``choose_steps``; party ->
             column -> steps, see ``read_steps``, where other columns are ``auto``. What is done is printed. None: all
             columns but those of ``categorical`` must be numbers, and missing values are refused.
-        separator: the character between the fields of a CSV file.
+        separator: the character between the fields of a CSV file, of all files or party -> separator (others: a comma).
         decimal: the decimal mark, ``.`` or ``,``, of numbers as people write them, of all parties or party -> mark;
             the other mark stands for thousands. None: found in each column. Needs ``preprocess``.
         val_share: share of the records for validation; 0: none.
@@ -122,14 +123,14 @@ class CSVTables(VerticalDataModule):
         label_party: str,
         label_column: str | list[str],
         *,
-        id_column: str = "id",
+        id_column: str | dict[str, str] = "id",
         data_dir: str | Path | None = None,
         task: Literal["classification", "regression"] = "classification",
         overlap: Literal["inner", "keep"] = "inner",
         categorical: Sequence[str] = (),
         unseen: Literal["ignore", "own", "error"] = "ignore",
         preprocess: str | dict[str, Any] | None = None,
-        separator: str = ",",
+        separator: str | dict[str, str] = ",",
         decimal: str | dict[str, str] | None = None,
         val_share: float = 0.1,
         test_share: float = 0.2,
@@ -170,12 +171,12 @@ class CSVTables(VerticalDataModule):
         self.tables = paths_of(tables, data_dir)
         self.label_party = label_party
         self.label_column = label_column
-        self.id_column = id_column
+        self.id_columns = by_party("id_column", id_column, {**tables, label_party: ""}, "id")
         self.task = task
         self.overlap = overlap
         self.categorical = tuple(categorical)
         self.unseen = Unseen(unseen)
-        self.separator = separator
+        self.separators = by_party("separator", separator, {**tables, label_party: ""}, ",")
         self.new_records = new_records
         self.sample_weight = sample_weight
         self.work_dir = work_dir
@@ -384,7 +385,7 @@ class CSVTables(VerticalDataModule):
     @cached_property
     def _form(self) -> TableForm:
         everyone = self.overlap != "keep" and not self.groups
-        return form_of(self._joined, self._encoders, everyone, self.id_column, self.fitted is not None)
+        return form_of(self._joined, self._encoders, everyone, self.fitted is not None)
 
     @cached_property
     def _encoded(self) -> Tensor:

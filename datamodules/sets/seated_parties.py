@@ -55,7 +55,7 @@ def check_parties(data: "CSVTables", seat: Seat, names: Sequence[str], labels_at
 def find_parties(data: "CSVTables") -> tuple[str, ...]:
     """The tables that have features, by the names of their columns; a table of labels alone is no party."""
     label = data.label_party
-    alone = label in data.tables and not _features(data, read_names(data.tables[label], label, data.separator))
+    alone = label in data.tables and not _features(data, read_names(data.tables[label], label, data.separators[label]))
     return tuple(name for name in data.tables if not (alone and name == label))
 
 
@@ -112,5 +112,5 @@ def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:
 
 
 def _features(data: "CSVTables", columns: Iterable[Any]) -> list[str]:
-    others = (data.id_column, *data._label_columns, *columns_beside(data).values())
+    others = (data.id_columns[data.label_party], *data._label_columns, *columns_beside(data).values())
     return [str(name) for name in columns if name not in others]

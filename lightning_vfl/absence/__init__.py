@@ -2,6 +2,7 @@
 
 from lightning_vfl.absence.asked import Asked, parse
 from lightning_vfl.absence.measure import Measured, embed, measure, refuse
+from lightning_vfl.absence.predicting import PredictWithout
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude, MeanEmbedding, Moments, Regressed, Zeros
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "MeanEmbedding",
     "Measured",
     "Moments",
+    "PredictWithout",
     "Regressed",
     "Zeros",
     "embed",

@@ -79,13 +79,7 @@ def measure(
     parties = module.roster.parties
     with torch.no_grad(), evaluating(module):
         records = embed(module, batches)
-        moments = None
-        if stand_in.learns:
-            moments = Moments(module.embedding_widths)
-            for batch in training:
-                held = None if batch.present is None else batch.present.all(1)
-                h = module.bottoms(tuple(x.to(module.device) for x in batch.features))
-                moments.add(h if held is None else tuple(x[held.to(x.device)] for x in h))
+        moments = moments_of(module, training) if stand_in.learns else None
         rows = [row for subset in subsets for row in _of_subset(module, records, subset, stand_in, moments)]
     import pandas as pd  # imported here, because the import takes 0.5 s
 
@@ -94,6 +88,51 @@ def measure(
         passive = parties - (module.active is not None)
         table = pd.DataFrame([*rows, *_summaries(table, asked.probabilities, passive, exact)])
     return Measured(table, exact)
+
+
+def moments_of(module: VFLModule, training: Iterable[VerticalBatch]) -> Moments:
+    """The moments of the training records' embeddings, for a stand-in that learns."""
+    moments = Moments(module.embedding_widths)
+    for batch in training:
+        held = None if batch.present is None else batch.present.all(1)
+        h = module.bottoms(tuple(x.to(module.device) for x in batch.features))
+        moments.add(h if held is None else tuple(x[held.to(x.device)] for x in h))
+    return moments
+
+
+def output_without(
+    module: VFLModule,
+    h: Sequence[Tensor],
+    held: Tensor | None,
+    absent: Subset,
+    stand_in: AbsentStandIn,
+    moments: Moments | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The server's output for records without some of the parties.
+
+    Args:
+        module: the trained model.
+        h: M embeddings (B, D_m).
+        held: (B, M) bool, the parties that hold each record; None: all.
+        absent: the numbers of the absent parties.
+        stand_in: their replacement.
+        moments: what a stand-in that learns has learned.
+
+    Returns:
+        (B,) bool, the records that get an output, and the output of these; None if there are none.
+    """
+    there = torch.tensor([m not in absent for m in range(module.roster.parties)])
+    answered = module.answers(Roll.of(there).holders(h[0], held))
+    if not answered.any():
+        return answered, None
+    filled = stand_in.fill(tuple(x[answered] for x in h), there, moments)
+    present = None
+    if held is not None:  # a replacement counts for every record
+        present = held[answered] | filled.roll.filled.to(held.device)
+    columns = None
+    if not isinstance(module, DecoupledVFL | HeadsVFL):
+        columns = module.aggregator.columns(module.embedding_widths, filled.roll)
+    return answered, module.output_of(filled.h, filled.roll, present, columns)
 
 
 def refuse(module: VFLModule, asked: Asked, stand_in: AbsentStandIn) -> tuple[tuple[Subset, ...], bool]:
@@ -159,24 +198,15 @@ def _of_subset(
     module: VFLModule, records: Embedded, absent: Subset, stand_in: AbsentStandIn, moments: Moments | None
 ) -> list[dict[str, Any]]:
     """The rows of one subset of absent parties."""
-    there = torch.tensor([m not in absent for m in range(module.roster.parties)])
     metrics = module.test.metrics.clone()
     metrics.reset()
     scored = 0
     for start in range(0, len(records.labels), _CHUNK):
         part = slice(start, start + _CHUNK)
-        own = None if records.present is None else records.present[part]
-        answered = module.answers(Roll.of(there).holders(records.labels[part], own))
-        if not answered.any():
+        held = None if records.present is None else records.present[part]
+        answered, output = output_without(module, [x[part] for x in records.h], held, absent, stand_in, moments)
+        if output is None:
             continue
-        filled = stand_in.fill(tuple(x[part][answered] for x in records.h), there, moments)
-        present = None
-        if own is not None:  # a replacement counts for every record
-            present = own[answered] | filled.roll.filled.to(own.device)
-        columns = None
-        if not isinstance(module, DecoupledVFL | HeadsVFL):
-            columns = module.aggregator.columns(module.embedding_widths, filled.roll)
-        output = module.output_of(filled.h, filled.roll, present, columns)
         metrics.update(module.objective.predict(output).float(), records.labels[part][answered])
         scored += int(answered.sum())
     values = metrics.compute() if scored else dict.fromkeys(metrics.keys(), torch.tensor(float("nan")))

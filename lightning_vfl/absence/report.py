@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.absence.measure import Measured
 from lightning_vfl.datamodules.party_number import shown
+from lightning_vfl.terminal import console
 from lightning_vfl.trained.predictions import write_table
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def show(measured: Measured, names: Sequence[str]) -> None:
         label = {"subset": subset, "number": f"any {number:.0f}"}.get(str(what), f"each with p = {p:g}")
         values = [_cell(same[same["metric"] == name].iloc[0]) for name in metrics]
         printed.add_row(label, str(first["subsets"]), *values, f"{first['left_out']:,}" if first["left_out"] else "")
-    Console().print(printed)
+    console().print(printed)
     if hidden > SHOWN:
         print(f"{hidden - SHOWN} more subsets are in the file")
 

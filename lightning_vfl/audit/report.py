@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_vfl.audit.finding import Finding
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.digits import shown
+from lightning_vfl.terminal import console
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,21 +50,20 @@ def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
 def print_findings(findings: Sequence[Finding]) -> None:
     """Print a table for each attacker; what an attack saw is in the files alone."""
     from rich.cells import cell_len
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    terminal = console()
     for attacker in dict.fromkeys(found.attacker for found in findings):
         own = [found for found in findings if found.attacker == attacker]
         table, rows = Table(title=f"what {attacker} gets", pad_edge=False), table_of(own)
         names = [row[0].replace("(", "\n(", 1) for row in rows]  # the settings of an attack in a line of their own
         longest = max(cell_len(line) for name in names for line in name.splitlines())
-        table.add_column("attack", overflow="fold", no_wrap=longest + _BESIDE <= console.width)
+        table.add_column("attack", overflow="fold", no_wrap=longest + _BESIDE <= terminal.width)
         for name in COLUMNS[3:]:
             table.add_column(name, overflow="fold")
         for name, row in zip(names, rows, strict=True):
             table.add_row(name, *row[3:])
-        console.print(table)
+        terminal.print(table)
 
 
 def markdown_of(findings: Sequence[Finding]) -> str:

@@ -23,8 +23,6 @@ from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from lightning.pytorch.cli import LightningArgumentParser
-
     from lightning_vfl.align.group import Progress
     from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -37,12 +35,11 @@ _ABOUT = (
 class AlignCommand(Command):
     """One step of an alignment, or all of them."""
 
-    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
-        parser = cli.empty_parser()
-        parser.description = _ABOUT
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         parser.add_argument("step", type=str, metavar="STEP", help=", ".join(STEPS))
         parser.add_argument("options", nargs=REMAINDER, metavar="...", help="see align STEP --help")
-        return parser
 
     def run(self, cli: "VFLCLI") -> int:
         return run_alone([cli.given.step, *(cli.given.options or ())])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from jsonargparse import ArgumentParser, Namespace
 
+from lightning_vfl.commands.command import with_both_spellings
 from lightning_vfl.commands.usage import UsageError
 
 
@@ -21,6 +22,7 @@ def parse_alone(command: str, add_options: Callable[[ArgumentParser], None], arg
     """
     parser = ArgumentParser(prog=f"lightning-vfl {command}", exit_on_error=False)
     add_options(parser)
+    with_both_spellings(parser)
     try:
         return parser.parse_args(list(arguments))
     except ArgumentError as error:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isnan
 
-from lightning.pytorch.cli import LightningArgumentParser
+from jsonargparse import ArgumentParser
 
 from lightning_vfl import audit
 from lightning_vfl.audit import Attack, Finding
@@ -30,9 +30,9 @@ _ABOUT = (
 class AuditCommand(Command):
     """Fit a recipe with the callback ``Audit``."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.trainer_parser("fit")
-        parser.description = _ABOUT
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--attacker",
             type=str,
@@ -49,7 +49,6 @@ class AuditCommand(Command):
         parser.add_argument(
             "--fail-above", type=str, nargs="+", default=[], help="NAME=x: exit status 1 if an attack has more success"
         )
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         limits = dict(_limit(text) for text in cli.given.fail_above)

@@ -13,8 +13,8 @@ from lightning_vfl.errors import ConfigurationError
 
 COMMAND = "lightning_vfl_command"  # key in a checkpoint: the command that has saved it; absent in those of Python
 FIT = "fit"
+CHECKPOINTS = "checkpoints"  # a run's folder for them
 _DEPTH = 3  # folders between a root and its checkpoints: NAME/VERSION/checkpoints
-_FOLDER = "checkpoints"
 _NAMES = "*.ckpt", "*/*.ckpt", "*/*/*.ckpt"  # a file name with {val/accuracy} makes a folder below that of the run
 
 
@@ -42,24 +42,36 @@ def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BE
         return str(_pick(Pick(given), _newest_run(given, roots, command), given))
     path = Path(given)
     if path.is_dir():
-        return str(_pick(of_folder, _saved_in(path) or _saved_in(path / _FOLDER), given))
+        return str(_pick(of_folder, _saved_in(path) or _saved_in(path / CHECKPOINTS), given))
     if not path.is_file():
         raise ConfigurationError(f"--ckpt_path {given}: no such file; give the .ckpt that fit has written")
     _read(path)
     return given
 
 
+def folder_of_run(given: str, roots: Iterable[Path]) -> Path:
+    """The folder of the run that is meant; ``given`` as for ``find_checkpoint``, which need not exist in a folder.
+
+    Raises:
+        ConfigurationError: if there is no such checkpoint.
+    """
+    if Path(given).is_dir() and Path(given).name != CHECKPOINTS:
+        return Path(given)
+    above = Path(find_checkpoint(given, roots)).parents
+    return next((folder.parent for folder in above if folder.name == CHECKPOINTS), above[0])
+
+
 def _saved_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first."""
     found = [path for names in _NAMES for path in folder.glob(names)]
-    own = [path for path in found if _FOLDER not in path.relative_to(folder).parts]  # and not those of runs below
+    own = [path for path in found if CHECKPOINTS not in path.relative_to(folder).parts]  # and not those of runs below
     return sorted(own, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def _newest_run(given: str, roots: Iterable[Path], command: str) -> list[Path]:
     roots = list(dict.fromkeys(roots))
     patterns = [f"{'*/' * depth}*.ckpt" for depth in range(_DEPTH + 1)]
-    patterns += [f"{'*/' * depth}{_FOLDER}/{names}" for depth in range(_DEPTH) for names in _NAMES]
+    patterns += [f"{'*/' * depth}{CHECKPOINTS}/{names}" for depth in range(_DEPTH) for names in _NAMES]
     files = {path for root in roots for pattern in patterns for path in root.glob(pattern)}
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         content = _read(path)
@@ -76,7 +88,7 @@ def _newest_run(given: str, roots: Iterable[Path], command: str) -> list[Path]:
 def _folder_of(path: Path, content: dict[str, Any]) -> Path:
     """The folder of the run of a checkpoint; it is not the nearest one if the file name has a slash."""
     states = content.get("callbacks", {}).values()
-    names = {_FOLDER, *(Path(state["dirpath"]).name for state in states if state.get("dirpath"))}
+    names = {CHECKPOINTS, *(Path(state["dirpath"]).name for state in states if state.get("dirpath"))}
     return next((folder for folder in path.parents if folder.name in names), path.parent)
 
 

@@ -1,9 +1,12 @@
 """What a sub-command of ``lightning-vfl`` is."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from lightning_vfl.commands.table import COMMANDS
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from lightning.pytorch.cli import LightningArgumentParser
 
     from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -18,16 +21,27 @@ class Command(ABC):
         name: the word on the command line.
     """
 
+    about: ClassVar[str] = ""  # description above the options; empty: the line of the table
+
     def __init__(self, name: str) -> None:
         self.name = name
 
     @abstractmethod
+    def add_options(self, parser: "ArgumentParser") -> None:
+        """Add the options of the command itself; those of a recipe are in the parser of ``COMMANDS[name].method``."""
+
     def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
-        """The options.
+        """All options.
 
         Args:
-            cli: makes the parser: ``cli.empty_parser()``, or ``cli.recipe_parser()`` for a command that reads a recipe.
+            cli: makes the parser.
         """
+        method = COMMANDS[self.name].method
+        parser = cli.trainer_parser(method) if method else cli.empty_parser()
+        parser.description = self.about
+        self.add_options(parser)
+        with_both_spellings(parser)
+        return parser
 
     @abstractmethod
     def run(self, cli: "VFLCLI") -> int:
@@ -40,3 +54,11 @@ class Command(ABC):
             UsageError: for options that cannot be used together.
             ConfigurationError: if the work cannot be done as asked.
         """
+
+
+def with_both_spellings(parser: "ArgumentParser") -> None:
+    """Accept ``--id-column`` for ``--id_column`` and the other way round; the help shows one of them."""
+    for option, action in list(parser._option_string_actions.items()):
+        if option.startswith("--") and "." not in option:
+            for other in (option[2:].replace("-", "_"), option[2:].replace("_", "-")):
+                parser._option_string_actions.setdefault(f"--{other}", action)

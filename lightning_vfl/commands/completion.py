@@ -30,10 +30,12 @@ _OF_RECIPES = (  # options of every command that reads a recipe, besides the set
     "--data",
     "--optimizer",
     "--lr_scheduler",
+    "--summary",
     "--help.all",
     "--model.help",
     "--data.help",
 )
+_CLASS = re.compile(r"^class (\w+)(?:\[[^\]]*\])?(?:\(([^)]*)\))?:", re.MULTILINE)
 _RECIPES = "_lightning_vfl_recipes"
 _FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
@@ -65,13 +67,13 @@ def script(shell: str) -> str:
 
 def options(command: str) -> list[str]:
     """The options of a command; settings of the model and the data are those of any protocol and data set."""
-    source = Path(__file__).with_name(f"{COMMANDS[command].path.partition('.')[0]}.py")
+    entry = COMMANDS[command]
+    source = Path(__file__).with_name(f"{entry.path.partition('.')[0]}.py")
     nodes = list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
     firsts = [node.args[0] for node in nodes if isinstance(node, ast.Call) and node.args]
     words = [str(first.value) for first in firsts if isinstance(first, ast.Constant)]
     own = dict.fromkeys(word for word in words if re.fullmatch(r"--[\w.-]+", word))  # a file may have several commands
-    called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    return list(dict.fromkeys([*own, *(_recipe_options() if called & {"trainer_parser", "recipe_parser"} else ())]))
+    return list(dict.fromkeys([*own, *(_recipe_options() if entry.method else ())]))
 
 
 @cache
@@ -103,16 +105,25 @@ def _folder(package: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations or ()))) if spec else Path()
 
 
+@cache
+def _sources(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Class -> its bases and the text of its file, for every class at the top level of a file in a folder."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))]
+    heads = ((head, text) for text in texts for head in _CLASS.finditer(text))
+    return {head[1]: (tuple(re.findall(r"[\w.]+", head[2] or "")), text) for head, text in heads}
+
+
 def _settings(base: str, folder: Path) -> list[str]:
     """The arguments of the constructors of a class and of the classes that are derived from it."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))]
-    classes = {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    sources = _sources(folder)
 
     def is_derived(name: str) -> bool:
-        bases = (b.id for b in classes[name].bases if isinstance(b, ast.Name)) if name in classes else ()
-        return name == base or any(map(is_derived, bases))
+        return name == base or any(map(is_derived, sources[name][0] if name in sources else ()))
 
-    bodies = [member for name, node in classes.items() if is_derived(name) for member in node.body]
+    derived = [name for name in sources if is_derived(name)]
+    texts = dict.fromkeys(sources[name][1] for name in derived)  # parsing takes time: only files with such a class
+    classes = (node for text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    bodies = [member for node in classes if node.name in derived for member in node.body]
     makers = [member for member in bodies if isinstance(member, ast.FunctionDef) and member.name == "__init__"]
     names = {one.arg: None for m in makers for one in (*m.args.args, *m.args.kwonlyargs) if one.arg != "self"}
     return list(names)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 import yaml
+from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lightning_vfl.commands.command import Command
@@ -32,12 +33,17 @@ _ABOUT = (
 class CutCommand(Command):
     """Set up the data, and write the tables and their recipe."""
 
+    about = _ABOUT
+
     def parser(self, cli: VFLCLI) -> LightningArgumentParser:
         parser = cli.data_parser()
-        parser.description = _ABOUT
+        parser.description = self.about
+        self.add_options(parser)
+        return parser
+
+    def add_options(self, parser: ArgumentParser) -> None:
         parser.add_argument("--out", type=str, required=True, help="folder of the tables and the recipe")
         parser.add_argument("--format", type=Literal["parquet", "csv"], default="parquet", help="of the tables")
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         data = cli._subcommand_parsers[self.name].instantiate_classes(cli.given)["data"]

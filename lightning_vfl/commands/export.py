@@ -1,14 +1,15 @@
 """``lightning-vfl export``: the halves of a trained model as programs that run without this toolkit."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lightning.pytorch.cli import LightningArgumentParser
-
-from lightning_vfl.commands.checkpoints import find_checkpoint
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.printed_paths import short
-from lightning_vfl.commands.run_config import RUNS
-from lightning_vfl.commands.vfl_cli import VFLCLI
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Write each party's half of a trained model (the scaling of its features and its bottom) and the server's half "
@@ -20,25 +21,31 @@ _ABOUT = (
 class ExportCommand(Command):
     """Read a checkpoint and write its halves."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.empty_parser()
-        parser.description = _ABOUT
+    about = _ABOUT
+
+    def add_options(self, parser: "ArgumentParser") -> None:
         parser.add_argument(
             "--ckpt_path", type=str, required=True, help="a .ckpt file, the folder of a run, best or last"
         )
-        parser.add_argument("--out", type=str, required=True, help="folder of the half; of all halves without --party")
+        parser.add_argument(
+            "--out",
+            type=str,
+            help="folder of the half; of all halves without --party (default: export in the folder of the run)",
+        )
         parser.add_argument("--party", type=str, help="name or number of a party, or server; default: every half")
         parser.add_argument(
             "--trusted", type=str, nargs="+", default=[], help="packages whose classes the checkpoint may name"
         )
-        return parser
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: "VFLCLI") -> int:
+        from lightning_vfl.commands.checkpoints import find_checkpoint, folder_of_run
+        from lightning_vfl.commands.run_config import RUNS
         from lightning_vfl.export.trained import load_trained
         from lightning_vfl.export.write import write_halves
 
         given = cli.given
         path = Path(find_checkpoint(given.ckpt_path, [Path(RUNS)]))
-        for folder in write_halves(load_trained(path, given.trusted), Path(given.out), given.party):
+        out = folder_of_run(str(path), []) / "export" if given.out is None else Path(given.out)
+        for folder in write_halves(load_trained(path, given.trusted), out, given.party):
             print(f"{short(folder.resolve())}: manifest.json and the programs of '{folder.name}'")
         return 0

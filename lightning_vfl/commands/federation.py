@@ -8,7 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import torch
-from lightning.pytorch.cli import LightningArgumentParser
+from jsonargparse import ArgumentParser
 
 from lightning_vfl.callbacks import PrivacyBudget
 from lightning_vfl.callbacks.injector import FaultInjector
@@ -29,11 +29,12 @@ METHODS = ("fit", "validate", "test", "predict")
 class ServeCommand(Command):
     """The process of the server, which has the labels and the top, and which listens."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = _with_federation(_with_method(cli.trainer_parser("fit")))
-        parser.description = "Run the server of a federation: it has the labels and the top, and waits for the parties."
+    about = "Run the server of a federation: it has the labels and the top, and waits for the parties."
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        _add_method(parser)
+        _add_federation(parser)
         parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         _refuse_early(cli)
@@ -48,11 +49,11 @@ class ServeCommand(Command):
 class PartyCommand(Command):
     """The process of one party, which has its columns and its bottom, and which calls the server."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = _with_federation(_with_method(cli.trainer_parser("fit")))
-        parser.description = (
-            "Run one party of a federation: it has its own columns and its bottom, and calls the server."
-        )
+    about = "Run one party of a federation: it has its own columns and its bottom, and calls the server."
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        _add_method(parser)
+        _add_federation(parser)
         parser.add_argument("--name", type=str, required=True, help="the party, as federation.yaml names it")
         parser.add_argument(
             "--new_ledger_after",
@@ -61,7 +62,6 @@ class PartyCommand(Command):
             metavar="RUN",
             help="end the privacy ledger of this run, and begin a new one; given again, it changes nothing",
         )
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         _refuse_early(cli)
@@ -77,13 +77,14 @@ class PartyCommand(Command):
 class FederateCommand(Command):
     """A federation on this machine, to try a recipe: a process for the server and for each party."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = _with_method(cli.trainer_parser("fit"))
-        parser.description = (
-            "Run a whole federation on this machine: one process for the server and one for each party, with mutual "
-            "TLS between them. Each process loads the data set and keeps only its own columns: this is a trial, not a "
-            "protection."
-        )
+    about = (
+        "Run a whole federation on this machine: one process for the server and one for each party, with mutual TLS "
+        "between them. Each process loads the data set and keeps only its own columns: this is a trial, not a "
+        "protection."
+    )
+
+    def add_options(self, parser: ArgumentParser) -> None:
+        _add_method(parser)
         parser.add_argument("--local", action="store_true", help="all processes on this machine (needed)")
         parser.add_argument("--inject", action="store_true", help="play the faults of the recipe")
         parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
@@ -94,7 +95,6 @@ class FederateCommand(Command):
             default=str(Weights.SECRET),
             help="seeded: initial weights and noise follow from the seed, so that the server can compute every column",
         )
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         given = cli.given
@@ -128,18 +128,16 @@ class FederateCommand(Command):
         return 0
 
 
-def _with_method(parser: LightningArgumentParser) -> LightningArgumentParser:
+def _add_method(parser: ArgumentParser) -> None:
     parser.add_argument("--do", type=str, choices=METHODS, default="fit", help="what all processes do together")
-    return parser
 
 
-def _with_federation(parser: LightningArgumentParser) -> LightningArgumentParser:
+def _add_federation(parser: ArgumentParser) -> None:
     parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
     parser.add_argument(
         "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
     )
     parser.add_argument("--relay", type=str, default=None, help="socket at which a relay calls, such as a Flower app")
-    return parser
 
 
 def _relay(given: str | None) -> Path | None:

@@ -10,8 +10,6 @@ from lightning_vfl.commands.command import Command
 from lightning_vfl.federation.identity import make_identity, paths
 
 if TYPE_CHECKING:
-    from lightning.pytorch.cli import LightningArgumentParser
-
     from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
@@ -25,10 +23,10 @@ _ABOUT = (
 class IdentityCommand(Command):
     """Make key and certificate and write them."""
 
-    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
-        parser = cli.empty_parser()
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         _add_options(parser)
-        return parser
 
     def run(self, cli: "VFLCLI") -> int:
         return _run(cli.given)

@@ -1,10 +1,13 @@
 """``lightning-vfl keys``: the parties' long-lived identity keys, as PEM files in a folder."""
 
-from lightning.pytorch.cli import LightningArgumentParser
+from typing import TYPE_CHECKING
 
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.vfl_cli import VFLCLI
-from lightning_vfl.crypto import Identities
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Generate a long-lived identity key (Ed25519) for every party: party-0.key.pem (private, mode 0600) and "
@@ -17,14 +20,15 @@ _ABOUT = (
 class KeysCommand(Command):
     """Generate the keys and write them."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.empty_parser()
-        parser.description = _ABOUT
+    about = _ABOUT
+
+    def add_options(self, parser: "ArgumentParser") -> None:
         parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of the files; made if it does not exist")
         parser.add_argument("--parties", type=int, required=True, help="number of parties")
-        return parser
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: "VFLCLI") -> int:
+        from lightning_vfl.crypto import Identities  # torch
+
         made = Identities.make(cli.given.folder, cli.given.parties)
         print(f"{made.folder}: identity keys of parties 0 to {cli.given.parties - 1}")
         return 0

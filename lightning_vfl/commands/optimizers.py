@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 PARTS = ("optimizer", "lr_scheduler")
+_OF_RECIPES = (*PARTS, "model", "data", "trainer", "predictions", "ckpt_path", "seed_everything", "print_config")
 ALIASES = ("--optimizer", "--optimizer.lr", "--lr_scheduler", "--model.lr")
 SHORT = {"ReduceLROnPlateau": "torch.optim.lr_scheduler.ReduceLROnPlateau"}  # Lightning has a class of the same name
 _DEFAULT = {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3, "fused": True}}  # that of VFLModule
@@ -21,10 +22,23 @@ def rename_option(option: str) -> str:
     Examples:
         >>> rename_option("--optimizer.lr"), rename_option("--model.lr"), rename_option("--model.width")
         ('--model.optimizer.lr', '--model.optimizer.lr', '--model.width')
+        >>> rename_option("--lr-scheduler"), rename_option("--data.id-column"), rename_option("--data.tables.my-bank")
+        ('--model.lr_scheduler', '--data.id_column', '--data.tables.my-bank')
     """
+    option = _with_underscores(option)
     if option == "--model.lr":
         return "--model.optimizer.lr"
     return f"--model.{option[2:]}" if option[2:].partition(".")[0] in PARTS and option.startswith("--") else option
+
+
+def _with_underscores(option: str) -> str:
+    """The option with underscores, as settings of a recipe are named; keys that a user chooses stay as they are."""
+    first, *settings = option.removeprefix("--").split(".")
+    if first.replace("-", "_") not in _OF_RECIPES:
+        return option
+    count = 2 if settings[:1] == ["init_args"] else 1
+    named = [name.replace("-", "_") for name in settings[:count]]
+    return "--" + ".".join([first.replace("-", "_"), *named, *settings[count:]])
 
 
 def rename_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,11 @@ def _name_first(options: list[Option], about: Callable[..., str]) -> list[Option
     return options
 
 
+def data_named(words: Sequence[str], recipe: Mapping[str, Any]) -> bool:
+    """Whether an option or its recipe names the data set."""
+    return _about_data(words, recipe) == "name"
+
+
 def _about_data(words: Sequence[str], recipe: Mapping[str, Any]) -> str:
     """Whether an option gives the ``name`` of the data set, a ``part`` of its settings, or neither (empty)."""
     option, _, value = words[0].partition("=")

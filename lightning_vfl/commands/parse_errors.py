@@ -10,7 +10,7 @@ from typing import Any
 from lightning_vfl.commands.optimizers import ALIASES
 from lightning_vfl.commands.own_code import abstract_class
 from lightning_vfl.commands.suggestions import beside_class_path, unknown_class, unknown_setting
-from lightning_vfl.commands.table import COMMANDS, unknown_command
+from lightning_vfl.commands.table import COMMANDS, no_command, unknown_command
 from lightning_vfl.errors import nearest
 
 _PARTS = ("data", "model", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")  # of a recipe
@@ -102,7 +102,7 @@ def _command(found: re.Match[str], error: ParserError) -> str:
 
 
 def _no_command(found: re.Match[str], error: ParserError) -> str:
-    return f"no command is given; give one of {', '.join(COMMANDS)}, before the options"
+    return no_command()
 
 
 def _unknown_setting(found: re.Match[str], error: ParserError) -> str:

@@ -2,28 +2,30 @@
 
 import sys
 from pathlib import Path
-
-from lightning.pytorch.cli import LightningArgumentParser
+from typing import TYPE_CHECKING
 
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.printed_paths import print_files
-from lightning_vfl.commands.vfl_cli import VFLCLI
-from lightning_vfl.study import read_study
-from lightning_vfl.study import table as tables
-from lightning_vfl.study.figures import out_of_sight
-from lightning_vfl.study.report import report
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class PlotCommand(Command):
     """Draw the summary and figures of a study again from its table."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.empty_parser()
+    def add_options(self, parser: "ArgumentParser") -> None:
         parser.add_argument("results", type=str, metavar="RESULTS", help="folder that lightning-vfl study has written")
         parser.add_argument("--metric", type=str, help="metric to draw; default: figure.metric of its study.yaml")
-        return parser
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: "VFLCLI") -> int:
+        from lightning_vfl.study import read_study
+        from lightning_vfl.study import table as tables
+        from lightning_vfl.study.figures import out_of_sight
+        from lightning_vfl.study.report import report
+
         results = Path(cli.given.results)
         study = read_study(results / "study.yaml")
         table = tables.read(results)

@@ -7,10 +7,8 @@ from itertools import islice
 from typing import Literal
 
 import torch
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.cli import LightningArgumentParser
-from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.callbacks.injector import FaultInjector
@@ -27,6 +25,7 @@ from lightning_vfl.protocols import CascadeVFL
 from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
 from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
 from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.terminal import console
 
 MOST_COUNTED = 10_000  # epochs that are tried one after the other
 DELTAS = [1e-3, 1e-5, 1e-7]
@@ -40,9 +39,9 @@ _ABOUT = (
 class PrivacyCommand(Command):
     """Print the table of a recipe, and the setting that would meet a target."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.trainer_parser("fit")
-        parser.description = _ABOUT
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         parser.add_argument("--delta", type=float, nargs="+", default=DELTAS, help="values of δ in the table")
         parser.add_argument("--solve", type=Literal["beta", "levels", "epochs"], help="setting to find for a target ε")
         parser.add_argument("--target-epsilon", type=float, help="largest ε that --solve may reach")
@@ -53,7 +52,6 @@ class PrivacyCommand(Command):
             f"{trials.ROUNDS} rounds each, and recommend the best",
         )
         parser.add_argument("--unit", type=Literal[UNITS], default="party-record", help="what --solve protects")
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         own = cli.given
@@ -174,7 +172,7 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
                 rows[f"{label(unit)}, against the server and {in_words(colluders)}"] = fewer
         for name, events in rows.items():
             table.add_row(name, *(str(plan.figure(delta, unit, events)) for delta in deltas))
-    Console().print(table)
+    console().print(table)
 
 
 def _changed(cli: VFLCLI, options: Sequence[str]) -> VFLCLI:

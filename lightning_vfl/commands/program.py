@@ -11,6 +11,7 @@ from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.commands.own_code import own_mistake, place_of, said
 from lightning_vfl.commands.parse_errors import cause_of, logger_failed, missing_package
 from lightning_vfl.commands.quiet import hide_useless_warnings
+from lightning_vfl.commands.threads import same_threads
 from lightning_vfl.commands.usage import UsageError, unread_settings
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
@@ -48,8 +49,9 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
     for line in unread_settings(os.environ):
         print(line, file=sys.stderr)
     try:
-        cli = VFLCLI(sys.argv[1:] if args is None else args, callbacks)
-        status = cli.command.run(cli)
+        with same_threads():
+            cli = VFLCLI(sys.argv[1:] if args is None else args, callbacks)
+            status = cli.run_command()
     except UsageError as error:
         raise UsageError(_on_one_line(error)) from None
     except (ConfigurationError, MisconfigurationException) as error:

@@ -10,7 +10,7 @@ from lightning_vfl.commands.command import Command
 from lightning_vfl.configs import packaged
 
 if TYPE_CHECKING:
-    from lightning.pytorch.cli import LightningArgumentParser
+    from jsonargparse import ArgumentParser
 
     from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -44,10 +44,8 @@ def about(recipe: str) -> str:
 class ListCommand(Command):
     """Print the recipes of one kind, or of all kinds."""
 
-    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
-        parser = cli.empty_parser()
+    def add_options(self, parser: "ArgumentParser") -> None:
         parser.add_argument("kind", nargs="?", choices=KINDS, help=f"kind of recipes; default: {', '.join(KINDS)}")
-        return parser
 
     def run(self, cli: "VFLCLI") -> int:
         print(*lines(cli.given.kind), sep="\n")

@@ -75,15 +75,19 @@ def with_full_paths(config: Any) -> Any:
 def expand_arguments(arguments: Sequence[str]) -> list[str]:
     """The arguments with the paths of recipes, and with full paths of short class names (``--model.top=Linear``).
 
-    Recipes come before the other options, see ``in_order``.
+    Recipes come before the other options, see ``in_order``, and before them the recipe of a run whose checkpoint is
+    given, see ``with_recipe_of_run``.
 
     Raises:
-        ConfigurationError: if a recipe is not found, or if two packaged recipes exclude each other.
+        ConfigurationError: if a recipe or a checkpoint is not found, or if two packaged recipes exclude each other.
     """
     given = _with_values(arguments)
     expanded = [_expand(words) for words in given]
     refuse_two_of_a_kind([find_recipe(value) for words in given if is_recipe(words) and (value := _value(words))])
-    return [word for words, _ in in_order([(words, _recipe(words)) for words in expanded]) for word in words]
+    from lightning_vfl.commands.run_recipe import with_recipe_of_run  # torch, which messages of errors do not need
+
+    options = with_recipe_of_run(in_order([(words, _recipe(words)) for words in expanded]))
+    return [word for words, _ in options for word in words]
 
 
 def data_alone(arguments: Sequence[str]) -> list[str]:
@@ -195,6 +199,8 @@ def _expand(words: Sequence[str]) -> list[str]:
     option, equals, value = words[0].partition("=")
     if not option.startswith("-"):
         return list(words)
+    if option == "--summary" and _value(words) in ("full", "short"):
+        return [f"--summary.full={str(_value(words) == 'full').lower()}"]
     option = rename_option(option)
     return (
         [f"{option}={_expand_value(option, value)}"]

@@ -1,23 +1,25 @@
 """``lightning-vfl replay``: simulate what a federation has recorded."""
 
-from lightning.pytorch.cli import LightningArgumentParser
+from typing import TYPE_CHECKING
 
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.vfl_cli import VFLCLI
-from lightning_vfl.federation.record import Replayed
-from lightning_vfl.federation.replaying import Replay, drawn_anew, secrets_of
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class ReplayCommand(Command):
     """A fit whose rounds are those of a record."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.trainer_parser("fit")
-        parser.description = (
-            "Simulate what a federation has recorded: who was called, who was late or gone, and who came back. The "
-            "weights are those of the federation, bit for bit, on the same kind of machine with one thread. It needs "
-            "the secrets from which each process drew its initial weights."
-        )
+    about = (
+        "Simulate what a federation has recorded: who was called, who was late or gone, and who came back. The weights "
+        "are those of the federation, bit for bit, on the same kind of machine with one thread. It needs the secrets "
+        "from which each process drew its initial weights."
+    )
+
+    def add_options(self, parser: "ArgumentParser") -> None:
         parser.add_argument("events", type=str, metavar="EVENTS", help="the file of serve --events")
         parser.add_argument(
             "--secrets",
@@ -26,9 +28,11 @@ class ReplayCommand(Command):
             help="{NAME: PATH, ...}, the secret.key of every process or its folder; or a folder that has a folder for "
             "each process (default: the folder of EVENTS)",
         )
-        return parser
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: "VFLCLI") -> int:
+        from lightning_vfl.federation.record import Replayed
+        from lightning_vfl.federation.replaying import Replay, drawn_anew, secrets_of
+
         record = Replayed(cli.given.events)
         secrets = secrets_of(record, cli.given.secrets)
         cli.build()

@@ -11,8 +11,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lightning_vfl.commands.checkpoints import COMMAND
+from lightning_vfl.privacy.ledger import is_unused
 from lightning_vfl.protocols.run_folder import run_folder
 
+_SETTINGS = ("config.yaml", "hparams.yaml")
 RUNS = "runs"  # the default folder, which all runs share
 
 
@@ -31,6 +33,8 @@ class RunConfig(Callback):
         self.text = text
         self._command = command
         self._saved = False
+        self._before: set[Path] = set()  # what there was below the root, and the folders above it
+        self._root: Path | None = None
 
     def take_folder(self, trainer: Trainer) -> None:
         """Choose the run's folder, before the trainer starts.
@@ -41,6 +45,11 @@ class RunConfig(Callback):
         """
         if not trainer.is_global_zero:  # other processes are told the folder by Lightning
             return
+        local = [one for one in trainer.loggers if isinstance(one, CSVLogger | TensorBoardLogger)]
+        root = local[0].root_dir if local else trainer.default_root_dir
+        if _is_local(root) and (local or not trainer.loggers):
+            self._root = Path(root).absolute()
+            self._before = {one for one in (*self._root.parents, *self._root.rglob("*"), self._root) if one.exists()}
         taken: dict[str, int] = {}
         for logger in trainer.loggers:
             if (
@@ -51,13 +60,31 @@ class RunConfig(Callback):
                 if logger.root_dir not in taken:
                     taken[logger.root_dir] = make_version(Path(logger.root_dir))
                 logger._version = taken[logger.root_dir]  # Lightning would count the folders, and two runs count alike
-        root = trainer.default_root_dir
         if not trainer.loggers and _is_local(root):
             try:
                 self._save(Path(root), [] if root == RUNS else ["config.yaml"])
             except FileExistsError:  # other runs are there
                 folder = Path(root) / f"version_{make_version(Path(root))}"
                 trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]  # set in Trainer.__init__
+
+    def remove_unused(self) -> None:
+        """After a failure, remove the folder of the run if nothing in it is worth keeping.
+
+        Guarantee: a file that was there before, a checkpoint, metrics and a privacy ledger with a charge stay, and with
+            one of them the whole folder.
+        """
+        if self._root is None or not self._root.is_dir():
+            return
+        made = [one for one in self._root.rglob("*") if one not in self._before]
+        files = [one for one in made if not one.is_dir()]
+        if not all(one.name in _SETTINGS or is_unused(one) for one in files):
+            return
+        for file in files:
+            file.unlink()
+        folders = [one for one in made if one.is_dir()] + [self._root, *self._root.parents]
+        for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+            if folder not in self._before and not any(folder.iterdir()):
+                folder.rmdir()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[COMMAND] = self._command

@@ -18,8 +18,6 @@ from lightning_vfl.trained.predictions import check_ending, write_predictions
 from lightning_vfl.whole_files import refuse_unwritable
 
 if TYPE_CHECKING:
-    from lightning.pytorch.cli import LightningArgumentParser
-
     from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
@@ -31,10 +29,10 @@ _ABOUT = (
 class ScoreCommand(Command):
     """Read the folders and tables, and write the predictions."""
 
-    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
-        parser = cli.empty_parser()
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         _add_options(parser)
-        return parser
 
     def run(self, cli: "VFLCLI") -> int:
         return _run(cli.given)
@@ -67,8 +65,12 @@ def _add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=str, default="predictions.csv", help="file to write, .csv or .parquet")
     parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the programs")
-    parser.add_argument("--id_column", type=str, default="id", help="column of the ids, in every file")
-    parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
+    parser.add_argument(
+        "--id_column", type=str | dict[str, str], default="id", help="column of the ids, or PARTY: COLUMN, ..."
+    )
+    parser.add_argument(
+        "--separator", type=str | dict[str, str], default=",", help="between fields of a CSV file, or PARTY: TEXT, ..."
+    )
     parser.add_argument(
         "--leave_out", type=str, nargs="+", default=[], metavar="COLUMN", help="columns that are no features: labels"
     )

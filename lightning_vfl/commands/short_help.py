@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[Told, ...]] = {
     "recipes": (
         Told("--config RECIPE", "a file, or a packaged recipe (lightning-vfl list); may be repeated: a later one wins"),
         Told("--print_config", "print the settings as one recipe, and exit"),
-        Told("--seed_everything N", "seed of networks, batches, faults and noise of the simulation"),
+        Told("--seed_everything N", "seed of networks, batches, faults and noise of the simulation (default: 0)"),
     ),
     "model (all settings of a protocol: --model.help SplitVFL)": (
         Told(
@@ -51,21 +51,26 @@ GROUPS: dict[str, tuple[Told, ...]] = {
         Told("--data.batch_size N", "records of a batch"),
     ),
     "trainer (all options of Lightning's trainer: --help.all)": (
-        Told("--trainer.max_epochs N", "number of passes over the training records"),
-        Told("--trainer.accelerator NAME", "cpu, gpu or auto"),
-        Told("--trainer.devices N", "number of processes or GPUs"),
+        Told("--trainer.max_epochs N", "number of passes over the training records (default: 20)"),
+        Told("--trainer.accelerator NAME", "cpu, gpu or auto (default: auto)"),
+        Told("--trainer.devices N", "number of processes or GPUs (default: auto)"),
         Told("--trainer.precision KIND", "32-true, bf16-mixed, ..."),
         Told(
-            "--trainer.default_root_dir DIR", "folder of logs and checkpoints; every run has a folder of its own in it"
+            "--trainer.default_root_dir DIR",
+            "folder of logs and checkpoints; every run has a folder of its own in it (default: runs)",
         ),
         Told("--trainer.logger CLASS", "lightning.pytorch.loggers.WandbLogger, ...; false: none"),
         Told("--trainer.callbacks+ CLASS", "add a callback: EarlyStopping, PrivacyBudget, ..."),
-        Told("--trainer.fast_dev_run true", "try one batch of each stage, and write nothing"),
+        Told("--trainer.fast_dev_run true", "try one batch of each stage, and write nothing (default: False)"),
     ),
     "this run": (
-        Told("--ckpt_path PATH", "a checkpoint: its file, the folder of its run, or best or last of the newest fit"),
-        Told("--predictions.path FILE", "file that predict writes, .csv or .parquet"),
-        Told("--summary.enabled false", "print no summary"),
+        Told(
+            "--ckpt_path PATH",
+            "a checkpoint: its file, the folder of its run, or best or last of the newest fit; with its recipe",
+        ),
+        Told("--predictions.path FILE", "file that predict writes, .csv or .parquet (default: predictions.csv)"),
+        Told("--summary full", "print traffic, virtual time and every ε too"),
+        Told("--summary.enabled false", "print no summary (default: True)"),
     ),
 }
 _TOLD = {told.option.split()[0] for group in GROUPS.values() for told in group}
@@ -81,34 +86,33 @@ def short_help(parser: ArgumentParser) -> str:
     for group, options in groups.items():
         lines += ["", f"{group}:"]
         for told in options:
-            lines += _row(told, parser)
+            lines += _row(told)
     more = "--help.all lists every option; each of them can also be set in a recipe."
     return "\n".join([*lines, "", more, ""])
 
 
 def _told(action: Action) -> Told:
     value = action.metavar or (None if action.nargs == 0 else action.dest.rpartition(".")[2].upper())
-    return Told(" ".join(filter(None, (action.option_strings[-1], str(value or "")))), action.help or "")
+    about, default = action.help or "", action.default
+    shown = default is not SUPPRESS and isinstance(default, str | int | float | list) and "default:" not in about
+    option = " ".join(filter(None, (action.option_strings[-1], str(value or ""))))
+    return Told(option, f"{about} (default: {default})" if shown else about)
 
 
 def _is_own(action: Action, parser: ArgumentParser) -> bool:
     """Whether an option is of the command itself: neither a setting of a class, which has a dot, nor told anyway."""
     options = action.option_strings
     groups = {option.partition(".")[0] for option in parser._option_string_actions if "." in option}
-    others = {"--help", "--weights_only"} | groups | _TOLD
+    others = {"--help", "--weights_only", "--verbose", "--return_predictions"} | groups | _TOLD
     return bool(options) and action.help is not SUPPRESS and not any("." in o or o in others for o in options)
 
 
-def _row(told: Told, parser: ArgumentParser) -> Iterator[str]:
-    action = parser._option_string_actions.get(told.option.split()[0])
-    default = getattr(action, "default", None)
-    shown = default is not None and default is not SUPPRESS and isinstance(default, str | int | float | list)
-    about = told.about + (f" (default: {default})" if shown and "default:" not in told.about else "")
+def _row(told: Told) -> Iterator[str]:
     option = f"  {told.option}"
     if len(option) >= _COLUMN:
         yield option
         option = ""
-    first, *others = _wrapped(about, " " * _COLUMN)
+    first, *others = _wrapped(told.about, " " * _COLUMN)
     yield f"{option:{_COLUMN}}{first.strip()}"
     yield from others
 

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import joblib
 from filelock import FileLock, Timeout
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
-from lightning.pytorch.cli import LightningArgumentParser
 from rich.console import Console
 
 from lightning_vfl.commands import program
@@ -43,9 +42,9 @@ _ABOUT = (
 class StudyCommand(Command):
     """Run the study and print the files to look at."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.empty_parser()
-        parser.description = _ABOUT
+    about = _ABOUT
+
+    def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument
         add("study", type=str, metavar="STUDY", help="YAML file of the study, or a packaged one: studies/NAME")
         add("--out", type=str, help="folder of the results; default: studies/NAME")
@@ -59,7 +58,6 @@ class StudyCommand(Command):
         )
         add("--backend-options", type=dict[str, Any], default={}, help="of dask: '{scheduler_host: tcp://HOST:8786}'")
         add("--only", type=NonNegativeInt | None, help="carry out the run of this number alone, and make no table")
-        return parser
 
     def run(self, cli: VFLCLI) -> int:
         try:

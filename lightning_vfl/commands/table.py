@@ -17,10 +17,12 @@ class Entry:
     Args:
         path: module in this folder, and class of the command.
         about: one line of help.
+        method: of Lightning's trainer, whose options the command takes beside those of a recipe; empty: it reads none.
     """
 
     path: str
     about: str
+    method: str = ""
 
     def load(self, name: str) -> "Command":
         """The command itself."""
@@ -30,22 +32,26 @@ class Entry:
 
 
 COMMANDS = {
-    "fit": Entry("training.TrainerCommand", "Train the model of a recipe."),
-    "validate": Entry("training.TrainerCommand", "Evaluate a trained model on the validation records."),
-    "test": Entry("testing.TestCommand", "Evaluate a trained model on the test records, also without some parties."),
-    "predict": Entry("training.TrainerCommand", "Write the predictions of a trained model to a file."),
+    "fit": Entry("training.TrainerCommand", "Train the model of a recipe.", "fit"),
+    "validate": Entry("training.TrainerCommand", "Evaluate a trained model on the validation records.", "validate"),
+    "test": Entry(
+        "testing.TestCommand", "Evaluate a trained model on the test records, also without some parties.", "test"
+    ),
+    "predict": Entry("predicting.PredictCommand", "Write the predictions of a trained model to a file.", "predict"),
     "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
     "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
     "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),
     "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
     "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),
-    "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training."),
-    "audit": Entry("audit.AuditCommand", "Train a recipe while an attacker listens; say what its attacks get."),
+    "privacy": Entry("privacy.PrivacyCommand", "Compute the privacy cost of a fit, without training.", "fit"),
+    "audit": Entry("audit.AuditCommand", "Train a recipe while an attacker listens; say what its attacks get.", "fit"),
     "keys": Entry("keys.KeysCommand", "Generate identity keys for the parties."),
-    "federate": Entry("federation.FederateCommand", "Run a recipe with a process for each party, on this machine."),
-    "serve": Entry("federation.ServeCommand", "Run the server of a federation of hosts."),
-    "party": Entry("federation.PartyCommand", "Run one party of a federation of hosts."),
-    "replay": Entry("replay.ReplayCommand", "Simulate what a federation has recorded, to the same bits."),
+    "federate": Entry(
+        "federation.FederateCommand", "Run a recipe with a process for each party, on this machine.", "fit"
+    ),
+    "serve": Entry("federation.ServeCommand", "Run the server of a federation of hosts.", "fit"),
+    "party": Entry("federation.PartyCommand", "Run one party of a federation of hosts.", "fit"),
+    "replay": Entry("replay.ReplayCommand", "Simulate what a federation has recorded, to the same bits.", "fit"),
     "identity": Entry("identity.IdentityCommand", "Generate the key and the certificate of one host of a federation."),
     "align": Entry("align.AlignCommand", "Find the records that parties have in common, without showing the others."),
     "cut": Entry("cut.CutCommand", "Write a data set as one table a party, one of labels, and a recipe for them."),
@@ -61,3 +67,8 @@ def unknown_command(word: str) -> str:
     if word in _OTHERS:
         return f"unknown command '{word}'; did you mean {_OTHERS[word]}?"
     return f"unknown command '{word}'; {nearest(word, COMMANDS)}"
+
+
+def no_command() -> str:
+    """The error for arguments without a sub-command."""
+    return f"no command is given; give one of {', '.join(COMMANDS)}, before the options"

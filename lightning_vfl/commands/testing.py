@@ -1,19 +1,17 @@
 """``lightning-vfl test``, with what a model predicts when parties are absent."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.cli import LightningArgumentParser
+from typing import TYPE_CHECKING
 
 from lightning_vfl.commands.printed_paths import print_files
+from lightning_vfl.commands.stand_ins import add_stand_in, stand_in_named
 from lightning_vfl.commands.training import TrainerCommand
-from lightning_vfl.commands.vfl_cli import VFLCLI
-from lightning_vfl.datamodules.party_number import party_number
-from lightning_vfl.errors import ConfigurationError, nearest
 
-STAND_INS = ("Exclude", "Zeros", "MeanEmbedding", "Regressed")
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class TestCommand(TrainerCommand):
@@ -21,39 +19,31 @@ class TestCommand(TrainerCommand):
 
     __test__ = False  # pytest would collect it
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        parser = cli.trainer_parser(self.name)
+    def add_options(self, parser: "ArgumentParser") -> None:
         parser.add_argument(
             "--absent",
             type=str,
             help="test without parties: all, probabilities such as 0.1,0.5, or lists of parties such as '[[1],[1,2]]' "
             "or '[[bank]]'",
         )
-        parser.add_argument(
-            "--stand_in",
-            type=str,
-            default=STAND_INS[0],
-            help=f"what replaces absent parties with --absent: {', '.join(STAND_INS)}",
-        )
-        return parser
+        add_stand_in(parser)
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: "VFLCLI") -> int:
         if cli.given.absent is None:
             return super().run(cli)
         from lightning_vfl import absence  # pandas and the stand-ins, which other tests do not need
+        from lightning_vfl.commands.before_test import BeforeTest
+        from lightning_vfl.datamodules.party_number import party_number
 
         absence.parse(cli.given.absent, lambda name: 0)  # mistakes are told now, names looked up in the data later
-        name = cli.given.stand_in
-        if name not in STAND_INS:
-            raise ConfigurationError(f"--stand_in: there is no '{name}'; {nearest(name, STAND_INS)}")
-        stand_in: absence.AbsentStandIn = getattr(absence, name)()
+        stand_in = stand_in_named(cli.given.stand_in)
         self.build(cli)
         data, model = cli.datamodule, cli.model
 
         def asked() -> absence.Asked:  # the data knows the names of its parties when the test begins
             return absence.parse(cli.given.absent, partial(party_number, names=data.party_names))
 
-        cli.trainer.callbacks.append(_BeforeTest(lambda: absence.refuse(model, asked(), stand_in)))  # type: ignore[attr-defined]
+        cli.trainer.callbacks.append(BeforeTest(lambda: absence.refuse(model, asked(), stand_in)))  # type: ignore[attr-defined]
         cli.run_trainer()
         from lightning_vfl.absence.report import write_report
         from lightning_vfl.protocols.run_folder import run_folder
@@ -65,17 +55,3 @@ class TestCommand(TrainerCommand):
         measured = absence.measure(model, data.test_dataloader(), asked(), stand_in, training)
         print_files(write_report(measured, Path(run_folder(cli.trainer)), data.party_names))
         return 0
-
-
-class _BeforeTest(Callback):
-    """Refuses before the test what the measurement after it could not do.
-
-    Args:
-        refuse: raises an error if something cannot be done.
-    """
-
-    def __init__(self, refuse: Callable[[], object]) -> None:
-        self._refuse = refuse
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._refuse()

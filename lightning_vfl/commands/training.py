@@ -1,24 +1,28 @@
 """``lightning-vfl fit``, ``validate``, ``test`` and ``predict``."""
 
-from lightning.pytorch.cli import LightningArgumentParser
+from typing import TYPE_CHECKING
 
 from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class TrainerCommand(Command):
     """A recipe, and the method of Lightning's trainer that the command is named after."""
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
-        return cli.trainer_parser(self.name)
+    def add_options(self, parser: "ArgumentParser") -> None:
+        """Nothing: the recipe has every setting."""
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: "VFLCLI") -> int:
         self.build(cli)
         cli.run_trainer()
         return 0
 
-    def build(self, cli: VFLCLI) -> None:
+    def build(self, cli: "VFLCLI") -> None:
         """Make trainer, data and model of the recipe; refuse to run without a trained model what needs one."""
         if self.name != "fit" and cli.given.ckpt_path is None:
             raise ConfigurationError(

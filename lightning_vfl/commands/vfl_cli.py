@@ -25,6 +25,7 @@ from lightning_vfl.commands.readable import make_readable
 from lightning_vfl.commands.recipes import data_alone, expand_arguments, model_first, with_full_paths
 from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
+from lightning_vfl.commands.threads import FewThreads
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.protocols import VFLModule
@@ -131,9 +132,21 @@ class VFLCLI(LightningCLI):
 
     def take_folder(self) -> None:
         """Choose the folder of this run."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
-            if isinstance(callback, RunConfig):
-                callback.take_folder(self.trainer)
+        for callback in self._run_configs():
+            callback.take_folder(self.trainer)
+
+    def run_command(self) -> int:
+        """Run the sub-command and return its exit status; a failure leaves no folder without results."""
+        try:
+            return self.command.run(self)
+        except BaseException:
+            for callback in self._run_configs():
+                callback.remove_unused()
+            raise
+
+    def _run_configs(self) -> list[RunConfig]:
+        callbacks = getattr(getattr(self, "trainer", None), "callbacks", [])
+        return [callback for callback in callbacks if isinstance(callback, RunConfig)]
 
     def _loggers(self) -> list[Namespace]:
         """The loggers of the recipe that have a ``save_dir``."""
@@ -251,7 +264,8 @@ class VFLCLI(LightningCLI):
         return settings
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
-        """With the callback that writes the settings into the folder of the run; a trial run has no folder."""
+        """With the number of threads, and the settings in the folder of the run; a trial run has no folder."""
+        callbacks = [*callbacks, FewThreads()]
         if not config.get("fast_dev_run"):
             header = "".join(f"# {line}\n" for line in self.parser.dump_header or ())
             text = header + yaml.safe_dump(self.config_dump, sort_keys=False, allow_unicode=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_vfl.datamodules.records.grouped_tables import add_singles, refuse_shared_ids
 from lightning_vfl.datamodules.records.number_files import work_folder
-from lightning_vfl.datamodules.records.party_tables import common_ids, kind_of, plain_ids
+from lightning_vfl.datamodules.records.party_tables import by_party, common_ids, kind_of, plain_ids
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Manifest, PartyHalf, ServerHalf
@@ -77,8 +77,8 @@ def score(
     tables: Mapping[str, str | Path],
     engine: Engine = Engine.ONNX,
     *,
-    id_column: str = "id",
-    separator: str = ",",
+    id_column: str | Mapping[str, str] = "id",
+    separator: str | Mapping[str, str] = ",",
     leave_out: Collection[str] = (),
     records_of: str | None = None,
     batch_size: int = 4096,
@@ -91,8 +91,8 @@ def score(
         folders: of all halves.
         tables: party -> its file.
         engine: what runs the programs.
-        id_column: the column of the ids.
-        separator: between the fields of a CSV file.
+        id_column: the column of the ids, of all tables or party -> column.
+        separator: between the fields of a CSV file, of all tables or party -> separator.
         leave_out: columns of the tables that are no features, such as labels.
         records_of: with a model that was trained with ``overlap: keep``: the party whose records are predicted; None:
             every record of any party.
@@ -115,8 +115,9 @@ def score(
     _check_names(tables, exported)
     grouped = {name for group in exported.about.groups for name in group}
     work = work_folder(map(Path, tables.values()), work_dir)
+    ids_in, between = by_party("id_column", id_column, tables, "id"), by_party("separator", separator, tables, ",")
     data = {
-        name: read_party(manifest, Path(tables[name]), id_column, separator, leave_out, name in grouped, work)
+        name: read_party(manifest, Path(tables[name]), ids_in[name], between[name], leave_out, name in grouped, work)
         for name, (_, manifest) in exported.parties.items()
     }
     ids = joined_ids(data, exported.about, records_of)

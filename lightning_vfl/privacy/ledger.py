@@ -280,3 +280,14 @@ def _append(path: Path, text: bytes) -> int:
         return os.fstat(file).st_size
     finally:
         os.close(file)
+
+
+def is_unused(path: Path) -> bool:
+    """Whether a file is a privacy ledger without a charge; notes of evaluations in the clear are none."""
+    if path.suffix != ".jsonl":
+        return False
+    try:
+        head, *entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+    except (OSError, ValueError):
+        return False
+    return "privacy_ledger" in head and not any("event" in entry for entry in entries)

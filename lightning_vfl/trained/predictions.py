@@ -88,6 +88,22 @@ def with_parties(table: "pd.DataFrame", parties: "NDArray[np.bool_]", names: Seq
     return table.assign(**decisions, parties=told)
 
 
+def with_absent(table: "pd.DataFrame", parties: "NDArray[np.bool_]", names: Sequence[str] = ()) -> "pd.DataFrame":
+    """The table with a column ``absent``, the names of the parties that took no part in each prediction.
+
+    Args:
+        table: of ``prediction_table``.
+        parties: (N, M), whether party m took part in the prediction of record n.
+        names: of the M parties; empty: their numbers.
+
+    Examples:
+        >>> table = prediction_table(np.array([7, 8]), np.array([0.25, 0.5]), ["no", "yes"])
+        >>> with_absent(table, np.array([[True, True], [False, True]]), ["bank", "shop"])["absent"].tolist()
+        ['', 'bank']
+    """
+    return table.assign(absent=_named(~parties & parties.any(axis=1, keepdims=True), names))
+
+
 def left_out_table(ids_of: "Mapping[str, NDArray[np.generic]]") -> "pd.DataFrame":
     """The records that are not predicted, one row for each: ``record``, and ``parties``, which have it.
 

@@ -1,4 +1,6 @@
 import io
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,6 +8,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 from rich.text import Text
 
+from lightning_vfl.aggregators import PoissonBinomial
 from lightning_vfl.callbacks import LearningCurve, PredictionWriter, RunSummary, SparseProgressBar
 from lightning_vfl.callbacks.run_summary import in_bytes, per_party
 from lightning_vfl.errors import ConfigurationError
@@ -36,7 +39,7 @@ def test_the_epochs_own_training_loss_is_drawn(tmp_path):
 
 def test_summary_names_what_was_trained_and_sent(tmp_path, capsys):
     data, module = Blobs(batch_size=10), split()
-    t = trainer(tmp_path, callbacks=[RunSummary()])
+    t = trainer(tmp_path, callbacks=[RunSummary(full=True)])
     t.fit(module, datamodule=data)
     t.test(module, datamodule=data, verbose=False)
     t.validate(module, datamodule=data, verbose=False)
@@ -44,6 +47,29 @@ def test_summary_names_what_was_trained_and_sent(tmp_path, capsys):
     for words in ("Summary of fit", "Summary of test", "Summary of validate", "test/accuracy", "2.2 kB each"):
         assert words in printed
     assert printed.count("Summary of") == 3
+
+
+def test_the_short_summary_begins_with_the_score_and_what_it_protects(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    t = trainer(tmp_path, callbacks=[RunSummary()])
+    t.fit(split(), datamodule=Blobs(batch_size=10))
+    lines = capsys.readouterr().out.splitlines()
+    (first,) = [line for line in lines if "no ε, because no noise is added: protects nothing" in line]
+    assert first.startswith(f"val/accuracy {float(t.callback_metrics['val/accuracy']):.4f}; ")
+    assert not [line for line in lines if "kB each" in line or "virtual time" in line]
+    assert max(len(line) for line in lines if line.startswith("│")) <= 100
+
+
+@pytest.mark.filterwarnings("ignore:more than 1%")
+@pytest.mark.parametrize("beta", [0.001, 0.02, 0.2])
+def test_the_verdict_on_epsilon_has_the_bounds_of_the_page(beta, tmp_path, capsys):
+    page = (Path(__file__).parents[3] / "docs/privacy.md").read_text(encoding="utf-8")
+    strong, weak = map(float, re.search(r"\*\*strong\*\* up to (\d+), \*\*weak\*\* up to (\d+)", page).groups())
+    module = split(aggregator=PoissonBinomial(beta=beta, levels=2, clip_outside=True))
+    trainer(tmp_path, callbacks=[RunSummary()]).fit(module, datamodule=Blobs(batch_size=10))
+    epsilon = module.privacy.tightest()["party-record"].epsilon
+    expected = "strong" if epsilon <= strong else "weak" if epsilon <= weak else "protects nothing"
+    assert f" of a party-record at δ = 1e-05: {expected}" in capsys.readouterr().out
 
 
 def test_the_checkpoint_is_printed_whole_at_any_width(tmp_path, capsys, monkeypatch):
@@ -68,7 +94,7 @@ def test_bytes_in_words(count, words):
 
 
 def test_unequal_parties_are_listed():
-    assert per_party(torch.tensor([1, 2000])) == "1 B, 2.0 kB"
+    assert per_party(torch.tensor([1, 2000])) == "party 0 1 B, party 1 2.0 kB"
 
 
 def test_predictions_go_to_files_that_can_be_read():

@@ -168,7 +168,7 @@ MASK = ("mask", "--party", "bank", "--parties", "bank,shop", "--table", "bank.cs
         ((), "align needs a step; got ''; use one of mask, pass, match, take, local"),
         (("mach",), "align needs a step; got 'mach'; did you mean match?"),
         (("mask", "--party", "bank"), "align mask needs --parties and --table; see align mask --help"),
-        ((*MASK, "--id_colum", "x"), "unknown option --id_colum"),
+        ((*MASK, "--id_kolumn", "x"), "unknown option --id_kolumn"),
         ((*MASK, "--id-column", "idd"), "bank.csv of party 'bank' has no column 'idd', only id, bank_x, code, y; did"),
         ((*MASK, "--id-column", "id+cod"), "has no column 'cod', only id, bank_x, code, y; did you mean code?"),
         ((*MASK, "--id-column", "id+id"), "--id-column names 'id' twice"),

@@ -17,6 +17,8 @@ from lightning_vfl.commands.light import answer
         (["--help"], 0, "Train the model of a recipe."),
         (["list"], 0, "studies/overall"),
         (["list", "faults"], 0, "faults/cvfl_slow_50"),
+        (["test", "--help"], 0, "--absent ABSENT"),
+        ([], 2, "lightning-vfl: error: no command is given; give one of fit, validate,"),
         (["fti"], 2, "lightning-vfl: error: unknown command 'fti'; did you mean fit?\n"),
         (["list", "dta"], 2, "list: there are no recipes of kind 'dta'; did you mean data?\n"),
         (["list", "data", "faults"], 2, "list takes one kind of recipe; got data faults\n"),
@@ -30,7 +32,9 @@ def test_answers(arguments, status, said, capsys):
     assert said in (printed.err if status else printed.out)
 
 
-@pytest.mark.parametrize("arguments", [[], ["fit"], ["list", "--help"], ["-c", "all.yaml"], ["--confg", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [["fit"], ["cut", "--help"], ["fit", "--help", "--config", "x"], ["-c", "all.yaml"], ["--confg", "x"]]
+)
 def test_other_requests_are_left(arguments, capsys):
     assert answer(arguments) is None
     assert capsys.readouterr() == ("", "")
@@ -39,12 +43,18 @@ def test_other_requests_are_left(arguments, capsys):
 @pytest.mark.processes
 def test_neither_torch_nor_lightning_is_imported():
     code = "import sys; from lightning_vfl.commands.light import answer\n"
-    code += "for words in ('--version', '--help', 'list', 'fti', '--print_completion bash'): answer(words.split())\n"
-    code += "found = {'torch', 'lightning', 'numpy', 'jsonargparse'} & {*sys.modules}; answer(['score', 'x'])\n"
+    code += (
+        "for words in ('', '--version', '--help', 'list', 'fti', '--print_completion bash'): answer(words.split())\n"
+    )
+    code += "found = {'torch', 'lightning', 'numpy', 'jsonargparse'} & {*sys.modules}\n"
+    code += "for name in 'fit', 'test', 'predict', 'export', 'report', 'plot', 'replay': answer([name, '--help'])\n"
+    code += "found |= {'torch', 'lightning', 'numpy'} & {*sys.modules}; answer(['score', 'x'])\n"
     code += "answer(['align', 'mask'])\n"
     code += "sys.exit(len(found) + len({'torch', 'lightning', 'sklearn'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stderr.splitlines() == [
+    none, *others = done.stderr.splitlines()
+    assert none.startswith("lightning-vfl: error: no command is given; give one of fit, ")
+    assert others == [
         "lightning-vfl: error: unknown command 'fti'; did you mean fit?",
         "lightning-vfl: error: score needs --tables; see score --help",
         "lightning-vfl: error: align mask needs --party and --parties and --table; see align mask --help",

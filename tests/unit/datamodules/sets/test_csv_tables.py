@@ -342,7 +342,7 @@ def test_a_party_without_training_records(files, tmp_path):
 
 def test_no_features_at_all(tmp_path):
     path = write_csv(tmp_path / "a.csv", {key: bank()[key] for key in ("id", "y")})
-    with pytest.raises(ConfigurationError, match="no party has a column besides 'id' and the labels; add features"):
+    with pytest.raises(ConfigurationError, match="no party has a column besides the ids and the labels; add features"):
         open_tables({"bank": path})
 
 

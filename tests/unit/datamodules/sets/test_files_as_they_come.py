@@ -330,3 +330,28 @@ def test_an_infinite_label_stops_before_training(tmp_path):
     labels = [*map(float, range(N - 1)), float("inf")]
     with pytest.raises(ConfigurationError, match=r"1 labels 'y' of party 'shop' are infinite, first of record 399"):
         tables(tmp_path, WHOLE, labels, task="regression")
+
+
+def test_every_party_has_its_own_id_column_and_separator(tmp_path):
+    """The same records as of files that agree, bit for bit; other parties keep the usual column and separator."""
+    ids, rng = np.arange(60), np.random.default_rng(0)
+    bank = pd.DataFrame({"id": ids, "x": rng.normal(size=60), "y": ids % 2})
+    telco = pd.DataFrame({"id": ids[::-1], "z": rng.normal(size=60)})
+    bank.to_csv(tmp_path / "bank.csv", index=False)
+    telco.to_csv(tmp_path / "same.csv", index=False)
+    telco.rename(columns={"id": "customer"}).to_csv(tmp_path / "other.csv", index=False, sep=";")
+    about = {"label_party": "bank", "label_column": "y", "data_dir": tmp_path}
+    alike = CSVTables({"bank": "bank.csv", "telco": "same.csv"}, **about)
+    given = {"id_column": {"telco": "customer"}, "separator": {"bank": ",", "telco": ";"}}
+    different = CSVTables({"bank": "bank.csv", "telco": "other.csv"}, **about, **given)
+    for data in (alike, different):
+        data.setup("fit")
+    one, other = alike.records("train"), different.records("train")
+    rows = torch.arange(len(one))
+    assert [*one.ids] == [*other.ids]
+    for party in range(2):
+        assert torch.equal(one.features_of(party, rows), other.features_of(party, rows))
+    with pytest.raises(
+        ConfigurationError, match="id_column names party 'tleco', which has no table; did you mean telco"
+    ):
+        CSVTables({"bank": "bank.csv", "telco": "other.csv"}, **about, id_column={"tleco": "customer"})
