@@ -211,7 +211,7 @@ def test_a_second_offline_run_of_one_id_is_refused_before_training(tmp_path, wan
 
 def test_the_rate_that_was_found_is_in_the_record_of_the_run(tmp_path):
     found = run(
-        [*BASE, *QUIET, "--trainer.callbacks", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "9"]
+        [*BASE, *QUIET, "--trainer.callbacks", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "30"]
     )
     (record,) = tmp_path.rglob("record-fit.json")
     assert ["learning rate found", f"{found.model.lr:.6g}"] in json.loads(record.read_text())["summary"]

@@ -40,7 +40,7 @@ REASONS = {
     "the benchmarks take minutes": 8,
     "it is run by a slow test of its own": 6,
     WHOLE: 25,
-    "studies take minutes to hours and need files of data sets": 79,
+    "studies take minutes to hours and need files of data sets": 77,
 }
 
 

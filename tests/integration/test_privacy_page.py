@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_vfl.callbacks.run_summary import summary_lines
 from lightning_vfl.cli import run
 from lightning_vfl.privacy import PoissonBinomialEvent, composed_epsilon, loss_epsilon, shown, worst_figure
 from lightning_vfl.privacy.events import ASSUMED, UNITS, against
@@ -25,15 +26,16 @@ def test_the_assumption_is_in_the_page_as_it_is_printed():
         assert claim not in PAGE + readme
 
 
-def test_the_summary_and_the_page_tell_what_the_recipe_costs(capsys, tmp_path, monkeypatch):
+def test_the_summary_and_the_page_tell_what_the_recipe_costs(tmp_path, monkeypatch):
     """The party first, the assumption with every figure of a record, and what colluders take away."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")
     short = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2", "--trainer.accelerator", "cpu"]
     done = run(["fit", "--config", "protocol/pbm", "--config", "data/digits", *QUIET, *short])
     assert repr(done.datamodule.normaliser) == "Given(low=0.0, high=16.0)"  # the data are named last
     module = done.model
-    said = re.findall(r"│ privacy ε of a (.+?) +│ (\S+)", capsys.readouterr().out)
+    beginning = "privacy ε of a "
+    lines = [line for line in summary_lines(done.trainer, module, ("val/",)) if line[0].startswith(beginning)]
+    said = [(name.removeprefix(beginning), value.split()[0]) for name, value in lines]
     figures = {unit: figure.epsilon for unit, figure in module.privacy.tightest().items()}
     plain = [(name, value) for name, value in said if "against the server" not in name]
     assert [name.split(", ")[0] for name, _ in plain] == list(UNITS)

@@ -200,6 +200,7 @@ def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, tmp_path):
     assert fit_then_test(arguments, tmp_path).model.privacy.epsilon() > 0
 
 
+@pytest.mark.filterwarnings("ignore:.*scores are those of chance")  # one short epoch
 def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path):
     arguments = [*of("data/bank_marketing", tmp_path), "--config", "protocol/mean", *SHORT]
     assert run(["fit", *arguments]).datamodule.party_shapes == ((57,), (3,), (20,))

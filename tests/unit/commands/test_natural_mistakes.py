@@ -83,12 +83,12 @@ def test_networks_that_differ_are_told_by_their_first_line_that_does():
     with pytest.raises(
         ConfigurationError, match=r"another top than this model has: \(1\): Tanh\(\) there, \) here; use"
     ):
-        refuse_other_parts({"top": trained}, {"top": own})
+        refuse_other_parts({"top": trained}, {"top": own}, {}, {})
 
 
 def test_another_protocol_is_told_to_load_with_the_class_of_the_checkpoint():
     with pytest.raises(ConfigurationError, match=r"\(in Python: SplitVFL\.load_from_checkpoint\(path\)\)"):
-        refuse_other_parts({"protocol": "SplitVFL"}, {"protocol": "AsyncVFL"})
+        refuse_other_parts({"protocol": "SplitVFL"}, {"protocol": "AsyncVFL"}, {}, {})
 
 
 @pytest.mark.parametrize(

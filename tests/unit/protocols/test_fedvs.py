@@ -699,20 +699,6 @@ def test_networks_that_begin_with_zeros_train(tmp_path):
     assert all(bottom.weight.abs().max() > 0 for bottom in module.bottoms.parties)
 
 
-def test_checkpoints_without_the_newer_books_are_read(tmp_path):
-    module = fedvs()
-    t = fit(tmp_path, module)
-    t.save_checkpoint(tmp_path / "old.ckpt")
-    old = torch.load(tmp_path / "old.ckpt", weights_only=True)
-    for name in ("preparation", "corrected", "epoch_batches"):
-        del old["lightning_vfl"][name]
-    torch.save(old, tmp_path / "old.ckpt")
-    other = fedvs()
-    trainer(tmp_path, max_epochs=3).fit(other, datamodule=data(), ckpt_path=tmp_path / "old.ckpt")
-    assert other.books.corrected == {}
-    assert other.books.rounds["fit"] == 3 * STEPS
-
-
 def test_a_copy_takes_nobodys_shares_along(tmp_path):
     class Copy(Callback):
         def on_train_batch_end(self, trainer, module, *args):
