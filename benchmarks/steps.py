@@ -57,10 +57,14 @@ class Steps(Callback):
         self.ends.append(time.perf_counter())
 
     @property
+    def gaps(self) -> list[float]:
+        """The seconds of each step, once everything is warm."""
+        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)][WARM:]
+
+    @property
     def step(self) -> float:
         """Median seconds of a step, once everything is warm."""
-        gaps = [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
-        return median(gaps[WARM:])
+        return median(self.gaps)
 
 
 def take_steps(
