@@ -239,8 +239,9 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def _withhold(self, step: Step) -> None:
         """Delete the gradients of networks that do not learn from a step."""
-        for parameter in (p for network in step.withheld for p in network.parameters()):
-            parameter.grad = None
+        for network in step.withheld:
+            for parameter in network.parameters():
+                parameter.grad = None
         if step.learners is None:
             return
         everyone = set(range(self.roster.parties))
@@ -248,7 +249,8 @@ class TrainedModule(EvaluatedModule, ABC):
             raise ConfigurationError(
                 f"the learners of a Step must be parties from 0 to {self.roster.parties - 1}; got {min(strangers)}"
             )
-        self.bottoms.withhold(everyone.difference(step.learners))
+        if idle := everyone.difference(step.learners):
+            self.bottoms.withhold(idle)
 
     def _after_optimizer(self, *_: Any) -> None:
         """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
