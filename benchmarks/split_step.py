@@ -9,13 +9,15 @@ The rows ``plain`` compare with what Lightning itself costs: a plain ``Lightning
 same fused Adam, the same logger and bar, and batches that are gathered in a new order every epoch. It logs its loss
 where the toolkit does, in every fiftieth step; the rows ``plain, logs every step`` are those of one that calls
 ``self.log`` in every step. Fits of one epoch are run in turn. The machine may be shared, so the ratio is that of
-the fastest tenth of the steps of all fits: the 10th percentile of one over that of the other.
+the fastest tenth of the steps of all fits: the 10th percentile of one over that of the other. With one thread, the
+seconds of these rows are CPU seconds of the process, which other programs change least.
 
     python -m benchmarks.split_step [--json FILE] [--epochs E] [--only plain] [--threads T]
 """
 
 import os
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -177,7 +179,7 @@ def beside_plain(parties: int, join: str, turns: int) -> list[dict[str, Any]]:
         }
         order = list(kinds) if turn % 2 == 0 else list(reversed(kinds))
         for kind in order:
-            steps = Steps()
+            steps = Steps(time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
             fit(*kinds[kind], 1, steps)
             taken.setdefault(kind, []).extend(steps.gaps)
     own = taken["SplitVFL"]
