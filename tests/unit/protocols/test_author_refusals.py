@@ -5,10 +5,10 @@ import sys
 
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
 from lightning.pytorch.tuner.tuning import Tuner
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_vfl import SplitVFL, VerticalBatch
