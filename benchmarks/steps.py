@@ -47,20 +47,29 @@ def settle() -> None:
 
 
 class Steps(Callback):
-    """When each step ended."""
+    """When each step ended.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds since some moment; ``time.process_time`` for CPU seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self.ends: list[float] = []
 
     def on_train_batch_end(self, *args: object, **kwargs: object) -> None:
         settle()
-        self.ends.append(time.perf_counter())
+        self.ends.append(self.clock())
+
+    @property
+    def gaps(self) -> list[float]:
+        """The seconds of each step, once everything is warm."""
+        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)][WARM:]
 
     @property
     def step(self) -> float:
         """Median seconds of a step, once everything is warm."""
-        gaps = [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
-        return median(gaps[WARM:])
+        return median(self.gaps)
 
 
 def take_steps(

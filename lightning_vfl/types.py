@@ -217,6 +217,7 @@ class Roster:
     hosts: int = 1
 
     @classmethod
+    @cache
     def singles(cls, parties: int, active: int | None = None) -> "Roster":
         """A roster in which every party is a group of its own: conventional VFL."""
         return cls(tuple((m,) for m in range(parties)), active)

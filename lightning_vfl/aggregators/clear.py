@@ -24,9 +24,6 @@ from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 EMBEDDINGS = "embeddings"  # kind of the uploads
-_READABLE = Traits(
-    visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0
-)  # made once: a step asks three times
 
 
 def wire_of(aggregator: Aggregator) -> Wire:
@@ -67,9 +64,7 @@ class InTheClear(EmbeddingWire):
 
     aggregator: Aggregator
 
-    @property
-    def traits(self) -> Traits:
-        return _READABLE
+    traits = Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
 
     def protection(self, uploads: int) -> str | None:
         return None

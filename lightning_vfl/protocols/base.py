@@ -186,13 +186,6 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
         self.keys, self.used = {}, set()
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """The trainer sets the hook's name 40 times a step; torch's search for parameters would take 0.4 ms a step."""
-        if name == "_current_fx_name":
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
-
     # ---- what a protocol may override, besides ``output`` and ``step``
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:

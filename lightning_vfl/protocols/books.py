@@ -111,13 +111,12 @@ class Books:
 
     def enter_traffic(self, plan: RoundPlan, costs: RoundCosts) -> None:
         """Count the uploads and answers of a planned round, and the mini-batches that it uses."""
-        called = int(plan.roll.called.sum())
         for leg, senders in zip(costs.legs, plan.sent, strict=True):
-            self.meter.add(leg.among(called), senders)
+            self.meter.add(leg.among(plan.reached), senders)
         if costs.downlink is not None:
             self.meter.add(costs.downlink, plan.answered)
         if not plan.skipped:
-            self.mini_batches += int(plan.roll.included.sum())
+            self.mini_batches += len(plan.roll.included_parties)
 
     def enter_opening(self, legs: Sequence[Leg], stage: Stage, number: int) -> float:
         """Count the messages between parties at the beginning of a round; absent parties cause no delay.

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _MARK = "_of_the_toolkit"
+_RUNNING = "_author_hooks"  # the attribute of a module that has the author's hooks that are running
 
 
 def toolkit_hook(hook: _Hook) -> _Hook:
@@ -20,8 +21,8 @@ def toolkit_hook(hook: _Hook) -> _Hook:
 
     @wraps(hook)
     def once(self: Any, *args: Any, **settings: Any) -> Any:
-        running = _running(self)
-        return running[hook.__name__] if hook.__name__ in running else hook(self, *args, **settings)
+        running = self.__dict__.get(_RUNNING)
+        return running[hook.__name__] if running and hook.__name__ in running else hook(self, *args, **settings)
 
     setattr(once, _MARK, True)
     return once  # type: ignore[return-value]  # the same signature
@@ -72,5 +73,5 @@ def _toolkit_part(cls: type, name: str) -> Callable[..., Any]:
 
 def _running(module: Any) -> dict[str, Any]:
     """The author's hooks that are running, by name: what the toolkit's part has answered."""
-    answers: dict[str, Any] = module.__dict__.setdefault("_author_hooks", {})
+    answers: dict[str, Any] = module.__dict__.setdefault(_RUNNING, {})
     return answers

@@ -190,11 +190,10 @@ class RoundVFL(VFLModule, ABC):
 
     def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """The embeddings or features that the parties contribute; in the clear, only included parties compute."""
-        aggregator = self.aggregator
-        if aggregator.wire is None and not (roll.complete or self.trains_jointly):
+        clear = self.aggregator.wire is None
+        if clear and not (roll.complete or self.trains_jointly):
             return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
-        hidden = None if aggregator.wire is None else batch.present
-        return contribute(aggregator.form, bottoms, batch.features, hidden)
+        return contribute(self.aggregator.form, bottoms, batch.features, None if clear else batch.present)
 
     def run_round(
         self,
@@ -254,7 +253,8 @@ class RoundVFL(VFLModule, ABC):
             self.used.add("aggregator")
             self.books.enter_part("aggregator")
         self.enter_sum(names.stage, roll.included_parties, batch)
-        self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
+        if self.wire.traits.corrects:
+            self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange
 
     def enter_sum(self, stage: Stage, parties: Iterable[int], batch: VerticalBatch) -> None:
@@ -281,7 +281,7 @@ class RoundVFL(VFLModule, ABC):
 
     def _corrected(self, parties: Sequence[int]) -> Sequence[int]:
         """The parties whose answers were wrong, in any process."""
-        if not (self.wire.traits.corrects and self.joint):
+        if not self.joint:
             return parties
         wrong = torch.zeros(self.roster.parties, device=self.device)
         wrong[list(parties)] = 1.0

@@ -202,7 +202,8 @@ class SplitVFL(RoundVFL):
         self.enter_plan(plan, batch, names, rows)
         if plan.skipped:
             return Step(None)
-        tell_of_labels(self, batch, names)
+        if self.tap is not None:
+            tell_of_labels(self, batch, names)
         rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
         loss = self.rank_loss(output, self.with_targets(rows_of_top))
@@ -257,10 +258,10 @@ class SplitVFL(RoundVFL):
 
         ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
         """
-        if plan.roll.called.any():
+        if plan.reached:
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.books.enter(plan, self.costs.of_round(*rows))
-        if not charged:
+        if self.privacy.accountant is not None and not charged:
             charge_round(self, plan, batch)
 
     def _send_updates(self, groups: list[Group], exchange: Exchange, optimizer: Optimizer) -> None:

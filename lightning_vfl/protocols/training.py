@@ -19,7 +19,6 @@ from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import Exclude
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
-from lightning_vfl.protocols._lean_adam import Adam
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.charging import open_privacy
 from lightning_vfl.protocols.books import EpochLoss
@@ -56,7 +55,6 @@ from lightning_vfl.protocols.first_rounds import (
     refuse_unused_parts,
 )
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.lean_steps import use_lean_steps, use_own_steps
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
 from lightning_vfl.protocols.step import Step
@@ -69,6 +67,7 @@ from lightning_vfl.waiting import WaitForAll
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
+_ADAM: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3, fused=True)  # the default
 
 
 class TrainedModule(EvaluatedModule, ABC):
@@ -85,7 +84,6 @@ class TrainedModule(EvaluatedModule, ABC):
     seed: int
     _rate: float | None = None
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
-    lean_steps: bool = True  # leave out calls of Lightning that find nothing to do; False: Lightning's own loop
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     used: set[str]
     """The parts that training has used, see ``promised``."""
@@ -234,8 +232,9 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def _withhold(self, step: Step) -> None:
         """Delete the gradients of networks that do not learn from a step."""
-        for parameter in (p for network in step.withheld for p in network.parameters()):
-            parameter.grad = None
+        for network in step.withheld:
+            for parameter in network.parameters():
+                parameter.grad = None
         if step.learners is None:
             return
         everyone = set(range(self.roster.parties))
@@ -243,7 +242,8 @@ class TrainedModule(EvaluatedModule, ABC):
             raise ConfigurationError(
                 f"the learners of a Step must be parties from 0 to {self.roster.parties - 1}; got {min(strangers)}"
             )
-        self.bottoms.withhold(everyone.difference(step.learners))
+        if idle := everyone.difference(step.learners):
+            self.bottoms.withhold(idle)
 
     def _after_optimizer(self, *_: Any) -> None:
         """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
@@ -322,11 +322,11 @@ class TrainedModule(EvaluatedModule, ABC):
 
     def configure_optimizers(self) -> Any:
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
-        make = self._optimizer or Adam
+        make = self._optimizer or _ADAM
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         parameters = self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]
         once = list(dict.fromkeys(parameters))  # parties may share a frozen layer
-        optimizer = Adam.of(made("optimizer", make, once, Optimizer))
+        optimizer = made("optimizer", make, once, Optimizer)
         self.used.add("optimizer")
         for group in optimizer.param_groups if self._rate is not None else ():
             group["lr"] = self._rate
@@ -439,8 +439,6 @@ class TrainedModule(EvaluatedModule, ABC):
         self.books.pass_batches = steps if schedule is None else schedule.pass_batches
         known = int(steps) if steps < inf else 1  # of a loader without length, each round may have the same records
         self.books.epoch_batches = known if schedule is None else schedule.steps
-        if self.lean_steps:
-            use_lean_steps(self.trainer)
 
     @toolkit_hook
     def on_train_batch_start(self, batch: VerticalBatch, batch_idx: int) -> int | None:
@@ -470,7 +468,6 @@ class TrainedModule(EvaluatedModule, ABC):
         """Reset the epoch's loss: a later fit starts its first epoch from zero."""
         self._check_movement()
         self.books.epoch_loss = EpochLoss()
-        use_own_steps(self.trainer)
 
     @toolkit_hook
     def on_fit_end(self) -> None:

@@ -119,6 +119,11 @@ class RoundPlan:
     late: Mapping[int, float] = field(default_factory=dict)
 
     @cached_property
+    def reached(self) -> int:
+        """How many parties are called."""
+        return int(self.roll.called.sum())
+
+    @cached_property
     def learning(self) -> tuple[int, ...]:
         """The numbers of the learners."""
         return tuple(self.learners.nonzero().flatten().tolist())

@@ -151,18 +151,12 @@ BEFORE = "on_train_batch_start"
     ("make", "hook", "step"),
     [(module, BEFORE, 8), (module, BEFORE, 6), (asynchronous, BEFORE, 7), (module, "on_train_batch_end", 8)],
 )
-@pytest.mark.parametrize("lean", [True, False])
-def test_an_interruption_between_a_batch_and_its_step_loses_nothing(tmp_path, make, hook, step, lean):
-    def chosen():
-        one = make()
-        one.lean_steps = lean
-        return one
-
-    expected = everything(*fit(tmp_path, make=chosen))
+def test_an_interruption_between_a_batch_and_its_step_loses_nothing(tmp_path, make, hook, step):
+    expected = everything(*fit(tmp_path, make=make))
     saver = Saving(tmp_path / "interrupted.ckpt")
     with pytest.raises(RuntimeError, match="interrupted"):
-        fit(tmp_path, make=chosen, callbacks=[Curve(), saver, Interrupt(hook, step)])
-    resumed = everything(*fit(tmp_path, tmp_path / "interrupted.ckpt", make=chosen, callbacks=[Curve()]))
+        fit(tmp_path, make=make, callbacks=[Curve(), saver, Interrupt(hook, step)])
+    resumed = everything(*fit(tmp_path, tmp_path / "interrupted.ckpt", make=make, callbacks=[Curve()]))
     assert {key for key in expected if not same(expected[key], resumed[key])} <= {"curve"}
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
 from lightning.pytorch.tuner.tuning import Tuner
@@ -90,7 +91,7 @@ class Deaf(torch.optim.SGD):
 def test_an_optimiser_that_ignores_its_closure_is_refused(tmp_path):
     module = Own(Mean(), width=4)
     module.optimizer_class = Deaf
-    with pytest.raises(ConfigurationError, match="the step of Deaf does not call the closure"):
+    with pytest.raises(MisconfigurationException, match="closure hasn't been executed"):
         trainer(tmp_path).fit(module, Blobs(batch_size=9))
 
 
