@@ -14,21 +14,22 @@ from lightning_vfl.privacy.events import AGAINST, ASSUMED, UNITS, coalitions, in
 from lightning_vfl.privacy.loss_distribution import Account, Figure
 from lightning_vfl.privacy.verdict import verdict
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.columns_told import Noise
 from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.terminal import console
 from lightning_vfl.types import Stage
 
 LEARNING_RATE = "learning rate found"
 _DETAILS = (  # lines that the full summary alone has
-    *("passes over", "virtual time", "sent per", "sent to peers", "received per", "privacy ε of"),
+    *("passes over", "virtual time", "sent per", "sent to peers", "received per"),
 )
 
 
 class RunSummary(Callback):
     """Prints rounds, virtual time, bytes and metrics at the end of fit, validate and test, and ε after predict too.
 
-    The first line is the headline: the first metric, and ε with what it is worth in words (``verdict``). Traffic,
-    virtual time and the other ε are printed with ``full``; the report and the loggers always have them.
+    The first line is the headline: the first metric, and ε with what it is worth in words (``verdict``). Traffic and
+    virtual time are printed with ``full``; the report and the loggers always have them.
 
     Bytes, seconds and rounds are those of the training; after loading a checkpoint, those up to the checkpoint. ε is
     taken from the run's privacy ledger, which also has the rounds after the checkpoint.
@@ -94,12 +95,14 @@ def headline(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...], fig
     score = f"{own[0]} {float(metrics[own[0]]):.4f}; " if own else ""
     unit, accounting = module.privacy.unit, module.aggregator.accounting
     if accounting is None:
-        hidden = "protects nothing" if module.wire.traits.visible else "single uploads are hidden, not their sums"
-        return f"{score}no ε, because no noise is added: {hidden}"
+        if module.noise_on_uploads != Noise.NONE:
+            return f"{score}no ε, because no accountant charges the noise on embeddings"
+        hidden = "protects no column" if module.wire.traits.visible else "single uploads are hidden, not their sums"
+        return f"{score}no ε, because no noise is added to embeddings: {hidden}"
     if unit not in figures:
         return f"{score}no ε is known"
     remark = ", simulated" if accounting.simulated else ""
-    words = f"ε {figures[unit]} of a {unit} at δ = {module.privacy.delta:g}"
+    words = f"ε {figures[unit]} of a {label(unit)}, at δ = {module.privacy.delta:g}"
     return f"{score}{words}: {verdict(figures[unit].epsilon)}{remark}"
 
 

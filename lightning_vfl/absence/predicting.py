@@ -36,6 +36,11 @@ class PredictWithout(Callback):
         module = pl_module
         if not isinstance(module, VFLModule):
             raise ConfigurationError(f"--absent needs a protocol of this toolkit; got {type(module).__name__}")
+        if module.aggregator.accounting is not None and module.protected_evaluation:
+            raise ConfigurationError(
+                f"--absent predicts without the noise of {type(module.aggregator).__name__}, so its ε would not cover "
+                "these predictions; use --model.evaluate plain, which says that embeddings were sent in the clear"
+            )
         absent, moments = self._absent(), None
         refuse(module, Asked((absent,), ()), self._stand_in)
         if self._stand_in.learns and module.datamodule is not None:

@@ -11,8 +11,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_vfl.protocols import VFLModule
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-# Weights times records of a batch. On two idle cores a second thread makes steps of linear layers faster from about
-# this size; each of a step's hundred operations waits for both threads, which takes longer where cores are in use.
+# Weights times records of a batch; a judgement. On two cores that others used too, one thread was faster at every size
+# tried (up to 2,160 million), because each of a step's hundred operations waits for both; idle cores were not measured.
 SMALL = 10_000_000
 
 

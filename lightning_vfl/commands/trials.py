@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from lightning.pytorch.callbacks import Checkpoint
-from rich.console import Console
 from rich.table import Table
 
 from lightning_vfl.callbacks import ExperimentRecord, RunRecord, RunSummary
 from lightning_vfl.commands.run_config import RunConfig
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.terminal import console
 
 if TYPE_CHECKING:
     from lightning_vfl.commands.privacy import Plan
@@ -69,7 +69,8 @@ def compare(build: "Callable[[Sequence[str]], VFLCLI]", plan: "Plan", solve: "Ca
 
     Guarantee: every trial is seeded as the recipe, and meets the target with all its epochs.
     Not guaranteed: the score of the whole training: a trial has at most ``ROUNDS`` rounds, with the noise of all of
-        them, and the scores of validation vary with the seed.
+        them, and the scores of validation vary with the seed. And the ε of the trials: a choice by scores tells of the
+        records too, and no ledger charges it.
 
     Raises:
         ConfigurationError: without validation records.
@@ -97,6 +98,7 @@ def compare(build: "Callable[[Sequence[str]], VFLCLI]", plan: "Plan", solve: "Ca
     add(_larger_batch(best().setting, plan.records))
     _print(trials, name)
     print(_recommendation(trials[0], best(), name, plan.largest_class))
+    print("the trials read the records and are charged in no ledger: use a simulation on records that may be seen")
 
 
 def _fewer_epochs(setting: Setting) -> Setting:
@@ -153,7 +155,7 @@ def _print(trials: Sequence[Trial], name: str) -> None:
     for trial in trials:
         numbers = (str(trial.setting.width), str(trial.setting.batch), str(trial.setting.epochs), trial.found[1])
         table.add_row(*numbers, *(f"{trial.scores[one]:.3f}" for one in shown))
-    Console().print(table)
+    console().print(table)
 
 
 def _recommendation(own: Trial, best: Trial, name: str, largest_class: float | None) -> str:

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from lightning_vfl import absence
 from lightning_vfl.absence.asked import by_probability, subsets_of
 from lightning_vfl.absence.stand_ins import Moments
-from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
+from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean, PoissonBinomial
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.protocols import EnsembleVFL, LocalVFL
@@ -171,3 +171,11 @@ def test_models_that_need_all_parties_are_refused_with_those_that_do_not():
     module, data = ready(MaskedSum(), evaluate="plain")
     with pytest.raises(ConfigurationError, match="does not show it; use Exclude or Zeros"):
         absence.measure(module, data.test_dataloader(), absence.parse("all"), absence.Regressed())
+
+
+def test_predictions_without_noise_are_not_made_under_an_epsilon():
+    """Through the protocol they would be charged; ``evaluate: plain`` says that embeddings were sent in the clear."""
+    without = absence.PredictWithout(lambda: (1,), absence.Exclude())
+    module, _ = ready(PoissonBinomial(beta=0.1, levels=2), evaluate="protocol")
+    with pytest.raises(ConfigurationError, match="without the noise of PoissonBinomial, so its ε would not cover"):
+        without.on_predict_start(None, module)

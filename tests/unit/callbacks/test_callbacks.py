@@ -8,10 +8,13 @@ from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 from rich.text import Text
 
-from lightning_vfl.aggregators import PoissonBinomial
+from lightning_vfl import AsyncVFL
+from lightning_vfl.aggregators import Concat, PoissonBinomial
 from lightning_vfl.callbacks import LearningCurve, PredictionWriter, RunSummary, SparseProgressBar
 from lightning_vfl.callbacks.run_summary import in_bytes, per_party
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks import Linear
+from lightning_vfl.privacy.events import label
 from tests.subjects import Blobs, split, trainer
 
 
@@ -54,7 +57,7 @@ def test_the_short_summary_begins_with_the_score_and_what_it_protects(tmp_path, 
     t = trainer(tmp_path, callbacks=[RunSummary()])
     t.fit(split(), datamodule=Blobs(batch_size=10))
     lines = capsys.readouterr().out.splitlines()
-    (first,) = [line for line in lines if "no ε, because no noise is added: protects nothing" in line]
+    (first,) = [line for line in lines if "no ε, because no noise is added to embeddings: protects no column" in line]
     assert first.startswith(f"val/accuracy {float(t.callback_metrics['val/accuracy']):.4f}; ")
     assert not [line for line in lines if "kB each" in line or "virtual time" in line]
     assert max(len(line) for line in lines if line.startswith("│")) <= 100
@@ -69,7 +72,15 @@ def test_the_verdict_on_epsilon_has_the_bounds_of_the_page(beta, tmp_path, capsy
     trainer(tmp_path, callbacks=[RunSummary()]).fit(module, datamodule=Blobs(batch_size=10))
     epsilon = module.privacy.tightest()["party-record"].epsilon
     expected = "strong" if epsilon <= strong else "weak" if epsilon <= weak else "protects nothing"
-    assert f" of a party-record at δ = 1e-05: {expected}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f" of a {label('party-record')}, at δ = 1e-05: {expected}" in printed
+    assert "privacy ε of a party, " in printed  # which needs no assumption
+
+
+def test_the_headline_says_that_noise_is_not_charged(tmp_path, capsys):
+    module = AsyncVFL(Concat(), width=4, bottom=Linear, num_classes=3, noise=1.0)
+    trainer(tmp_path, callbacks=[RunSummary()]).fit(module, datamodule=Blobs(batch_size=10))
+    assert "no ε, because no accountant charges the noise on embeddings" in capsys.readouterr().out
 
 
 def test_the_checkpoint_is_printed_whole_at_any_width(tmp_path, capsys, monkeypatch):
