@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 import warnings
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ from lightning_vfl.protocols.checks import (
 )
 from lightning_vfl.protocols.columns_told import Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs
+from lightning_vfl.protocols.early_build import not_built
 from lightning_vfl.protocols.evaluation import Scores, refuse_unnamed
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -348,9 +350,49 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             )
 
     def build_for(self, data: Any) -> None:
-        """Build the networks for a datamodule, without a trainer."""
+        """Build the networks for a datamodule, before a fit or without a trainer.
+
+        A fit then trains these networks: loggers can watch them, and parameters can be counted or frozen before it.
+
+        Args:
+            data: of the fit; it need not be set up. Files that it downloads are downloaded.
+
+        Raises:
+            ConfigurationError: for anything but a datamodule that knows the shapes of its parties.
+
+        Examples:
+            >>> from lightning_vfl import SplitVFL
+            >>> from lightning_vfl.aggregators import Mean
+            >>> from lightning_vfl.datamodules import Digits
+            >>> module = SplitVFL(Mean(), width=8)
+            >>> module.build_for(Digits())
+            >>> sum(parameter.numel() for parameter in module.top.parameters())
+            90
+        """
+        if not hasattr(data, "party_shapes"):
+            raise ConfigurationError(
+                f"build_for must be given a VerticalDataModule, which knows the shapes; got {type(data).__name__}; for "
+                "loaders of your own give the module party_shapes= and num_classes=, and call configure_model()"
+            )
+        data.prepare_data()
         note_shapes(self.hparams, data)
         self.configure_model()
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        """As torch's; a network that is not built yet is told in one line."""
+        if self._built or name.startswith("_") or name in self.__dict__.get("_modules", ()):
+            return super().__getattr__(name)
+        raise not_built(self, name)
+
+    def named_parameters(self, *given: Any, **settings: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """As torch's, which ``parameters``, ``freeze``, optimisers and summaries call.
+
+        Raises:
+            NotBuilt: before the networks are built.
+        """
+        if not (self._built or "bottoms" in self._modules):
+            raise not_built(self, "parameters")
+        return super().named_parameters(*given, **settings)
 
     @toolkit_hook
     def setup(self, stage: str) -> None:
@@ -420,6 +462,17 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     # ---- checkpoints
 
+    def state_dict(self, *given: Any, **settings: Any) -> dict[str, Any]:
+        """As torch's.
+
+        Raises:
+            NotBuilt: before the networks are built, if no trainer asks.
+        """
+        if not self._built and self._trainer is None:
+            raise not_built(self, "weights")
+        weights: dict[str, Any] = super().state_dict(*given, **settings)
+        return weights
+
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights; the networks are built first.
 
@@ -437,7 +490,13 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     @toolkit_hook
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the counts and the texts that identify the model's parts."""
+        """Save the counts and the texts that identify the model's parts.
+
+        Raises:
+            NotBuilt: before the networks are built; if an error is the reason to save, this error.
+        """
+        if not self._built:
+            raise sys.exception() or not_built(self, "weights to save")
         hand_out_again(checkpoint)
         if self._within_round:
             rank_zero_warn(

@@ -11,7 +11,7 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.tuner.lr_finder import _LRCallback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError
@@ -228,6 +228,17 @@ def warn_unused_rate(trainer: Trainer, rate: float | None, used: bool) -> None:
         rank_zero_warn(
             f"the learning rate {rate:g} in self.lr, where a search puts it, is not used: the own configure_optimizers "
             f"trains at {rates[0]:g}; use self.lr there if it is not None"
+        )
+
+
+def warn_unused_hooks(module: nn.Module) -> None:
+    """Warn of forward hooks of a whole protocol, which wait for a call of ``forward``; a step makes none."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        name = type(module).__name__
+        rank_zero_warn(
+            f"forward hooks of {name}, such as WandbLogger.watch sets with log='parameters' or 'all', do not run in "
+            f"training, because a step calls the networks and not forward of {name}: watch a network, as in "
+            "watch(module.top, log='all')"
         )
 
 

@@ -1,11 +1,39 @@
-"""Networks for callbacks that read the module before Lightning has let it build its networks."""
+"""Networks that are asked for before a fit builds them: one line says how to build them earlier.
+
+For callbacks that read the module in their ``setup`` they are built in time.
+"""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning, StochasticWeightAveraging
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from lightning_vfl.errors import ConfigurationError
+
 _READERS = StochasticWeightAveraging, BaseFinetuning
 _WITHOUT = "lightning", "pytorch_lightning", "lightning_vfl"  # whose other callbacks need no networks in setup
+
+
+class NotBuilt(ConfigurationError, AttributeError):
+    """A module was asked for its networks, or for what depends on the shapes of the data, before both are known."""
+
+
+def not_built(module: LightningModule, asked: str) -> NotBuilt:
+    """The error of a module that is asked for something too early.
+
+    Examples:
+        >>> from lightning_vfl import SplitVFL
+        >>> from lightning_vfl.aggregators import Mean
+        >>> SplitVFL(Mean()).top
+        Traceback (most recent call last):
+        ...
+        lightning_vfl.protocols.early_build.NotBuilt: SplitVFL has no top before its networks are built, for which it \
+must know the data: a fit builds them, and build_for(datamodule) builds them earlier
+    """
+    known = module.hparams.get("party_shapes") is not None
+    return NotBuilt(
+        f"{type(module).__name__} has no {asked} before its networks are built, for which it must know the data: a fit "
+        f"builds them, and {'configure_model()' if known else 'build_for(datamodule)'} builds them earlier"
+    )
 
 
 class BuildNetworks(Callback):

@@ -38,6 +38,7 @@ from lightning_vfl.protocols.checks import (
     refuse_several_steps,
     refuse_unused_optimizer,
     training_labels,
+    warn_unused_hooks,
     warn_unused_rate,
 )
 from lightning_vfl.protocols.columns_told import Told, say_columns
@@ -430,6 +431,8 @@ class TrainedModule(EvaluatedModule, ABC):
             refuse_several_steps(optimizer)
         warn_unused_rate(self.trainer, self._rate, "optimizer" in self.used)
         refuse_unused_optimizer(type(self).__name__, self._optimizer, self._lr_scheduler, "optimizer" in self.used)
+        if not self.joint:  # DDP calls forward
+            warn_unused_hooks(self)
         self._movement, self._compared = None if self.place is not None else Movement(self), False
         repeat_last_loss(self.trainer)
         loader = self.trainer.train_dataloader
