@@ -47,6 +47,7 @@ from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
 from lightning_vfl.protocols.checks import (
     note_other_seed,
     refuse_accumulation,
+    refuse_bare_batches,
     refuse_other_data,
     refuse_other_parts,
     refuse_other_shapes,
@@ -403,6 +404,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
             refuse_other_data(self.hparams, self.datamodule)
         refuse_trainer(self.trainer, self._compiler_ctx is not None)
         use_whole_checkpoints(self.trainer)
+        refuse_bare_batches(self.trainer, stage)
         if stage == "fit":
             refuse_accumulation(self.trainer)
             repeat_batches(self.trainer)

@@ -1,6 +1,7 @@
 """Checks before a run: data that the model was not built for, unsupported strategies, and wrong loaders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -142,19 +143,48 @@ def refuse_reloading(trainer: Trainer, loader: Any) -> None:
 
 
 def repeat_batches(trainer: Trainer) -> None:
-    """Give a fit with ``overfit_batches`` a loader with the same batches in every epoch, if it was given another one.
+    """Give a fit with ``overfit_batches`` loaders with the same batches in every epoch, wherever it has loaders from.
 
     Lightning would replace the sampler, which only a ``DataLoader`` has. The loader of a datamodule knows the setting.
+    """
+    source = trainer.fit_loop._data_source
+    every = trainer.overfit_batches  # type: ignore[attr-defined]  # set in Trainer.__init__
+    if every and "dataloader" not in vars(source):
+        source.dataloader = partial(_all_repeated, source.dataloader)  # type: ignore[method-assign]
+
+
+def _all_repeated(give: Callable[[], Any]) -> Any:
+    """The given loaders; those of the toolkit have the first epoch in every epoch.
 
     Raises:
         ConfigurationError: if an epoch depends on earlier epochs.
     """
-    source = trainer.fit_loop._data_source
-    loader: Any = source.instance
-    every = trainer.overfit_batches  # type: ignore[attr-defined]  # set in Trainer.__init__
-    schedule = getattr(loader, "schedule", None)
-    if every and schedule is not None and not schedule.same_every_epoch and hasattr(loader, "repeated"):
-        source.instance = loader.repeated()
+    return _repeated(give())
+
+
+def _repeated(loaders: Any) -> Any:
+    if isinstance(loaders, dict):
+        return {name: _repeated(loader) for name, loader in loaders.items()}
+    if isinstance(loaders, list | tuple):
+        return [_repeated(loader) for loader in loaders]
+    return loaders.repeated() if hasattr(loaders, "repeated") and not loaders.schedule.same_every_epoch else loaders
+
+
+def refuse_bare_batches(trainer: Trainer, stage: str) -> None:
+    """Refuse a list of batches in place of a loader, which Lightning would take for several loaders.
+
+    Raises:
+        ConfigurationError: naming the loader to use.
+    """
+    loops = {"fit": trainer.fit_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}
+    sources = [loops.get(stage, trainer.validate_loop)._data_source]
+    sources += [trainer.fit_loop.epoch_loop.val_loop._data_source] if stage == "fit" else []
+    for given in (source.instance for source in sources):
+        if isinstance(given, list | tuple) and any(isinstance(one, VerticalBatch) for one in (given, *given)):
+            raise ConfigurationError(
+                "a list of batches was given as a loader, which Lightning takes for several loaders; give "
+                "DataLoader(batches, batch_size=None)"
+            )
 
 
 def refuse_scaler(trainer: Trainer, why: str) -> None:

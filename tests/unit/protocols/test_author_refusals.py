@@ -215,17 +215,56 @@ def test_callbacks_find_the_networks_in_their_setup(tmp_path):
     assert not any(name.startswith("bottoms.") for name in changed)
 
 
+def batches(positions):
+    records, ids = ready().records("train"), torch.tensor(positions)
+    return VerticalBatch(records.rows(ids), records.labels[ids], ids)
+
+
+class Loading(SplitVFL):
+    """A module with a loader of its own, as Lightning allows."""
+
+    def train_dataloader(self):
+        return ready().train_dataloader()
+
+
+FROM = {
+    "a loader of the toolkit": lambda: (split(**SHAPES), {"train_dataloaders": ready().train_dataloader()}),
+    "a plain datamodule": lambda: (split(**SHAPES), {"datamodule": Plain()}),
+    "the module": lambda: (Loading(Mean(), width=4, **SHAPES), {}),
+    "a DataLoader": lambda: (
+        split(**SHAPES),
+        {"train_dataloaders": DataLoader(range(54), batch_size=9, shuffle=True, collate_fn=batches)},
+    ),
+}
+
+
 @without_validation
-def test_overfit_batches_takes_a_loader_of_the_toolkit(tmp_path):
-    seen, loader = [], ready().train_dataloader()
+@pytest.mark.filterwarnings("ignore:You requested to overfit")
+@pytest.mark.parametrize("loaders", FROM.values(), ids=FROM)
+def test_overfit_batches_has_the_same_batches_wherever_the_loader_is_from(tmp_path, loaders):
+    seen, (module, given) = [], loaders()
 
     class Seeing(Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
             seen.append(batch.record_ids.tolist())
 
-    trainer(tmp_path, max_epochs=2, overfit_batches=2, callbacks=[Seeing()]).fit(split(**SHAPES), loader)
+    t = trainer(tmp_path, max_epochs=2, overfit_batches=2, callbacks=[Seeing()])
+    t.fit(module, **given)
     assert seen[:2] == seen[2:]
-    assert not loader.schedule.same_every_epoch
+    t.fit(module, **given)  # a second fit of the trainer asks for the loader again
+    given_loader = given.get("train_dataloaders")
+    assert not hasattr(given_loader, "schedule") or not given_loader.schedule.same_every_epoch
+
+
+@without_validation
+@pytest.mark.parametrize("overfit", [0, 2])
+def test_a_list_of_batches_is_no_loader(tmp_path, overfit):
+    several = [batches(list(range(start, start + 9))) for start in range(0, 54, 9)]
+    with pytest.raises(ConfigurationError, match=r"a list of batches.+ give DataLoader\(batches, batch_size=None\)"):
+        trainer(tmp_path, overfit_batches=overfit).fit(split(**SHAPES), several)
+    t = trainer(tmp_path, max_epochs=1)
+    t.fit(split(**SHAPES), DataLoader(several, batch_size=None))
+    assert t.global_step == 6
 
 
 def saved(tmp_path, module, name="one.ckpt"):
