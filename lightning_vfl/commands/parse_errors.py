@@ -157,7 +157,7 @@ def _required(found: re.Match[str], error: ParserError) -> str:
     if reads_none or (not of_recipes and {*dashed} <= {*error.options}):  # options of the command, and in no recipe
         words = [d if d in error.options else name.upper() for d, name in zip(dashed, own, strict=True)]
         return f"{command} needs {' and '.join(words)}; see {command} --help"
-    made = re.search(r"Given value: Namespace\(class_path='([^']+)'", error.message[found.end() :])
+    made = re.search(r"(?:Given|Got) value: Namespace\(class_path='([^']+)'", error.message[found.end() :])
     by_call = "expects a function or a callable class: the following" in error.message and made is not None
     classes = [made[1]] if made and by_call else error.classes  # of what is called with arguments, such as a schedule
     owner = f"{classes[-1].rsplit('.', 1)[-1]} " if classes else ""
@@ -232,7 +232,7 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
     (r"Expected a <class 'float'>\s+- Expected a dot import path string: (\S+)", _no_number),
     (r"Expected a dot import path string: (\S+)", _unknown_class),
     (r"[Uu]nexpected import path format: (\S+)", _unknown_class),
-    (r"the following arguments are required: (.+)", _required),
+    (r"the following arguments are required: (.+?)(?=\. Got value: |\n|$)", _required),
     (r"[Uu]nrecognized arguments: (.+)", _unknown_option),
     (r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: (.+)", _none_of_words),
     (

@@ -1,5 +1,6 @@
 """Find recipes and complete short class names before the parser reads the arguments."""
 
+import inspect
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -63,13 +64,34 @@ def own_classes() -> dict[str, str]:
 def with_full_paths(config: Any) -> Any:
     """A loaded recipe with full paths for short names of the toolkit's classes; torch has a ``Linear`` too."""
     if isinstance(config, dict):
-        return {
-            key: SHORT.get(value, own_classes().get(value, value))
-            if key == "class_path" and isinstance(value, str)
-            else with_full_paths(value)
-            for key, value in config.items()
-        }
+        return {key: _with_full_path(key, value) for key, value in config.items()}
     return [with_full_paths(value) for value in config] if isinstance(config, list) else config
+
+
+def _with_full_path(key: str, value: Any) -> Any:
+    if key == "class_path" and isinstance(value, str):
+        return SHORT.get(value, own_classes().get(value, value))
+    completed = with_full_paths(value)
+    return with_open_outputs(completed) if key == "top" else completed
+
+
+def with_open_outputs(top: Any) -> Any:
+    """A top of a recipe; if its class requires ``outputs`` and none are given, 0: as many as the task needs."""
+    spec = {"class_path": top} if isinstance(top, str) else top
+    if (
+        not isinstance(spec, dict)
+        or "." not in str(spec.get("class_path"))
+        or "outputs" in (spec.get("init_args") or ())
+    ):
+        return top
+    module, _, name = spec["class_path"].rpartition(".")
+    try:
+        parameter = inspect.signature(getattr(import_module(module), name)).parameters["outputs"]
+    except Exception:  # of a module of a user's own, too; the parser's error says what is wrong with the path
+        return top
+    if parameter.default is not parameter.empty:
+        return top
+    return {**spec, "init_args": {**(spec.get("init_args") or {}), "outputs": 0}}
 
 
 def expand_arguments(arguments: Sequence[str]) -> list[str]:
@@ -202,6 +224,7 @@ def _expand(words: Sequence[str]) -> list[str]:
     if option == "--summary" and _value(words) in ("full", "short"):
         return [f"--summary.full={str(_value(words) == 'full').lower()}"]
     option = rename_option(option)
+    option = "--model.top" if option in ("--model.top.class_path", "--model.init_args.top.class_path") else option
     return (
         [f"{option}={_expand_value(option, value)}"]
         if equals
@@ -217,6 +240,9 @@ def _expand_value(option: str, value: str) -> str:
             raise ConfigurationError(f"--config {error}") from None
         recipe = _recipe([option, found])
         return json.dumps(rename_settings(recipe)) if {*PARTS} & {*recipe} else found
-    if option.endswith((".bottom", ".top", ".class_path")) or option == "--model":
+    if option.endswith(".top"):
+        top = with_open_outputs(own_classes().get(value, value))
+        return top if isinstance(top, str) else json.dumps(top)
+    if option.endswith((".bottom", ".class_path")) or option == "--model":
         return own_classes().get(value, value)
     return SHORT.get(value, value)

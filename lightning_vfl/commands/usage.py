@@ -13,14 +13,16 @@ class UsageError(ConfigurationError):
 def unread_settings(environment: Mapping[str, str]) -> list[str]:
     """A line for each variable that a LightningCLI with ``default_env`` would read as a setting; this program does not.
 
+    A variable that a shell still has would change a run of which neither the command nor the recipe tells.
+
     Examples:
         >>> unread_settings({"PL_FIT__TRAINER__MAX_EPOCHS": "3", "PL_GLOBAL_SEED": "1"})
-        ['PL_FIT__TRAINER__MAX_EPOCHS has no effect: settings are read from options and recipes; give \
+        ['PL_FIT__TRAINER__MAX_EPOCHS has no effect: a run is what its recipes and options say; give \
 --trainer.max_epochs']
     """
     found = (re.fullmatch(r"PL_(?:FIT|VALIDATE|TEST|PREDICT)__(\w+)", name) for name in sorted(environment))
     options = {one.string: one[1].lower().replace("__", ".") for one in found if one}
     return [
-        f"{name} has no effect: settings are read from options and recipes; give --{option}"
+        f"{name} has no effect: a run is what its recipes and options say; give --{option}"
         for name, option in options.items()
     ]

@@ -464,7 +464,7 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
 
     # ---- checkpoints
 
-    def state_dict(self, *given: Any, **settings: Any) -> dict[str, Any]:
+    def state_dict(self, *given: Any, **settings: Any) -> dict[str, Any]:  # type: ignore[override]  # overloads
         """As torch's.
 
         Raises:

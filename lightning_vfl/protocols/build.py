@@ -279,7 +279,7 @@ def _of_server(factory: TopFactory, who: str, width: int, outputs: int, wanted: 
 
 def _leaves_open(factory: Callable[..., Any], name: str) -> bool:
     if isinstance(factory, partial) and name in factory.keywords:
-        return factory.keywords[name] is None  # a parameter that a recipe omits has the default None
+        return factory.keywords[name] in (None, 0)  # what a recipe omits; 0 if the class has no default
     parameter = inspect.signature(factory).parameters.get(name)
     return parameter is not None and parameter.default in (None, inspect.Parameter.empty)
 

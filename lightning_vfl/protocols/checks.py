@@ -176,7 +176,7 @@ def refuse_bare_batches(trainer: Trainer, stage: str) -> None:
     Raises:
         ConfigurationError: naming the loader to use.
     """
-    loops = {"fit": trainer.fit_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}
+    loops: dict[str, Any] = {"fit": trainer.fit_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}
     sources = [loops.get(stage, trainer.validate_loop)._data_source]
     sources += [trainer.fit_loop.epoch_loop.val_loop._data_source] if stage == "fit" else []
     for given in (source.instance for source in sources):

@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LightningCLI
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import FaultInjector
-from lightning_vfl.cli import main
+from lightning_vfl.cli import main, run
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.rounds.ends import open_round
 from lightning_vfl.rounds.exchange import Exchange
@@ -155,7 +155,7 @@ class Mine(SplitVFL):
 """
 
 
-def test_a_subclass_with_a_constructor_of_its_own_runs_in_both_command_lines(tmp_path, monkeypatch):
+def test_a_subclass_with_a_constructor_of_its_own_runs_in_both_command_lines(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine_of_a_test.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -166,3 +166,11 @@ def test_a_subclass_with_a_constructor_of_its_own_runs_in_both_command_lines(tmp
     ran = LightningCLI(mine, Digits, args=["fit", "--model.alpha=0.3", *quiet])
     assert ran.model.alpha == 0.3
     assert ran.trainer.global_step == 2
+    monkeypatch.setenv("PL_FIT__MODEL__ALPHA", "0.7")  # which LightningCLI reads on request, and lightning-vfl never
+    read = LightningCLI(mine, Digits, args=["fit", *quiet], parser_kwargs={"default_env": True})
+    assert read.model.alpha == 0.7
+    told = run(["fit", "--model=mine_of_a_test.Mine", "--data=Digits", *quiet])
+    assert told.model.alpha == 0.1
+    assert "PL_FIT__MODEL__ALPHA has no effect: a run is what its recipes and options say; give --model.alpha" in (
+        capsys.readouterr().err
+    )

@@ -120,6 +120,31 @@ def test_a_factory_whose_first_arguments_the_package_gives(folder):
     VFLCLI([*FIT, "--model.bottom", "own_bottom.Own", "--model.bottom.depth", "3"])
 
 
+TOP = """import torch
+class Own(torch.nn.Module):
+    def __init__(self, width: int, outputs: int, slope: float):
+        super().__init__()
+        self.layer, self.slope = torch.nn.Linear(width, outputs), slope
+    def forward(self, x):
+        return self.slope * self.layer(x)
+"""
+
+
+def test_a_top_that_requires_the_number_of_outputs_gets_that_of_the_task(folder):
+    (folder / "own_top.py").write_text(TOP)
+    line = "model.top: Own needs a value for slope; set it in a recipe or as an option (--model.top.slope VALUE)"
+    assert refuse("--model.top", "own_top.Own") == line
+    (folder / "top.yaml").write_text("model: {init_args: {top: {class_path: own_top.Own, init_args: {slope: 2}}}}")
+    once = ["--trainer.fast_dev_run=1", "--trainer.enable_progress_bar=false"]
+    for words in (["--model.top=own_top.Own", "--model.top.slope=2"], ["--config=top.yaml"]):
+        top = run([*FIT, *words, *once]).model.top
+        assert (top.layer.out_features, top.slope) == (10, 2.0)
+    built = run([*FIT, "--model.top.class_path", "own_top.Own", "--model.top.slope=2", *once]).model
+    assert built.hparams["top"]["init_args"]["outputs"] == 0  # built again, it asks the task again
+    wrong = refuse("--config=top.yaml", "--model.top.outputs=7", *once, kind=ConfigurationError)
+    assert wrong == "the top Own outputs (7,) numbers for each record, but 10 are needed; set its output width to 10"
+
+
 def test_the_watch_ends_with_the_parsing():
     before = list(sys.meta_path)
     with pytest.raises(KeyError), watched_imports():

@@ -227,20 +227,25 @@ class Loading(SplitVFL):
         return ready().train_dataloader()
 
 
-FROM = {
-    "a loader of the toolkit": lambda: (split(**SHAPES), {"train_dataloaders": ready().train_dataloader()}),
-    "a plain datamodule": lambda: (split(**SHAPES), {"datamodule": Plain()}),
-    "the module": lambda: (Loading(Mean(), width=4, **SHAPES), {}),
-    "a DataLoader": lambda: (
-        split(**SHAPES),
-        {"train_dataloaders": DataLoader(range(54), batch_size=9, shuffle=True, collate_fn=batches)},
-    ),
-}
+def from_toolkit():
+    return split(**SHAPES), {"train_dataloaders": ready().train_dataloader()}
+
+
+def from_a_plain_datamodule():
+    return split(**SHAPES), {"datamodule": Plain()}
+
+
+def from_the_module():
+    return Loading(Mean(), width=4, **SHAPES), {}
+
+
+def from_torch():
+    return split(**SHAPES), {"train_dataloaders": DataLoader(range(54), 9, shuffle=True, collate_fn=batches)}
 
 
 @without_validation
 @pytest.mark.filterwarnings("ignore:You requested to overfit")
-@pytest.mark.parametrize("loaders", FROM.values(), ids=FROM)
+@pytest.mark.parametrize("loaders", [from_toolkit, from_a_plain_datamodule, from_the_module, from_torch])
 def test_overfit_batches_has_the_same_batches_wherever_the_loader_is_from(tmp_path, loaders):
     seen, (module, given) = [], loaders()
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-from lightning.pytorch.utilities.model_summary import summarize
+from lightning.pytorch.utilities.model_summary.model_summary import ModelSummary
 
 from lightning_vfl import AsyncVFL, SplitVFL
 from lightning_vfl.aggregators import Mean
@@ -17,7 +17,7 @@ from tests.subjects import Blobs, split, trainer
 QUESTIONS = {
     "parameters": lambda module: list(module.parameters()),
     "an optimiser": lambda module: torch.optim.SGD(module.parameters(), lr=0.1),
-    "a summary": lambda module: str(summarize(module)),
+    "a summary": lambda module: str(ModelSummary(module)),
     "freezing": lambda module: module.freeze(),
     "weights": lambda module: module.state_dict(),
     "a network": lambda module: module.top,
@@ -37,7 +37,9 @@ class Own(SplitVFL):
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_a_question_before_the_networks_are_built_names_the_early_build(question):
     module = Own(Mean(), width=4, seed=0)
-    with pytest.raises(NotBuilt, match=r"Own has no \w+ before its networks are built.+ build_for\(datamodule\) builds"):
+    with pytest.raises(
+        NotBuilt, match=r"Own has no \w+ before its networks are built.+ build_for\(datamodule\) builds"
+    ):
         question(module)
     with pytest.raises(NotBuilt, match=r"configure_model\(\) builds them earlier"):
         question(Own(Mean(), width=4, party_shapes=[(3,), (3,), (2,)], num_classes=3))
