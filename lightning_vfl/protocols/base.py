@@ -4,7 +4,6 @@ import inspect
 import os
 import sys
 import warnings
-from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -79,7 +78,7 @@ from lightning_vfl.wire import Leg
 SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
-class VFLModule(Rebuildable, SafelyLoaded, TrainedModule, ABC):
+class VFLModule(Rebuildable, SafelyLoaded, TrainedModule):
     """A vertical federated learning protocol: M bottoms, an aggregator and a top; the traffic is counted exactly.
 
     A protocol of your own implements ``output`` and ``step``; ``docs/extending.md`` has one in under 30 lines. The

@@ -1,6 +1,6 @@
 """The evaluation half of a protocol: losses and metrics, and the set-up of protected evaluation."""
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -110,7 +110,7 @@ def refuse_unnamed(metrics: object) -> None:
         )
 
 
-class EvaluatedModule(FreeHooks, LightningModule, ABC):
+class EvaluatedModule(FreeHooks, LightningModule, metaclass=ABCMeta):  # no base ABC: an author's mixin may have it
     """The half of a protocol that validates, tests and predicts."""
 
     aggregator: Aggregator

@@ -1,6 +1,5 @@
 """The base class of protocols without a server: every party has a head of its own, and needs the labels."""
 
-from abc import ABC
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.types import RoundNames, VerticalBatch
 
 
-class HeadsVFL(VFLModule, ABC):
+class HeadsVFL(VFLModule):
     """M parties, each with a bottom and a head. There is no server, and every party has the labels.
 
     ``top`` is the list of the heads, made by the factory ``top`` from the width of one embedding or of the aggregate.

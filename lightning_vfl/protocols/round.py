@@ -1,6 +1,5 @@
 """Protocols that call all parties at once; a waiting rule decides when the round goes on without late parties."""
 
-from abc import ABC
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,7 +31,7 @@ from lightning_vfl.waiting import WaitForAll, WaitingRule
 from lightning_vfl.wire import Contribution, Embeddings, Gate, PartyView, ServerView
 
 
-class RoundVFL(VFLModule, ABC):
+class RoundVFL(VFLModule):
     """The common part of synchronous rounds and cascade events: calls, waiting, missing parties and the exchange.
 
     Args:

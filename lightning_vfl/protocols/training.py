@@ -1,6 +1,6 @@
 """The training half of a protocol: the order of actions around a step, the one optimiser, and the hooks of a fit."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -71,7 +71,7 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 _ADAM: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3, fused=True)  # the default
 
 
-class TrainedModule(EvaluatedModule, ABC):
+class TrainedModule(EvaluatedModule):
     """The half of a protocol that trains."""
 
     bottoms: PartyBank

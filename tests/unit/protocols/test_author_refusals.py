@@ -2,16 +2,18 @@
 
 import math
 import sys
+from abc import ABC
 
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
+from lightning.pytorch.serve import ServableModule
 from lightning.pytorch.tuner.tuning import Tuner
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_vfl import SplitVFL, VerticalBatch
+from lightning_vfl import AsyncVFL, SplitVFL, VerticalBatch, VFLModule
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import PartyDropout
 from lightning_vfl.downlinks import Marvell, guard
@@ -409,3 +411,20 @@ def test_a_federation_refuses_what_its_processes_would_not_call():
     Head.step = lambda self, batch, names: None  # past the check of the class body
     with pytest.raises(ConfigurationError, match="Head runs simulated only, because it overrides step"):
         refuse_protocol(Head)
+
+
+class AbstractFirst(ABC, torch.nn.Module):
+    pass
+
+
+class NetworkFirst(torch.nn.Module, ABC):
+    pass
+
+
+@pytest.mark.parametrize("mixin", [AbstractFirst, NetworkFirst, ServableModule])
+@pytest.mark.parametrize("protocol", [SplitVFL, AsyncVFL, VFLModule])
+def test_a_protocol_has_mixins_as_a_plain_module_has(protocol, mixin):
+    kinds = [type("Mixed", bases, {}) for bases in ((protocol, mixin), (mixin, protocol))]
+    assert all(issubclass(kind, mixin) and issubclass(kind, protocol) for kind in kinds)
+    with pytest.raises(TypeError, match="abstract methods? .*'?output'?.* '?step"):
+        VFLModule(Mean())
