@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
     """FLOPs of a network for one record of this shape: those of its matrix products and convolutions.
 
     Args:
-        network: any network; a copy of it runs.
+        network: any network; a copy of it runs, without hooks.
         shape: per-record shape of its input.
         input_gradient: whether to count the gradient of the input too; needed for the top, not for a bottom.
 
@@ -30,7 +30,7 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
         >>> work_of(nn.Linear(10, 3), (10,), input_gradient=False)
         Work(forward=60.0, backward=60.0)
     """
-    copied = copy.deepcopy(network).eval()  # running statistics, generators and gradients do not change
+    copied = _without_hooks(network).eval()  # running statistics, generators and gradients do not change
     parameter = next(copied.parameters(), None)
     like = torch.zeros(()) if parameter is None else parameter
     x = torch.zeros(_ROWS, *shape, device=like.device, dtype=like.dtype, requires_grad=input_gradient)
@@ -41,6 +41,13 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
             out.sum().backward()
         total = counter.get_total_flops()
     return Work(forward / _ROWS, (total - forward) / _ROWS)
+
+
+def _without_hooks(network: nn.Module) -> nn.Module:
+    """A copy without the hooks of profilers, loggers and authors, which are for rounds, and may not be copied."""
+    attributes = [item for layer in network.modules() for item in vars(layer).items()]
+    hooks: dict[int, Any] = {id(own): type(own)() for name, own in attributes if name.endswith("hooks") and own}
+    return copy.deepcopy(network, hooks)
 
 
 def works_of(bottoms: Iterable[nn.Module], shapes: Iterable[tuple[int, ...]]) -> list[Work]:

@@ -448,18 +448,12 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule):
         output: Tensor = self.top(value)
         return output
 
-    def to_torchscript(self, file_path: Any = None, method: str | None = "script", *given: Any, **settings: Any) -> Any:
-        """As Lightning's, but a protocol can only be traced.
-
-        Raises:
-            ConfigurationError: for the method ``script``.
-        """
-        if method == "script":
-            raise ConfigurationError(
-                'torch.jit.script cannot compile a round of messages; use method="trace" with a tensor for each party, '
-                "or `lightning-vfl export`, which writes the halves of the parties and the server"
-            )
-        return super().to_torchscript(file_path, method, *given, **settings)
+    def __prepare_scriptable__(self) -> Any:
+        """Refuse ``torch.jit.script``, which calls this function, also from ``to_torchscript``."""
+        raise ConfigurationError(
+            'torch.jit.script cannot compile a round of messages; use method="trace" with a tensor for each party, or '
+            "`lightning-vfl export`, which writes the halves of the parties and the server"
+        )
 
     # ---- checkpoints
 

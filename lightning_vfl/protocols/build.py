@@ -93,6 +93,7 @@ def plain_settings(
     for stored in (hparams, initial):
         for name, value in [*stored.items()]:
             if is_plain(value):
+                stored[name] = deepcopy(value)  # the caller may change a list or a dictionary later
                 continue
             del stored[name]
             try:

@@ -71,6 +71,14 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 _ADAM: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3, fused=True)  # the default
 
 
+class _OwnGradients:
+    """What clipping reads of an optimiser, with the parameters of one owner."""
+
+    def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        self.param_groups = [{"params": parameters}]
+        self._step_supports_amp_scaling = getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
 class TrainedModule(EvaluatedModule):
     """The half of a protocol that trains."""
 
@@ -342,20 +350,19 @@ class TrainedModule(EvaluatedModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip separately for each owner: no owner knows the gradient norm of another.
+        """As Lightning's, but separately for each owner: no owner knows the gradient norm of another.
 
-        Lightning's ``configure_gradient_clipping`` calls this function. Networks that ``owners`` does not name are
-        clipped together with those of the last owner, the server.
+        Lightning's ``configure_gradient_clipping`` calls this function, and one of an author may. Networks that
+        ``owners`` does not name are clipped together with those of the last owner, the server.
         """
-        if not gradient_clip_val:
+        if not (gradient_clip_val or self.trainer.gradient_clip_val):
             return
-        by_value = getattr(gradient_clip_algorithm, "value", gradient_clip_algorithm) == "value"
-        clip = nn.utils.clip_grad_value_ if by_value else nn.utils.clip_grad_norm_
         by_owner = [list(network.parameters()) for network in self.owners()]
         named = {id(parameter) for parameters in by_owner for parameter in parameters}
         by_owner[-1] += [parameter for parameter in self.parameters() if id(parameter) not in named]
         for parameters in by_owner:
-            clip(parameters, gradient_clip_val)
+            own = _OwnGradients(optimizer, parameters)
+            super().clip_gradients(own, gradient_clip_val, gradient_clip_algorithm)  # type: ignore[arg-type]
 
     # ---- the hooks of a fit
 

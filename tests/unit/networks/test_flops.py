@@ -45,3 +45,27 @@ def test_a_network_without_parameters_costs_nothing(rows):
 def test_a_first_layer_may_work_in_place():
     network = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(10, 3))
     assert work_of(network, (10,), input_gradient=True) == (60, 120)
+
+
+class Uncopied:
+    """A hook of a profiler: it cannot be copied, and counts its calls."""
+
+    calls = 0
+
+    def __call__(self, *_):
+        self.calls += 1
+
+    def __deepcopy__(self, memo):
+        raise RuntimeError("a hook was copied")
+
+
+def test_hooks_are_neither_copied_nor_called():
+    network, hook = MLP((10,), 3, hidden=(5,)), Uncopied()
+    for layer in network.modules():
+        layer.register_forward_pre_hook(hook)
+        layer.register_forward_hook(hook)
+    counted = work_of(network, (10,), input_gradient=False)
+    assert counted == work_of(MLP((10,), 3, hidden=(5,)), (10,), input_gradient=False)
+    assert hook.calls == 0
+    network(torch.zeros(2, 10))
+    assert hook.calls == 2 * len([*network.modules()])  # in a round they are called

@@ -3,6 +3,7 @@
 import math
 import sys
 from abc import ABC
+from functools import partial
 
 import pytest
 import torch
@@ -163,8 +164,9 @@ def test_a_trace_predicts_and_a_script_is_refused():
     module.eval()
     traced = module.to_torchscript(method="trace", example_inputs=example)
     torch.testing.assert_close(traced(*example), module(example))
-    with pytest.raises(ConfigurationError, match=r"torch.jit.script cannot compile a round of messages"):
-        module.to_torchscript()
+    for script in (module.to_torchscript, partial(torch.jit.script, module)):
+        with pytest.raises(ConfigurationError, match=r"torch.jit.script cannot compile a round of messages"):
+            script()
 
 
 def test_weights_build_the_networks_or_are_refused():
@@ -426,5 +428,5 @@ class NetworkFirst(torch.nn.Module, ABC):
 def test_a_protocol_has_mixins_as_a_plain_module_has(protocol, mixin):
     kinds = [type("Mixed", bases, {}) for bases in ((protocol, mixin), (mixin, protocol))]
     assert all(issubclass(kind, mixin) and issubclass(kind, protocol) for kind in kinds)
-    with pytest.raises(TypeError, match="abstract methods? .*'?output'?.* '?step"):
+    with pytest.raises(TypeError, match=r"abstract class VFLModule.*output.*step"):
         VFLModule(Mean())

@@ -136,9 +136,10 @@ def test_dropout_is_a_function_of_round_and_process(monkeypatch):
     assert len({*drawn(0), *drawn(1)}) == 6
 
 
-def test_gradients_are_clipped_for_each_owner_apart():
+def test_gradients_are_clipped_for_each_owner_apart(tmp_path):
     module = SplitVFL(Mean(), party_shapes=[(2,), (2,)], num_classes=3, optimizer=partial(torch.optim.SGD, lr=1.0))
     module.configure_model()
+    module.trainer = trainer(tmp_path)
     for scale, owner in enumerate(module.owners(), start=1):
         for parameter in owner.parameters():
             parameter.grad = torch.full_like(parameter, float(scale))

@@ -4,9 +4,12 @@ import copy
 import gc
 import pickle
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, SplitVFL
 from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
@@ -82,9 +85,45 @@ def test_networks_without_an_owner_are_clipped_with_the_servers(tmp_path):
     module.configure_model()
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
+    module.trainer = trainer(tmp_path)
     module.configure_gradient_clipping(None, 0.5, "norm")
     server = [p.grad for network in (module.top, module.extra) for p in network.parameters()]
     assert torch.linalg.vector_norm(torch.cat([g.flatten() for g in server])) == pytest.approx(0.5)
+
+
+class Clipping(SplitVFL):
+    """Clips as Lightning's documentation shows, with the trainer's value or one of its own."""
+
+    value: float | None = None
+
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val, gradient_clip_algorithm):
+        self.clip_gradients(optimizer, self.value)
+
+
+def test_an_own_clipping_has_the_values_of_the_trainer(tmp_path):
+    weights = []
+    for kind in (SplitVFL, Clipping):
+        module = kind(Mean(), width=4, seed=0, optimizer=partial(torch.optim.SGD, lr=1.0))
+        trainer(tmp_path, max_epochs=1, gradient_clip_val=1e-3).fit(module, Blobs(batch_size=9))
+        weights.append(module.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
+    module.value = 0.5
+    with pytest.raises(MisconfigurationException, match="Please use only one of them"):
+        trainer(tmp_path, gradient_clip_val=1e-3).fit(module, Blobs(batch_size=9))
+
+
+def test_settings_are_those_of_the_beginning(tmp_path):
+    class Noting(SplitVFL):
+        def __init__(self, notes: list[Any]):
+            super().__init__(Mean(), width=4)
+            self.notes = notes
+
+    notes: list[Any] = []
+    module, t = Noting(notes), trainer(tmp_path, max_epochs=1)
+    notes.append(module)  # which no checkpoint could hold
+    t.fit(module, Blobs(batch_size=9))
+    t.save_checkpoint(tmp_path / "noting.ckpt")
+    assert torch.load(tmp_path / "noting.ckpt", weights_only=True)["hyper_parameters"]["notes"] == []
 
 
 def test_a_constructor_of_ones_own_trains_and_loads(tmp_path):
