@@ -21,6 +21,7 @@ from lightning_vfl.audit.transcript import LIMIT_BYTES, Several
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.support import Part, refuse_unsupported
 
 
 class Audit(Callback):
@@ -70,11 +71,7 @@ class Audit(Callback):
             return
         if not isinstance(pl_module, VFLModule):
             raise ConfigurationError(f"Audit listens to protocols of this toolkit; got {type(pl_module).__name__}")
-        if not pl_module.passes_to_tap:
-            raise ConfigurationError(
-                f"Audit does not hear the messages of {type(pl_module).__name__}; audit SplitVFL with Mean, in which "
-                "the server receives what every party receives there"
-            )
+        refuse_unsupported(type(pl_module), [Part.AUDIT])
         if pl_module.place is not None:
             raise ConfigurationError(
                 "Audit listens to all parties of a simulation, but this process plays one end of a federation; audit "

@@ -9,7 +9,7 @@ from lightning_vfl import VerticalBatch
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import rounded_up, shown
 from lightning_vfl.privacy.events import unit_of_one_release
-from lightning_vfl.protocols import RoundVFL
+from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.accounts.charging import joint_ids, next_evaluation
 from lightning_vfl.types import Stage
 
@@ -55,7 +55,7 @@ class PrivacyBudget(Callback):
         self.unit = unit
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if not isinstance(pl_module, RoundVFL) or pl_module.aggregator.accounting is None:
+        if not isinstance(pl_module, VFLModule) or pl_module.aggregator.accounting is None:
             what = type(getattr(pl_module, "aggregator", pl_module)).__name__
             raise ConfigurationError(
                 f"PrivacyBudget needs an aggregator that accounts for privacy; got {what}; use SplitVFL or CascadeVFL "
@@ -79,7 +79,7 @@ class PrivacyBudget(Callback):
             )
         module.end_before_round = True
 
-    def _reserved(self, module: RoundVFL, batch: VerticalBatch) -> float:
+    def _reserved(self, module: VFLModule, batch: VerticalBatch) -> float:
         if module.privacy.accountant is None:
             return 0.0
         validated = next_evaluation(module)  # it may read the ledger again
@@ -89,7 +89,7 @@ class PrivacyBudget(Callback):
         return rounded_up(max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0))
 
 
-def _of_rounds(module: LightningModule) -> RoundVFL:
-    if not isinstance(module, RoundVFL):
-        raise TypeError(f"{type(module).__name__} is no RoundVFL")  # setup has checked this
+def _of_rounds(module: LightningModule) -> VFLModule:
+    if not isinstance(module, VFLModule):
+        raise TypeError(f"{type(module).__name__} is no VFLModule")  # setup has checked this
     return module

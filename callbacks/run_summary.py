@@ -15,7 +15,6 @@ from lightning_vfl.privacy.loss_distribution import Account, Figure
 from lightning_vfl.privacy.verdict import verdict
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.columns_told import Noise
-from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.terminal import console
 from lightning_vfl.types import Stage
 
@@ -45,7 +44,7 @@ class RunSummary(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a training whose ε could not be printed at its end."""
-        if self.enabled and isinstance(pl_module, RoundVFL):
+        if self.enabled and isinstance(pl_module, VFLModule):
             for unit in UNITS:
                 pl_module.refuse_unit(unit)
 

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.schedules.batches import InOrder, Schedule
 from lightning_vfl.types import VerticalBatch
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.schedules.blocks import BlockShuffled, shuffled
 

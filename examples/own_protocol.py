@@ -18,7 +18,7 @@ class Committee(VFLModule):
         return torch.stack([self.top(h) for h in self.bottoms(batch.features)]).mean(0)
 
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        plan = self.enter_round(batch)
+        plan = self.enter_round(batch, names)
         h = self.bottoms.some(batch.features, plan.learning)
         losses = [self.rank_loss(self.top(h[m]), batch) for m in plan.learning]
         return Step(torch.stack(losses).mean() if losses else None, plan.learning)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.asynchronous import AsyncVFL
-    from lightning_vfl.protocols.base import VFLModule
     from lightning_vfl.protocols.cascade import CascadeVFL
     from lightning_vfl.protocols.decoupled import DecoupledVFL
     from lightning_vfl.protocols.ensemble import EnsembleVFL
     from lightning_vfl.protocols.laser import LaserVFL
     from lightning_vfl.protocols.local import LocalVFL
+    from lightning_vfl.protocols.module import VFLModule
     from lightning_vfl.protocols.split import SplitVFL
     from lightning_vfl.types import VerticalBatch
 
@@ -38,7 +38,7 @@ _LAZY = {
     "LaserVFL": "lightning_vfl.protocols.laser",
     "LocalVFL": "lightning_vfl.protocols.local",
     "SplitVFL": "lightning_vfl.protocols.split",
-    "VFLModule": "lightning_vfl.protocols.base",
+    "VFLModule": "lightning_vfl.protocols.module",
     "VerticalBatch": "lightning_vfl.types",
 }
 

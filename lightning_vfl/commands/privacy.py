@@ -24,7 +24,7 @@ from lightning_vfl.privacy.solve import largest_beta, largest_epochs, largest_le
 from lightning_vfl.protocols import CascadeVFL
 from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
 from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
-from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.terminal import console
 
 MOST_COUNTED = 10_000  # epochs that are tried one after the other
@@ -62,7 +62,7 @@ class PrivacyCommand(Command):
         cli.build()
         module = cli.model
         accounting = module.aggregator.accounting
-        if accounting is None or not isinstance(module, RoundVFL):
+        if accounting is None or not isinstance(module, VFLModule):
             downlink = getattr(module, "downlink", None)
             labels = (
                 "" if downlink is None else f" (what {type(downlink).__name__} costs labels, the summary of fit says)"
@@ -82,7 +82,7 @@ class PrivacyCommand(Command):
         return 0
 
 
-def planned(module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> "Plan":
+def planned(module: VFLModule, data: VerticalDataModule, trainer: Trainer) -> "Plan":
     """The plan of a fit. The module, data and trainer are set up for it and must not be used for anything else."""
     data.setup("fit")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
@@ -102,7 +102,7 @@ class Plan:
         trainer: has the limits of the fit and the number of processes; no process is started.
     """
 
-    def __init__(self, module: RoundVFL, data: VerticalDataModule, trainer: Trainer) -> None:
+    def __init__(self, module: VFLModule, data: VerticalDataModule, trainer: Trainer) -> None:
         records = data.records("train")
         self.records, self.limits = len(records), Limits.of(trainer)
         self.parties = module.roster.parties

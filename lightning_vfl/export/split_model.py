@@ -15,7 +15,7 @@ from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
 from lightning_vfl.export.manifest import RECORDS, SERVER, PartyHalf, Port, ServerHalf
 from lightning_vfl.export.trained import Trained
 from lightning_vfl.objectives import MultiLabel
-from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, RoundVFL, VFLModule
+from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
 from lightning_vfl.types import Roll, VerticalBatch
 
@@ -131,7 +131,7 @@ def server_part(trained: Trained) -> Part:
 
 def roll_of(module: VFLModule) -> Roll:
     """The parties that evaluation includes."""
-    roll = module.evaluation_roll() if isinstance(module, RoundVFL) else Roll.everyone(module.roster.parties)
+    roll = module.evaluation_roll()
     for cached in ("complete", "counted", "included_parties"):  # tracing cannot compute them
         getattr(roll, cached)
     return roll

@@ -15,7 +15,7 @@ from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.missing import MissingPolicy
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.base import VFLModule
+    from lightning_vfl.protocols.module import VFLModule
 
 
 class Calls:

@@ -78,7 +78,7 @@ class EventsAtParty(AtParty):
 
     def _upload(self, module: "AsyncVFL", batch: VerticalBatch, event: Event, at: At) -> _Served | None:
         """Send this party's new embeddings; None: the epoch is over, and they are sent again in the next."""
-        embedding = module.contribute(batch, event)
+        embedding = module.upload(batch, event)
         message = Message(EMBEDDINGS, "server", (self.party,), (embedding.detach(),))
         frame = self.tell_server(module, message, len(embedding), Key(at, 0), request=event.request)
         if frame is None:

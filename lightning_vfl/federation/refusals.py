@@ -6,8 +6,8 @@ from lightning_vfl.align.group import check_installed
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment, Weights
 from lightning_vfl.protocols.asynchronous import AsyncVFL
-from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.protocols.subsets import Everybody
+from lightning_vfl.support import Part, refuse_unsupported
 
 if TYPE_CHECKING:
     from lightning_vfl.federation.session import Run
@@ -22,8 +22,7 @@ def refuse_protocol(kind: type) -> None:
     Raises:
         ConfigurationError: with the protocols to use instead.
     """
-    if not issubclass(kind, SplitVFL | AsyncVFL):
-        raise ConfigurationError(f"{kind.__name__} runs simulated only; federated protocols: SplitVFL, AsyncVFL")
+    refuse_unsupported(kind, [Part.FEDERATION])
     ours = next(base for base in kind.__mro__ if base.__module__.partition(".")[0] == "lightning_vfl")
     if own := [name for name in _BYPASSED if getattr(kind, name, None) is not getattr(ours, name, None)]:
         raise ConfigurationError(

@@ -8,7 +8,7 @@ from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Gate, Leg
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.base import VFLModule
+    from lightning_vfl.protocols.module import VFLModule
     from lightning_vfl.protocols.split import SplitVFL
 
 _ORDER = (Stage.SANITY_CHECK, Stage.VALIDATION, Stage.FIT, Stage.TEST, Stage.PREDICT)

@@ -1,7 +1,6 @@
 """Protocols: LightningModules that define which networks are trained, when, and from which messages."""
 
 from lightning_vfl.protocols.asynchronous import AsyncVFL
-from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.ensemble import EnsembleVFL
@@ -9,9 +8,9 @@ from lightning_vfl.protocols.evaluation import Predictions
 from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.protocols.laser import LaserVFL
 from lightning_vfl.protocols.local import LocalVFL
-from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.split import SplitVFL
-from lightning_vfl.protocols.step import Step
+from lightning_vfl.protocols.step import Outcome, Step
 from lightning_vfl.protocols.subsets import DropParties, Everybody, Subsets, TaskSampling
 
 __all__ = [
@@ -24,8 +23,8 @@ __all__ = [
     "HeadsVFL",
     "LaserVFL",
     "LocalVFL",
+    "Outcome",
     "Predictions",
-    "RoundVFL",
     "SplitVFL",
     "Step",
     "Subsets",

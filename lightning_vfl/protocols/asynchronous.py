@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -16,24 +16,24 @@ from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.crypto.keystream import keyed_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.memory import LatestEmbeddings
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.privacy.exact_normal import rounded_normal
-from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.protocols.checks import needed_event, refuse_several_processes
+from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.columns_told import Noise
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.streams import Name, secret_bytes, seed_of, seed_torch
+from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch
-from lightning_vfl.wire import Message
+from lightning_vfl.wire import Leg, Message
 
 
 @dataclass
@@ -87,6 +87,15 @@ class AsyncVFL(VFLModule):
         https://arxiv.org/abs/2007.06081, Algorithm 1.
     """
 
+    unsupported: ClassVar[Unsupported] = {
+        Part.WAITING: "nobody waits: every party is served when its message arrives; leave out waiting",
+        Part.MISSING: "the latest embedding stands for a party that is not there; leave out missing",
+        Part.HIDDEN: "the server stores single embeddings; use Concat, Sum, Mean or Max",
+        Part.PROTECTED_EVALUATION: "use evaluate: plain",
+        Part.GROUPS: "it serves one party at a time; use SplitVFL",
+        Part.PROCESSES: "it serves one party at a time in one process; use devices: 1",
+        Part.FEDERATION: None,
+    }
     replayed: Callable[[FirstComeFirstServed], Schedule] | None = None
     """Makes the order of events that have happened in a federation, if this training repeats it."""
     _event_costs: RoundCosts
@@ -105,15 +114,11 @@ class AsyncVFL(VFLModule):
         super().__init__(aggregator, bottom, top, width, **settings)
         if not noise >= 0:
             raise ConfigurationError(f"noise must be a standard deviation of 0 or more; got {noise}")
-        if aggregator.wire is not None:
-            raise ConfigurationError(
-                f"AsyncVFL stores single embeddings at the server, but {type(aggregator).__name__} hides these from "
-                "the server; use Concat, Sum, Mean or Max"
-            )
-        if self.protected_evaluation:
-            raise ConfigurationError("AsyncVFL does not support protected evaluation; use evaluate: plain")
         self.noise = noise
         self.latest = LatestEmbeddings(table_dtype, limit_bytes)
+
+    def more_legs(self, rows: int) -> tuple[Leg, ...]:
+        return ()
 
     def own_books(self) -> Events:
         return Events()
@@ -128,12 +133,6 @@ class AsyncVFL(VFLModule):
 
     def build(self) -> None:
         super().build()
-        if self.roster.shared:
-            raise ConfigurationError(
-                "AsyncVFL serves one party at a time and does not support shared bottoms, but parties "
-                f"{list(self.roster.shared[0])} share one; use SplitVFL"
-            )
-        self._top_may_draw = not has_rule(self.top)
         if self.place is not None:
             keep_own(self, self.place.seat)
 
@@ -158,7 +157,6 @@ class AsyncVFL(VFLModule):
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the table of latest embeddings."""
-        refuse_several_processes(self.joint, "AsyncVFL serves one party at a time in one process; use devices: 1")
         super().on_fit_start()
         if self.memory is not None:
             rank_zero_info(
@@ -186,10 +184,10 @@ class AsyncVFL(VFLModule):
         self.enter_event(event)
         if not server_learns:
             return Step(None)
-        loss = self.event_loss(batch, event, self.contribute(batch, event), names)
+        loss = self.event_loss(batch, event, self.upload(batch, event), names)
         return Step(loss, None if party_learns else set(range(self.roster.parties)) - {event.party})
 
-    def contribute(self, batch: VerticalBatch, event: Event) -> Tensor:
+    def upload(self, batch: VerticalBatch, event: Event) -> Tensor:
         """The new embedding (B, D_m) of the event's party. What it draws depends on the party and its own event."""
         party, names = event.party, (Stage.FIT, "party", event.party, event.request)
         self.bottoms.stream = self.seed, ("networks", *names)

@@ -1,4 +1,4 @@
-"""The base class of protocols: settings, networks and checkpoints."""
+"""The networks, settings and checkpoints of a protocol."""
 
 import inspect
 import os
@@ -55,7 +55,7 @@ from lightning_vfl.protocols.checks import (
     repeat_batches,
 )
 from lightning_vfl.protocols.columns_told import Noise, Read, Told, columns_of, columns_told
-from lightning_vfl.protocols.costs import Costs
+from lightning_vfl.protocols.costs import Costs, labels_leg
 from lightning_vfl.protocols.early_build import not_built
 from lightning_vfl.protocols.evaluation import Scores, refuse_unnamed
 from lightning_vfl.protocols.factories import refuse_made
@@ -78,11 +78,10 @@ from lightning_vfl.wire import Leg
 SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
-class VFLModule(Rebuildable, SafelyLoaded, TrainedModule):
-    """A vertical federated learning protocol: M bottoms, an aggregator and a top; the traffic is counted exactly.
+class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
+    """The networks of a protocol: M bottoms and a top, with their optimiser, books and checkpoints.
 
-    A protocol of your own implements ``output`` and ``step``; ``docs/extending.md`` has one in under 30 lines. The
-    networks are built in ``configure_model`` from the shapes that the datamodule reports, so a protocol runs on any
+    The networks are built in ``configure_model`` from the shapes that the datamodule reports, so a protocol runs on any
     data.
 
     Args:
@@ -215,8 +214,8 @@ class VFLModule(Rebuildable, SafelyLoaded, TrainedModule):
         return self.aggregator.out_width(self.width, self.roster)
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        """Messages that are sent with the parties' last leg, besides the aggregator's; default: none."""
-        return ()
+        """Messages that are sent with the parties' last leg; default: the labels, if a party holds them."""
+        return labels_leg(rows, self.roster)
 
     def owners(self) -> Iterator[nn.Module]:
         """The networks that belong to different owners: each party's bottom, then the server's."""

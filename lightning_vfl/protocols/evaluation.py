@@ -127,7 +127,6 @@ class EvaluatedModule(FreeHooks, LightningModule, metaclass=ABCMeta):  # no base
     """By hosted owner (None: the server), the secret that replaces the seed in a federation; empty in a simulation."""
     tap: Tap | None = None  # listens to all messages, for an audit
     _predicted: Spread = Spread()  # of the last prediction; a new one when one begins
-    passes_to_tap: bool = True  # False: a tap would not hear the messages
     predictor: Callable[[VerticalBatch], Predictions] | None = None  # takes the place of the rounds of predictions
     attendance: Attendance | None = None  # of the last evaluation round; None: nobody who was asked was absent
 

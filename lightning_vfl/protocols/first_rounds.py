@@ -33,8 +33,8 @@ def refuse_unasked_faults(module: "TrainedModule") -> None:
         models = ", ".join(sorted({type(model).__name__ for model in module.faults.models}))
         raise ConfigurationError(
             f"the step of {type(module).__name__} has not asked for the faults of its first round, so {models} would "
-            "have no effect; use the plan that enter_round(batch) returns, or faults.at(request, roster), or train "
-            "without faults"
+            "have no effect; use round(batch, names), the plan that enter_round(batch, names) returns, or "
+            "faults.at(request, roster), or train without faults"
         )
 
 
@@ -51,7 +51,7 @@ def refuse_unused_parts(module: "TrainedModule") -> None:
         )
 
 
-_APPLIED = "run_round for the aggregator, plan for waiting and missing, super() in guard and with_targets"
+_APPLIED = "round for the aggregator, waiting and missing, super() in guard and with_targets"
 
 
 class Movement:

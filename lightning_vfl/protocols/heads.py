@@ -1,21 +1,21 @@
 """The base class of protocols without a server: every party has a head of its own, and needs the labels."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
-from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.mlp import MLP
-from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
-from lightning_vfl.protocols.checks import mean_loss, refuse_several_processes
-from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.checks import mean_loss
+from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import RoundNames, VerticalBatch
+from lightning_vfl.wire import Leg
 
 
 class HeadsVFL(VFLModule):
@@ -30,6 +30,15 @@ class HeadsVFL(VFLModule):
         ConfigurationError: for an aggregator that hides or changes uploads; before training, for the settings above.
     """
 
+    unsupported: ClassVar[Unsupported] = {
+        Part.FAULTS: "use MissingAtRandom for records that parties lack, or SplitVFL",
+        Part.WAITING: "nobody waits for a server; leave out waiting, or use SplitVFL",
+        Part.MISSING: "each party learns from its own loss; leave out missing, or use SplitVFL",
+        Part.PROTECTED_EVALUATION: "parties send embeddings in the clear; use evaluate: plain",
+        Part.HIDDEN: "parties read each other's embeddings; use Mean, Sum or Max",
+        Part.GROUPS: "every party has a head of its own; use SplitVFL",
+        Part.PROCESSES: "it draws in one process; use devices: 1",
+    }
     parties_learn_from_joiner = False  # there is no server
     top: nn.ModuleList
 
@@ -41,13 +50,7 @@ class HeadsVFL(VFLModule):
         width: int = 64,
         **settings: Any,
     ) -> None:
-        aggregator = aggregator or Mean()
-        if aggregator.wire is not None:
-            raise ConfigurationError(
-                f"{type(self).__name__} has no server, and parties read each other's embeddings, which "
-                f"{type(aggregator).__name__} hides; use Mean, Sum or Max"
-            )
-        super().__init__(aggregator, bottom, top, width, **settings)
+        super().__init__(aggregator or Mean(), bottom, top, width, **settings)
 
     def build(self) -> None:
         super().build()
@@ -55,18 +58,8 @@ class HeadsVFL(VFLModule):
         more = (build_top(self._top, self.top_width(), outputs, self.keys) for _ in range(self.roster.parties - 1))
         self.top = nn.ModuleList([self.top, *more])
 
-    @toolkit_hook
-    def on_fit_start(self) -> None:
-        """Refuse unsuitable settings."""
-        name = type(self).__name__
-        if self.faults.models:
-            raise ConfigurationError(
-                f"{name} trains without faults; use MissingAtRandom for records that parties lack, or SplitVFL"
-            )
-        if self.roster.shared:
-            raise ConfigurationError(f"{name} has a head for each party, not for groups; use SplitVFL")
-        refuse_several_processes(self.joint, f"{name} draws in one process; train in one process")
-        super().on_fit_start()
+    def more_legs(self, rows: int) -> tuple[Leg, ...]:
+        return ()
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         return self.output_in_the_clear(batch)

@@ -6,7 +6,7 @@ from lightning_vfl.types import RoundNames, VerticalBatch
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.base import VFLModule
+    from lightning_vfl.protocols.module import VFLModule
 
 
 def tell_of_labels(module: "VFLModule", batch: VerticalBatch, names: RoundNames) -> None:

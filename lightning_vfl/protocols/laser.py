@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from math import comb
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subset_copies import draws, repeated, table_of_sizes
+from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.wire import Leg
 
@@ -58,7 +59,10 @@ class LaserVFL(HeadsVFL):
         2025, https://arxiv.org/abs/2410.22564; weights as in https://github.com/Valdeira/LASER-VFL, methods/laser.py.
     """
 
-    passes_to_tap = False
+    unsupported: ClassVar[Unsupported] = {
+        Part.AUDIT: "a listener hears no message between parties; audit SplitVFL with Mean, whose server gets what a "
+        "party gets here"
+    }
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.base import VFLModule
+    from lightning_vfl.protocols.module import VFLModule
     from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 
 

@@ -1,44 +1,33 @@
 """SplitVFL: in every round, all parties send embeddings and learn from the server's gradient."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
-import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.downlinks import Downlink, guard
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP
-from lightning_vfl.protocols.accounts.charging import charge_round, joint_ids, open_account
+from lightning_vfl.protocols.accounts.charging import joint_ids, open_account
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
 from lightning_vfl.protocols.checks import labels_of, refuse_scaler
-from lightning_vfl.protocols.costs import labels_leg
 from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
-from lightning_vfl.protocols.groups.exposed import exposure_of
-from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
-from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.labels import tell_of_labels
 from lightning_vfl.protocols.loading import BOOKS
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.place import keep_own
-from lightning_vfl.protocols.round import RoundVFL, aggregator_notes
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import Everybody, Subsets
-from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.support import Part, Unsupported
+from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Leg
 
 
 class Plans(Protocol):
@@ -49,7 +38,7 @@ class Plans(Protocol):
         ...
 
 
-class SplitVFL(RoundVFL):
+class SplitVFL(VFLModule):
     """Synchronous split learning over vertical partitions, with any aggregator.
 
     One round uses one mini-batch and makes one optimiser step: the parties' bottoms compute embeddings, the aggregator
@@ -70,7 +59,6 @@ class SplitVFL(RoundVFL):
         waiting: when the server stops waiting; None: ``WaitForAll()``.
         missing: the policy for missing embeddings; None: ``Exclude()``.
         norm: makes a norm over the aggregate, in front of the top, from the aggregate's width; None: no norm.
-        allow_invertible_updates: train groups even if the server could compute their records.
         downlink: protects the labels in what the server sends back; None: gradients are sent as they are.
         subsets: the subsets of the parties that each batch is computed for, so that the model can predict without some
             parties; None: ``Everybody()``.
@@ -90,6 +78,7 @@ class SplitVFL(RoundVFL):
         torch.Size([5])
     """
 
+    unsupported: ClassVar[Unsupported] = {Part.DOWNLINK: None, Part.SUBSETS: None, Part.FEDERATION: None}
     replayed: Plans | None = None
     """What has happened in a federation, if this training repeats it."""
     _guarded = False  # whether the downlink changes the gradient of the round under way
@@ -103,7 +92,6 @@ class SplitVFL(RoundVFL):
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
         norm: Callable[[int], nn.Module] | None = None,
-        allow_invertible_updates: bool = False,
         downlink: Downlink | None = None,
         subsets: Subsets | None = None,
         faults_in_evaluation: bool = False,
@@ -113,16 +101,13 @@ class SplitVFL(RoundVFL):
         self._norm = norm
         self.subsets = subsets or Everybody()
         self.faults_in_evaluation = faults_in_evaluation
-        self.allow_invertible_updates = allow_invertible_updates
         if downlink is not None:
             refuse_other_kind("downlink", downlink, Downlink, "MaxNorm()")
         self.downlink = downlink
-        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
 
     def build(self) -> None:
         super().build()
         self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width(), self.keys))
-        self._top_may_draw = not has_rule(self.top)
         if self.downlink is not None:
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
             guard.refuse_mixed_gradients(self.downlink, self.norm, self.top)
@@ -155,10 +140,6 @@ class SplitVFL(RoundVFL):
                 f"{type(self.norm.norm).__name__} cannot leave out columns; use norm: torch.nn.BatchNorm1d (without "
                 "sync_batchnorm)"
             )
-        if self.roster.shared:
-            refuse_scaler(self.trainer, "updates of groups cannot be summed while their gradients are scaled")
-            refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
-        self._faultless.clear()
         super().on_fit_start()
         if self.downlink is not None and self.datamodule is not None and self.place is None:
             classes = self.hparams["num_classes"]
@@ -169,12 +150,9 @@ class SplitVFL(RoundVFL):
 
     @toolkit_hook
     def on_train_start(self) -> None:
-        """Refuse batches that are too small for the norm, and updates of groups that determine their records."""
+        """Refuse batches that are too small for the norm."""
         super().on_train_start()
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
-        if self.roster.shared and not self.allow_invertible_updates:
-            for group in self.roster.shared:
-                refuse_solvable(exposure_of(self, group, schedule))
         if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
             return
         processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
@@ -194,27 +172,14 @@ class SplitVFL(RoundVFL):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one round."""
-        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
         if self.place is not None:
+            self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
             return self.place.step(self, batch, names)
-        rows = joint_rows(batch).total, self.coded_rows(batch)
-        plan = self.plan_round(batch, names.round, rows)
-        self.enter_plan(plan, batch, names, rows)
-        if plan.skipped:
-            return Step(None)
-        if self.tap is not None:
-            tell_of_labels(self, batch, names)
-        rows_of_top = self.subsets.rows(batch, names, plan.roll, self.roster)
-        output, exchange = self.run_round(batch, names, plan.roll, self.missing, rows_of_top)
-        loss = self.rank_loss(output, self.with_targets(rows_of_top))
-        learning = [group for group in self.roster.shared if plan.learners[list(group)].any()]
-        return Step(
-            loss,
-            plan.learning,
-            aggregator_notes(exchange),
-            before_optimizer=partial(self._send_updates, learning, exchange) if learning else None,
-            after_optimizer=tell_of_bottoms(self, learning, exchange) if learning and self.tap is not None else None,
-        )
+        outcome = self.round(batch, names)
+        return outcome.learn(self.rank_loss(outcome.output, outcome.batch))
+
+    def rows_at_server(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> VerticalBatch:
+        return self.subsets.rows(batch, names, roll, self.roster)
 
     @property
     def repeats_the_past(self) -> bool:
@@ -251,48 +216,11 @@ class SplitVFL(RoundVFL):
         records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
         return guard.guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)
 
-    def enter_plan(
-        self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
-    ) -> None:
-        """Count the traffic and the time of a training round, and charge its records.
-
-        ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
-        """
-        if plan.reached:
-            self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
-        self.books.enter(plan, self.costs.of_round(*rows))
-        if self.privacy.accountant is not None and not charged:
-            charge_round(self, plan, batch)
-
-    def _send_updates(self, groups: list[Group], exchange: Exchange, optimizer: Optimizer) -> None:
-        send_updates(self, groups, optimizer, exchange)
-
     def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
-        """The plan of training round ``number``, which makes the requests 2·number and 2·number + 1.
-
-        ``rows``: the numbers of records and of coded rows of the joint batch, if the caller has counted them.
-        """
+        """The plan of a round, or what has happened in it, if a federation is replayed."""
         if self.replayed is not None:
             return self.replayed.plan(number, len(self.costs.of_round(1).legs))
-        rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
-        held = self._held(batch)
-        alike = held is None and not self.faults.models
-        if alike and rows in self._faultless:
-            return self._faultless[rows]
-        plan = self.plan(
-            self.costs.of_round(*rows),
-            torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
-            self.faults.at(2 * number, self.roster),
-            self.faults.at(2 * number + 1, self.roster),
-            partial(self.wire.takes_part, roster=self.roster),
-        )
-        if alike:
-            self._faultless[rows] = plan
-        return plan
-
-    def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        """The labels of the batch, from the active party to the server."""
-        return labels_leg(rows, self.roster)
+        return super().plan_round(batch, number, rows)
 
     # ---- the server's output
 
@@ -308,13 +236,6 @@ class SplitVFL(RoundVFL):
             self.check_faults()
         super()._set_up(stage, loaders)
 
-    def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The server's output; what its networks draw does not depend on the draws of bottoms."""
-        if self.training and self.bottoms.stream is not None and self._top_may_draw:
-            seed, names = self.bottoms.stream
-            seed_torch(value.device, self.keys.get(None, seed), *names, "server")
-        return super().head(value, columns)
-
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The aggregate after the norm, if there is one; a padding policy leaves absent columns out of both."""
         if self.norm is None:
@@ -329,18 +250,11 @@ class SplitVFL(RoundVFL):
         yield self.top if self.norm is None else nn.ModuleList([self.norm, self.top])
 
     def protection(self, uploads: int) -> str | None:
-        """The claims of the aggregator about embeddings, of the downlink about labels, and about updates of groups."""
+        """The claims about embeddings and updates of groups, and that of the downlink about labels."""
         labels = None if self.downlink is None else self.downlink.claim()
         labels = labels if self.place is not None else self.books.claimed("downlink", labels)
         claims = [super().protection(uploads), labels]
-        said = "; ".join(claim for claim in claims if claim) or None
-        if not self.roster.shared:
-            return said
-        if self.allow_invertible_updates:
-            words = "the server may compute the records of groups from what it knows (allow_invertible_updates)"
-        else:
-            words = "model updates of groups have fewer numbers in all than their records; nothing more is claimed"
-        return words if said is None else f"{said}; {words}"
+        return "; ".join(claim for claim in claims if claim) or None
 
     # ---- checkpoints
 

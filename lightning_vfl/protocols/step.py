@@ -1,10 +1,12 @@
-"""The result of one training step of a protocol."""
+"""What a round gives a protocol, and what a protocol's training step returns."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from lightning_vfl.types import VerticalBatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,3 +38,44 @@ class Step:
     def rest(self) -> "Step":
         """What is left to do after the forward pass: this step without its losses, and with them the graph."""
         return Step(None, self.learners, {}, self.withheld, None, self.before_optimizer, self.after_optimizer)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a round of messages has given, see ``VFLModule.round``.
+
+    Args:
+        output: (B, outputs), the top's output, connected to the networks of the parties that learn.
+        aggregate: (B, D_out), the server's aggregate, without a graph.
+        batch: the rows of ``output``, with the labels that the server has.
+        learners: numbers of the parties whose bottoms learn from the round.
+        notes: values to log, by log name.
+        before_optimizer: as in ``Step``.
+        after_optimizer: as in ``Step``.
+    """
+
+    output: Tensor
+    aggregate: Tensor
+    batch: VerticalBatch
+    learners: tuple[int, ...]
+    notes: Mapping[str, float | Tensor] = field(default_factory=dict)
+    before_optimizer: Callable[[Optimizer], None] | None = None
+    after_optimizer: Callable[[], None] | None = None
+
+    def learn(self, loss: Tensor, logged: Tensor | None = None) -> Step:
+        """The step on a loss of ``output``, which everybody learns from whom the round has reached.
+
+        ``logged``: as in ``Step``.
+        """
+        return Step(
+            loss,
+            self.learners,
+            self.notes,
+            logged=logged,
+            before_optimizer=self.before_optimizer,
+            after_optimizer=self.after_optimizer,
+        )
+
+
+class GivenUp(Exception):
+    """A round is given up: no network learns. ``training_step`` turns it into a step without a loss."""

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
-from lightning_vfl.missing import Exclude
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
@@ -58,13 +57,11 @@ from lightning_vfl.protocols.first_rounds import (
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.party_summary import with_party_rows
-from lightning_vfl.protocols.step import Step
-from lightning_vfl.rounds.plan import RoundPlan, plan_round
+from lightning_vfl.protocols.step import GivenUp, Step
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Roster, RoundNames, Stage, VerticalBatch, joint_rows
-from lightning_vfl.waiting import WaitForAll
+from lightning_vfl.types import Roster, RoundNames, Stage, VerticalBatch
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -111,7 +108,7 @@ class TrainedModule(EvaluatedModule):
         if "step" in vars(cls) and finished:
             raise TypeError(
                 f"{cls.__name__} overrides step of {finished[0].__name__}, whose downlink, policy and accounts are "
-                "applied there; derive from VFLModule or RoundVFL and write step of your own"
+                "applied there; derive from VFLModule and write step of your own"
             )
         for name, value in vars(cls).items():
             methods = [vars(base)[name] for base in cls.__mro__[1:] if isfunction(vars(base).get(name))]
@@ -193,7 +190,11 @@ class TrainedModule(EvaluatedModule):
         if self._movement is not None and self._movement.is_over(FEW):
             self._check_movement()
         self._within_round = True
-        step = self.step(batch, self.next_round(seed_global=self.seeds_networks))
+        names = self.next_round(seed_global=self.seeds_networks)
+        try:
+            step = self.step(batch, names)
+        except GivenUp:
+            step = Step(None)
         refuse_other_kind("what step returns", step, Step, "Step(loss)")
         if self._movement is not None:
             self._check_first(step)
@@ -285,20 +286,6 @@ class TrainedModule(EvaluatedModule):
             return output.sum() * 0.0
         loss = mean_loss(self.objective, output, batch)
         return loss if batch.joint is None else loss * (mine * self.trainer.world_size / batch.joint.total)
-
-    def enter_round(self, batch: VerticalBatch) -> RoundPlan:
-        """Count a round in which the server calls everybody who is there, and waits for all of them.
-
-        Returns:
-            Who is included (``roll.included_parties``) and who learns (``learning``), under the faults at requests
-            2·round and 2·round + 1. If the plan is ``skipped``, return ``Step(None)``.
-        """
-        costs, number = self.costs.of_round(joint_rows(batch).total), self.books.rounds[Stage.FIT] - 1
-        there = torch.ones(self.roster.parties, dtype=torch.bool)
-        forward, backward = (self.faults.at(2 * number + n, self.roster) for n in (0, 1))
-        plan = plan_round(costs, WaitForAll(), Exclude(), there, forward, backward, ~there, roster=self.roster)
-        self.books.enter(plan, costs)
-        return plan
 
     @property
     def clock(self) -> VirtualClock:

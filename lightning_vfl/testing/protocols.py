@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.testing.another_device import another_device, on_the_cpu, strategy
 from lightning_vfl.testing.law import Law, require, require_close, require_same_bits, same

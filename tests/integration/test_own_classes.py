@@ -3,6 +3,7 @@
 import importlib
 import runpy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,16 @@ import torch
 from lightning.pytorch.cli import LightningCLI
 
 from lightning_vfl import SplitVFL
-from lightning_vfl.aggregators import Mean
+from lightning_vfl.aggregators import MaskedSum, Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.cli import main, run
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.rounds.ends import open_round
 from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.simulation import PartyDropout
 from lightning_vfl.testing import check_aggregator, check_datamodule, check_protocol
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.waiting import Fastest
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.further import further
 from tests.subjects import Blobs, trainer
@@ -60,6 +63,31 @@ def test_the_laws_of_protocols_and_data_sets():
     committee = own("protocol", "Committee")
     check_protocol(lambda: committee(Mean(), width=5, seed=0))
     check_datamodule(own("data_set", "Wine"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregator", [Mean, partial(MaskedSum, layout="segments", allow_single=True)])
+def test_the_laws_of_a_protocol_that_runs_rounds(aggregator):
+    """They find that it meets faults, in the clear and under masks."""
+    small = own("round", "SmallLogits")
+    check_protocol(lambda: small(aggregator(), width=5, seed=0))
+
+
+def test_a_round_meets_faults_rules_and_charges(tmp_path):
+    """A protocol of one call of ``round`` has the bits, bytes and seconds of SplitVFL with the same loss."""
+
+    def trained(kind):
+        module = kind(MaskedSum(layout="segments", allow_single=True), width=5, seed=0, waiting=Fastest(2))
+        t = trainer(tmp_path, max_epochs=3, callbacks=[FaultInjector(PartyDropout(0.5, 0.4))])
+        t.fit(module, datamodule=Blobs(batch_size=10))
+        return module
+
+    mine = trained(partial(own("round", "SmallLogits"), penalty=0.0))
+    split = trained(SplitVFL)
+    assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), split.parameters(), strict=True))
+    assert mine.clock.seconds == split.clock.seconds
+    assert torch.equal(mine.books.meter.total("up"), split.books.meter.total("up"))
+    assert mine.standing() == split.standing()
 
 
 def masked_round(made, h):

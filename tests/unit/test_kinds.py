@@ -65,7 +65,7 @@ class Bare(VFLModule):
         return self.top(self.bottoms(batch.features)[0])
 
     def step(self, batch, names):
-        self.enter_round(batch)
+        self.enter_round(batch, names)
         return self.rank_loss(self.output(batch, names), batch)
 
 

@@ -18,7 +18,7 @@ from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, Stage, VerticalBatch
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.round import RoundVFL
+    from lightning_vfl.protocols.module import VFLModule
     from lightning_vfl.protocols.training import TrainedModule
 
 
@@ -52,7 +52,7 @@ def open_account(module: "TrainedModule", privacy: PrivacyBooks, data: Any, who:
     privacy.places[Stage.FIT] = privacy.rows(names_of(data.records("train")))
 
 
-def open_evaluation(module: "RoundVFL", loader: Any, batches: Any) -> None:
+def open_evaluation(module: "VFLModule", loader: Any, batches: Any) -> None:
     """Open the account of an evaluation, before its first batch: nothing is sent before its budget is known.
 
     Records that are evaluated through the protocol are charged as training charges them, also records that were never
@@ -87,7 +87,7 @@ def open_evaluation(module: "RoundVFL", loader: Any, batches: Any) -> None:
         privacy.send_in_the_clear([names[i] for i in evaluated.tolist()], what)
 
 
-def next_evaluation(module: "RoundVFL") -> Tensor:
+def next_evaluation(module: "VFLModule") -> Tensor:
     """Positions in the account of the records that the next validation of a fit releases through the protocol."""
     trainer, privacy = module.trainer, module.privacy
     loader = one_loader(trainer.val_dataloaders)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -26,21 +26,23 @@ from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner, Netwo
 from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
 from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
 from lightning_vfl.protocols.cascade.variants import VariantName, variant_of
-from lightning_vfl.protocols.checks import needed_event, refuse_scaler, refuse_several_processes
+from lightning_vfl.protocols.checks import needed_event, refuse_scaler
 from lightning_vfl.protocols.columns_told import Read
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.round import RoundVFL
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares
+from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import RecordSource, Roster, RoundNames, VerticalBatch
 from lightning_vfl.waiting import WaitingRule
+from lightning_vfl.wire import Leg
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class CascadeVFL(RoundVFL):
+class CascadeVFL(VFLModule):
     r"""Cascade training with several label holders: CVFL.
 
     L **active parties** hold disjoint sets of labels (``LabelPartition``; without one, the labels are split evenly
@@ -103,6 +105,11 @@ class CascadeVFL(RoundVFL):
         F below which q has no effect; q F^(q-1) = 1 holds at F = q^(1/(1-q)).
     """
 
+    unsupported: ClassVar[Unsupported] = {
+        Part.GROUPS: "an active party sends gradients to each bottom; use SplitVFL",
+        Part.PROCESSES: "it serves one event at a time in one process; use devices: 1",
+    }
+
     def __init__(
         self,
         aggregator: Aggregator,
@@ -146,6 +153,9 @@ class CascadeVFL(RoundVFL):
         self.active_parties: tuple[int, ...] = ()
         self.amplified: frozenset[int] = frozenset()
 
+    def more_legs(self, rows: int) -> tuple[Leg, ...]:
+        return ()
+
     def own_books(self) -> CascadeCounts:
         return CascadeCounts()
 
@@ -159,11 +169,6 @@ class CascadeVFL(RoundVFL):
 
     def build(self) -> None:
         super().build()
-        if self.roster.shared:
-            raise ConfigurationError(
-                f"CascadeVFL does not support shared bottoms, but parties {list(self.roster.shared[0])} share one; use "
-                "SplitVFL"
-            )
         if self.variant.distributed:
             refuse_running_statistics(self.top)
         refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
@@ -241,7 +246,6 @@ class CascadeVFL(RoundVFL):
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then make the replicas."""
-        refuse_several_processes(self.joint, "CascadeVFL serves one event at a time in one process; use devices: 1")
         refuse_scaler(self.trainer, "a loss cannot be scaled, because messages are computed before the loss")
         trained = self.counts.variant
         if self.trainer.ckpt_path is not None and trained not in ("", self.variant.name):

@@ -2,22 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.plain import Concat
-from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import LocalObjective, Reconstruction
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.protocols.base import VFLModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
-from lightning_vfl.protocols.checks import refuse_several_processes
 from lightning_vfl.protocols.decoupled.checks import (
     refuse_early_stopping,
     refuse_other_settings,
@@ -33,10 +30,13 @@ from lightning_vfl.protocols.decoupled.listening import tell_of_embeddings
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
+from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
+from lightning_vfl.wire import Leg
 
 Phase = Literal["representation", "replay", "owner"]
 _KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # as resumed
@@ -104,6 +104,13 @@ class DecoupledVFL(VFLModule):
         section 4, appendices C (communication, replay) and D (networks, faults).
     """
 
+    unsupported: ClassVar[Unsupported] = {
+        Part.WAITING: "nobody waits: hosts train on what they have received; leave out waiting",
+        Part.MISSING: "hosts train on the latest embeddings; leave out missing",
+        Part.PROTECTED_EVALUATION: "use evaluate: plain",
+        Part.GROUPS: "every guest trains an encoder of its own; use SplitVFL",
+        Part.PROCESSES: "the hosts' buffers are in one process; use devices: 1, or SplitVFL for several",
+    }
     phases: tuple[Phase, ...] = ("representation", "replay", "owner")
 
     parties_learn_from_joiner = False
@@ -133,8 +140,6 @@ class DecoupledVFL(VFLModule):
         sizes = {"host_width": host_width, "hosts": hosts, "host_every": host_every}
         refuse_made(host=host)
         refuse_settings(sizes, guest_epochs, replay_epochs, communicate_every, register, table_dtype)
-        if self.protected_evaluation:
-            raise ConfigurationError("DecoupledVFL does not support protected evaluation; use evaluate: plain")
         self._host = host
         self.host_width = host_width
         self.host_count = hosts
@@ -150,6 +155,9 @@ class DecoupledVFL(VFLModule):
         self.limit_bytes = limit_bytes
         self._host_memory = HostMemory(hosts, register, table_dtype, limit_bytes)
         self._encodings: tuple[Tensor, Tensor] | None = None  # the owner's encodings, and the row of each record
+
+    def more_legs(self, rows: int) -> tuple[Leg, ...]:
+        return ()
 
     def own_books(self) -> DecoupledCounts:
         return DecoupledCounts()
@@ -192,11 +200,6 @@ class DecoupledVFL(VFLModule):
 
     def build(self) -> None:
         super().build()
-        if self.roster.shared:
-            raise ConfigurationError(
-                f"DecoupledVFL does not support shared bottoms, but parties {list(self.roster.shared[0])} share one; "
-                "use SplitVFL"
-            )
         self.roster = replace(self.roster, hosts=self.host_count)
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         joined = sum(self.embedding_widths)
@@ -220,10 +223,6 @@ class DecoupledVFL(VFLModule):
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the buffers."""
-        refuse_several_processes(
-            self.joint,
-            "DecoupledVFL keeps the hosts' buffers in one process; use devices: 1, or SplitVFL for several",
-        )
         refuse_short(self.trainer, self.guest_epochs + self.replay_epochs)
         self._encodings = None
         settings = {name: getattr(self, name) for name in _KEPT_SETTINGS}

@@ -7,10 +7,10 @@ from lightning_vfl.protocols.groups.invertible import Exposure
 from lightning_vfl.types import Stage
 
 if TYPE_CHECKING:
-    from lightning_vfl.protocols.split import SplitVFL
+    from lightning_vfl.protocols.module import VFLModule
 
 
-def exposure_of(module: "SplitVFL", group: tuple[int, ...], schedule: Any) -> Exposure:
+def exposure_of(module: "VFLModule", group: tuple[int, ...], schedule: Any) -> Exposure:
     """What the updates of a group disclose in this training; without a datamodule, the batches are unknown."""
     data, planned = module.datamodule, module.trainer.estimated_stepping_batches
     records, batches = 0, []

@@ -18,7 +18,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Skip
 from lightning_vfl.protocols import Step
 from lightning_vfl.protocols.books import Books
-from lightning_vfl.protocols.round import RoundVFL
 from lightning_vfl.simulation import FaultModel, PartyDropout, RoundOutcome
 from lightning_vfl.simulation.clock import VirtualClock
 from tests.subjects import Blobs, trainer
@@ -34,7 +33,7 @@ class InTheClear(VFLModule):
         return Step(self.rank_loss(self.output(batch, names), batch))
 
 
-class RoundInTheClear(RoundVFL):
+class RoundInTheClear(VFLModule):
     def step(self, batch, names):
         return Step(self.rank_loss(self.output_in_the_clear(batch), batch))
 
@@ -177,7 +176,7 @@ class Asking(InTheClear):
     """It asks for the faults, and leaves out who is away without saying so in its Step."""
 
     def step(self, batch, names):
-        plan = self.enter_round(batch)
+        plan = self.enter_round(batch, names)
         h = self.bottoms.some(batch.features, plan.roll.included_parties)
         joined = [h[m] if m in h else batch.features[m].new_zeros(len(batch.record_ids), 4) for m in range(3)]
         return Step(self.rank_loss(self.top(torch.cat(joined, 1)), batch))

@@ -136,7 +136,7 @@ def test_noise_is_secret_and_never_shared_by_two_values():
             module.bottoms.parties[0].weight.zero_()
             module.bottoms.parties[0].bias.zero_()
             module.bottoms.parties[0].weight[:, 0] = 1.0
-        fresh = module.contribute(VerticalBatch((x, x), None, torch.arange(len(x))), event)
+        fresh = module.upload(VerticalBatch((x, x), None, torch.arange(len(x))), event)
         fresh.sum().backward()
         assert torch.equal(module.bottoms.parties[0].bias.grad, torch.full((4,), float(len(x))))
         return fresh.detach() - x[:, :1]

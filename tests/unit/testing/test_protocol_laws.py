@@ -169,7 +169,7 @@ class Deaf(VFLModule):
         return self.output_in_the_clear(batch)
 
     def step(self, batch, names):
-        self.enter_round(batch)
+        self.enter_round(batch, names)
         return Step(self.rank_loss(self.output(batch, names), batch))
 
 

@@ -1,38 +1,58 @@
-"""Protocols that call all parties at once; a waiting rule decides when the round goes on without late parties."""
+"""VFLModule: the base class of protocols, with the round of messages that any protocol may run."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.protocols.accounts.charging import charge_evaluation, joint_ids, one_loader, open_evaluation
-from lightning_vfl.protocols.base import VFLModule
+from lightning_vfl.protocols.accounts.charging import (
+    charge_evaluation,
+    charge_round,
+    joint_ids,
+    one_loader,
+    open_evaluation,
+)
+from lightning_vfl.protocols.base import BuiltModule
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
-from lightning_vfl.protocols.checks import refuse_several_processes
+from lightning_vfl.protocols.checks import refuse_scaler, refuse_several_processes
+from lightning_vfl.protocols.groups.exposed import exposure_of
+from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
+from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.labels import tell_of_labels
 from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.preparation import stage_of
+from lightning_vfl.protocols.step import GivenUp, Outcome
 from lightning_vfl.protocols.subtraction import SummedSets, in_words
 from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
+from lightning_vfl.streams import seed_torch
+from lightning_vfl.support import Part, Unsupported, refuse_unsupported, unsupported_by
 from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitForAll, WaitingRule
 from lightning_vfl.wire import Contribution, Embeddings, Gate, PartyView, ServerView
 
 
-class RoundVFL(VFLModule):
-    """The common part of synchronous rounds and cascade events: calls, waiting, missing parties and the exchange.
+class VFLModule(BuiltModule):
+    """A vertical federated learning protocol: M bottoms, an aggregator and a top; the traffic is counted exactly.
+
+    A protocol of your own implements ``step``. ``round`` runs the messages of a training round in it: under the waiting
+    rule, the policy and the faults, through the aggregator's wire, with bytes, virtual seconds and privacy charged.
+    ``output`` predicts, by default through the aggregator and ``head``. ``docs/extending.md`` has two protocols.
 
     Args:
         aggregator: joins the embeddings of the parties into one tensor.
@@ -41,13 +61,23 @@ class RoundVFL(VFLModule):
         allow_embeddings_by_subtraction: where uploads are hidden, accept that parties are in some sums of a record and
             not in others, so that the server can subtract two sums and has the embedding of the party between them; the
             summary says of how many records.
-        settings: settings of ``VFLModule``.
+        allow_invertible_updates: train groups even if the server could compute their records.
+        settings: settings of ``BuiltModule``.
+
+    A protocol names the parts that it does not support in ``unsupported``, each with what to use instead. The table
+    of a class extends those of its bases, and None takes a part back in.
 
     Raises:
         ConfigurationError: before training, if the waiting rule and the policy cannot be combined, or do not suit the
-            faults or the aggregator; if hidden sums of a record may be over different parties.
+            faults or the aggregator; if hidden sums of a record may be over different parties; for groups whose records
+            the server could compute; for a part that the protocol does not support.
     """
 
+    unsupported: ClassVar[Unsupported] = {
+        Part.DOWNLINK: "use SplitVFL",
+        Part.SUBSETS: "use SplitVFL",
+        Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL",
+    }
     _possible: tuple[PrivacyEvent, ...] | None = None
 
     def __init__(
@@ -59,17 +89,35 @@ class RoundVFL(VFLModule):
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
         allow_embeddings_by_subtraction: bool = False,
+        allow_invertible_updates: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
         self.allow_embeddings_by_subtraction = allow_embeddings_by_subtraction
+        self.allow_invertible_updates = allow_invertible_updates
         self.summed = SummedSets()
         if waiting is not None:
             refuse_other_kind("waiting", waiting, WaitingRule, "WaitForAll()")
         if missing is not None:
             refuse_other_kind("missing", missing, MissingPolicy, "Exclude()")
+        given = {
+            Part.WAITING: waiting is not None,
+            Part.MISSING: missing is not None,
+            Part.HIDDEN: aggregator.wire is not None,
+            Part.PROTECTED_EVALUATION: self.protected_evaluation,
+        }
+        self._refuse_unsupported(given)
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
+        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
+
+    def _refuse_unsupported(self, given: Mapping[Part, bool]) -> None:
+        refuse_unsupported(type(self), [part for part, is_given in given.items() if is_given])
+
+    def build(self) -> None:
+        super().build()
+        self._refuse_unsupported({Part.GROUPS: bool(self.roster.shared)})
+        self._top_may_draw = not has_rule(self.top)
 
     # ---- before training
 
@@ -106,6 +154,18 @@ class RoundVFL(VFLModule):
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
+        self._refuse_unsupported({Part.FAULTS: bool(self.faults.models), Part.PROCESSES: self.joint})
+        if Part.WAITING not in unsupported_by(type(self)):
+            self._check_calls()
+        if self.roster.shared:
+            refuse_scaler(self.trainer, "updates of groups cannot be summed while their gradients are scaled")
+            refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
+        self._possible = None
+        self._faultless.clear()
+        super().on_fit_start()
+
+    def _check_calls(self) -> None:
+        """Refuse a rule that calls too few parties; note who is never called."""
         self.check_faults()
         slow = self.faults.stragglers(self.roster)
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
@@ -116,8 +176,6 @@ class RoundVFL(VFLModule):
                 f"{type(self.aggregator).__name__}; use WaitForAll, or fewer stragglers"
             )
         self.books.left_out = tuple((~called).nonzero().flatten().tolist())
-        self._possible = None
-        super().on_fit_start()
 
     def _refuse_missing(self) -> None:
         """Refuse a policy that does not work with this aggregator or with several processes."""
@@ -153,6 +211,90 @@ class RoundVFL(VFLModule):
         return super().promised() | ({} if self.repeats_the_past else more)
 
     # ---- a round
+
+    def round(self, batch: VerticalBatch, names: RoundNames) -> Outcome:
+        """Run the messages of one training round: what everybody sends is planned, counted, charged, and then sent.
+
+        The parties of ``outcome.learners`` learn from the loss of ``outcome.learn(loss)``; the groups among them send
+        the updates of their shared bottoms.
+
+        Raises:
+            GivenUp: for a round that the policy or a fault gives up. ``training_step`` catches it: nobody learns.
+        """
+        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+        plan = self.enter_round(batch, names)
+        if self.tap is not None:
+            tell_of_labels(self, batch, names)
+        at_server = self.rows_at_server(batch, names, plan.roll)
+        output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
+        before = after = None
+        if learning := [group for group in self.roster.shared if plan.learners[list(group)].any()]:
+            before = partial(self._send_updates, learning, exchange)
+            after = None if self.tap is None else tell_of_bottoms(self, learning, exchange)
+        labelled, notes = self.with_targets(at_server), aggregator_notes(exchange)
+        return Outcome(output, exchange.aggregate.value, labelled, plan.learning, notes, before, after)
+
+    def enter_round(self, batch: VerticalBatch, names: RoundNames) -> RoundPlan:
+        """Plan a training round; count its bytes and seconds, and charge its records; ``round`` begins with it.
+
+        Returns:
+            Who is included (``roll.included_parties``) and who learns (``learning``), under the faults at requests
+            2·round and 2·round + 1.
+
+        Raises:
+            GivenUp: see ``round``.
+        """
+        rows = joint_rows(batch).total, self.coded_rows(batch)
+        plan = self.plan_round(batch, names.round, rows)
+        self.enter_plan(plan, batch, names, rows)
+        if plan.skipped:
+            raise GivenUp
+        return plan
+
+    def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
+        """The plan of training round ``number``, which makes the requests 2·number and 2·number + 1.
+
+        ``rows``: the numbers of records and of coded rows of the joint batch, if the caller has counted them.
+        """
+        rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
+        held = self._held(batch)
+        alike = held is None and not self.faults.models
+        if alike and rows in self._faultless:
+            return self._faultless[rows]
+        plan = self.plan(
+            self.costs.of_round(*rows),
+            torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
+            self.faults.at(2 * number, self.roster),
+            self.faults.at(2 * number + 1, self.roster),
+            partial(self.wire.takes_part, roster=self.roster),
+        )
+        if alike:
+            self._faultless[rows] = plan
+        return plan
+
+    def enter_plan(
+        self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
+    ) -> None:
+        """Count the traffic and the time of a training round, and charge its records.
+
+        ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
+        """
+        if plan.reached:
+            self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
+        self.books.enter(plan, self.costs.of_round(*rows))
+        if self.privacy.accountant is not None and not charged:
+            charge_round(self, plan, batch)
+
+    def rows_at_server(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> VerticalBatch:
+        """The rows that the server computes from the batch's embeddings; default: the batch."""
+        return batch
+
+    def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
+        """The batch with the labels that the loss sees; default: those of the records."""
+        return batch
+
+    def _send_updates(self, groups: list[Group], exchange: Exchange, optimizer: Optimizer) -> None:
+        send_updates(self, groups, optimizer, exchange)
 
     def plan(
         self,
@@ -262,7 +404,14 @@ class RoundVFL(VFLModule):
             self.summed.enter(stage_of(stage), parties, joint_ids(batch))
 
     def protection(self, uploads: int) -> str | None:
-        return self.with_exposed(super().protection(uploads))
+        said = self.with_exposed(super().protection(uploads))
+        if not self.roster.shared:
+            return said
+        if self.allow_invertible_updates:
+            words = "the server may compute the records of groups from what it knows (allow_invertible_updates)"
+        else:
+            words = "model updates of groups have fewer numbers in all than their records; nothing more is claimed"
+        return words if said is None else f"{said}; {words}"
 
     def with_exposed(self, said: str | None) -> str | None:
         """A claim, and the embeddings that sums over different parties have given away."""
@@ -334,8 +483,12 @@ class RoundVFL(VFLModule):
 
     @toolkit_hook
     def on_train_start(self) -> None:
-        """Refuse releases that have no ε in the unit that is logged at the end of an epoch, if an epoch ends."""
+        """Refuse updates of groups that determine their records, and releases without an ε in the unit of the log."""
         super().on_train_start()
+        if self.roster.shared and not self.allow_invertible_updates:
+            schedule = getattr(self.trainer.train_dataloader, "schedule", None)
+            for group in self.roster.shared:
+                refuse_solvable(exposure_of(self, group, schedule))
         steps = self.trainer.max_steps
         if steps < 0 or steps >= self.trainer.num_training_batches:
             self.refuse_unit(self.privacy.unit)
@@ -419,7 +572,13 @@ class RoundVFL(VFLModule):
         return Roll.of(self.wire.takes_part(called, called, self.roster))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The server's output for an aggregate; a padding policy puts zeros into absent columns."""
+        """The server's output for an aggregate; a padding policy puts zeros into absent columns.
+
+        What the server's networks draw in a round does not depend on the draws of bottoms.
+        """
+        if self.training and self.bottoms.stream is not None and self._top_may_draw:
+            seed, names = self.bottoms.stream
+            seed_torch(value.device, self.keys.get(None, seed), *names, "server")
         return super().head(self.join(value, columns))
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
