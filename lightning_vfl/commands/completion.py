@@ -80,7 +80,7 @@ def options(command: str) -> list[str]:
 def _recipe_options() -> tuple[str, ...]:
     classes = (
         ("trainer", "Trainer", _folder("lightning") / "pytorch/trainer"),
-        ("model", "VFLModule", _folder("lightning_vfl") / "protocols"),
+        ("model", "BuiltModule", _folder("lightning_vfl") / "protocols"),
         ("data", "VerticalDataModule", _folder("lightning_vfl.datamodules")),
         *_of_every_run(),
     )

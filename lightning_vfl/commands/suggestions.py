@@ -6,12 +6,8 @@ from importlib import import_module
 from lightning_vfl.commands.recipes import own_classes
 from lightning_vfl.errors import nearest
 
-_NO_PLACE = {  # settings of other protocols that users try, and why this protocol does not have them
-    "AsyncVFL": (("waiting", "missing"), "AsyncVFL waits for nobody; leave the policy recipe out"),
-    "DecoupledVFL": (
-        ("waiting", "missing", "aggregator"),
-        "its hosts join the latest embeddings, and nobody waits; leave the policy or the aggregator out",
-    ),
+_NO_PLACE = {  # settings of a base class that users try, and why a class does not have them
+    "DecoupledVFL": (("aggregator",), "its hosts join the latest embeddings; leave the aggregator out"),
 }
 
 _KNOWN = {  # setting -> modules with the classes that it can have; other settings have classes of the toolkit

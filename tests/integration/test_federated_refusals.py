@@ -49,11 +49,11 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
         (f"{FEDERATE} --config protocol/vafl --data.num_workers 1", "use num_workers: 0, not 1"),
         (
             f"{FEDERATE} --config protocol/dvfl",
-            "DecoupledVFL runs simulated only; federated protocols: SplitVFL, AsyncVFL",
+            "DecoupledVFL does not support parties on hosts (federate); federated protocols: SplitVFL, AsyncVFL",
         ),
         (
             f"{FEDERATE} --config protocol/cvfl",
-            "CascadeVFL runs simulated only; federated protocols: SplitVFL, AsyncVFL",
+            "CascadeVFL does not support parties on hosts (federate); federated protocols: SplitVFL, AsyncVFL",
         ),
         (
             f"{FEDERATE} --config protocol/lagrange_shared --model.aggregator.execution equivalent",
@@ -68,7 +68,10 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
             f"{FEDERATE} --config protocol/mean --model.faults_in_evaluation true",
             "faults_in_evaluation runs simulated only; leave it out",
         ),
-        (f"{FEDERATE} --config protocol/laser", "LaserVFL runs simulated only; federated protocols: SplitVFL"),
+        (
+            f"{FEDERATE} --config protocol/laser",
+            "LaserVFL does not support parties on hosts (federate); federated protocols",
+        ),
         (f"{FEDERATE} --config protocol/mean --trainer.devices 2", "a process of a federation hosts one seat"),
         ("federate --config data/digits --config protocol/mean", "add --local, or use serve and party"),
     ],

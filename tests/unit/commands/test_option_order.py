@@ -5,8 +5,8 @@ import json
 import pytest
 
 from lightning_vfl.commands.recipes import expand_arguments, model_first
-from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.errors import ConfigurationError
 
 RECIPES = ["--config", "data/digits", "--config=protocol/dvfl", "-c", "trainer/demo"]
 OPTIONS = {
@@ -75,5 +75,5 @@ def test_recipes_before_the_command_stay_there():
 
 def test_a_setting_that_the_last_protocol_lacks_is_refused():
     before = ["--model.missing", "Stale", "--config", "data/digits", "--config", "protocol/vafl"]
-    with pytest.raises(UsageError, match="'missing' is not a setting of AsyncVFL; AsyncVFL waits for nobody"):
-        VFLCLI(["fit", *before])
+    with pytest.raises(ConfigurationError, match="AsyncVFL does not support a policy for missing embeddings"):
+        VFLCLI(["fit", *before]).build()

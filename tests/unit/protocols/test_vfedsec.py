@@ -776,7 +776,7 @@ def test_norms_that_cannot_leave_columns_out_are_refused_with_padding(tmp_path):
 
 
 def test_asynchronous_training_and_levels_that_overflow_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="MaskedSum hides these from the server"):
+    with pytest.raises(ConfigurationError, match="AsyncVFL does not support aggregators that hide"):
         AsyncVFL(MaskedSum(), width=WIDTH)
     many = vfedsec(levels=2**27, party_shapes=[(1,)] * 33, num_classes=3)
     with pytest.raises(ConfigurationError, match="use levels: 67108864, or auto"):

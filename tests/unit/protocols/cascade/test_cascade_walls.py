@@ -109,7 +109,7 @@ def small(aggregator=None, **settings):
 
 
 REFUSED = {
-    "groups": (small, grouped, r"does not support shared bottoms, but parties \[1, 2\] share one; use SplitVFL"),
+    "groups": (small, grouped, "does not support groups with a shared bottom; .*use SplitVFL"),
     "a sum of two": (
         partial(small, MaskedSum()),
         few(2),
