@@ -133,7 +133,7 @@ def test_an_audit_that_names_no_attack_runs_the_usual_ones_for_every_protocol(na
 
 
 def test_a_protocol_whose_messages_are_not_passed_on_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="LaserVFL does not support audits; .*audit SplitVFL with Mean"):
+    with pytest.raises(ConfigurationError, match="LaserVFL does not support audits"):
         fitted("LaserVFL", lambda: LaserVFL(width=4, seed=0), tmp_path, Audit("server", []))
 
 

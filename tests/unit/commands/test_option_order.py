@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from lightning_vfl.cli import main
 from lightning_vfl.commands.recipes import expand_arguments, model_first
 from lightning_vfl.commands.vfl_cli import VFLCLI
-from lightning_vfl.errors import ConfigurationError
 
 RECIPES = ["--config", "data/digits", "--config=protocol/dvfl", "-c", "trainer/demo"]
 OPTIONS = {
@@ -73,7 +73,9 @@ def test_recipes_before_the_command_stay_there():
     assert expand_arguments(arguments) == ["--config", "{}", "fit", "--config={}", "--trainer.max_epochs=3"]
 
 
-def test_a_setting_that_the_last_protocol_lacks_is_refused():
+def test_a_setting_that_the_last_protocol_lacks_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     before = ["--model.missing", "Stale", "--config", "data/digits", "--config", "protocol/vafl"]
-    with pytest.raises(ConfigurationError, match="AsyncVFL does not support a policy for missing embeddings"):
-        VFLCLI(["fit", *before]).build()
+    with pytest.raises(SystemExit):
+        main(["fit", *before])
+    assert "error: AsyncVFL does not support a policy for missing embeddings" in capsys.readouterr().err

@@ -109,7 +109,7 @@ def small(aggregator=None, **settings):
 
 
 REFUSED = {
-    "groups": (small, grouped, "does not support groups with a shared bottom; .*use SplitVFL"),
+    "groups": (small, grouped, "does not support groups with a shared bottom"),
     "a sum of two": (
         partial(small, MaskedSum()),
         few(2),
