@@ -22,6 +22,7 @@ from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP
+from lightning_vfl.networks.told_top import ToldTop
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
@@ -88,7 +89,8 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         aggregator: joins the embeddings of the parties into one tensor.
         bottom: makes a party's network from (per-record shape of its features, embedding width).
         top: makes the server's network from the aggregate's width. A factory with a parameter ``outputs`` that is left
-            open gets the number of outputs that the task needs.
+            open gets the number of outputs that the task needs, one with ``widths`` the widths of the parties'
+            embeddings. A network whose ``forward`` takes ``columns`` is told which columns have arrived.
         width: D, the embedding width of every party (an aggregator may correct it).
         objective: loss, predictions and default metrics; None: multi-class, binary or regression, chosen by the data.
         metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
@@ -319,7 +321,8 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         self.party_columns = tuple(map(columns_of, self.bottoms.parties, shapes))
         refuse_parameters_of(self.aggregator)
         try_aggregator(self.aggregator, self.width, self.roster)
-        self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes), self.keys)
+        widths = self.aggregator.widths(self.width, self.roster)
+        self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes), self.keys, widths)
         note_outputs(self.hparams, self._top, self.objective.outputs(classes))
         self._refuse_other_width()
         self.books.begin(self.roster.parties)
@@ -333,6 +336,7 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
             self.top,
             shapes,
             self.width,
+            self.top_width(),
             self.more_legs,
         )
 
@@ -430,7 +434,9 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
 
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of the included parties (None: all), aggregated in real arithmetic."""
-        return self.output_of(self.bottoms(batch.features), roll or Roll.everyone(self.roster.parties), batch.present)
+        roll = roll or Roll.everyone(self.roster.parties)
+        columns = None if roll.complete else self.aggregator.columns(self.embedding_widths, roll)
+        return self.output_of(self.bottoms(batch.features), roll, batch.present, columns)
 
     def output_of(
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
@@ -444,7 +450,7 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output for an aggregate; ``columns`` (D_out,) bool: the columns that arrived, None: all."""
-        output: Tensor = self.top(value)
+        output: Tensor = self.top(value, columns) if isinstance(self.top, ToldTop) else self.top(value)
         return output
 
     def __prepare_scriptable__(self) -> Any:

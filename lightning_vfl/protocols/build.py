@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.told_top import told
 from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
 from lightning_vfl.types import Roll, Roster
@@ -257,13 +258,15 @@ def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> lis
     return networks
 
 
-def build_top(top: TopFactory, width: int, outputs: int, keys: Keys) -> nn.Module:
+def build_top(top: TopFactory, width: int, outputs: int, keys: Keys, widths: tuple[int, ...] = ()) -> nn.Module:
     """The top for an aggregate of this width.
 
-    A factory with a parameter ``outputs`` that is left open gets the number of outputs that the task needs. Any other
-    factory is called with the width alone and must choose the number itself.
+    A factory with a parameter ``outputs`` that is left open gets the number of outputs that the task needs; any other
+    factory must choose the number itself. One with an open parameter ``widths`` gets the widths of the parties'
+    embeddings, and a network whose ``forward`` takes ``columns`` is told which columns of the aggregate have arrived.
     """
-    wanted = {"outputs": outputs} if _leaves_open(top, "outputs") else {}
+    told = {"outputs": outputs, "widths": widths}
+    wanted = {name: value for name, value in told.items() if _leaves_open(top, name)}
     return build_for(None, "top", keys, (width,), partial(_of_server, top, "the top", width, outputs, wanted))
 
 
@@ -272,8 +275,8 @@ def build_norm(norm: Callable[[int], nn.Module], width: int, keys: Keys) -> nn.M
     return build_for(None, "norm", keys, (width,), partial(_of_server, norm, "the norm", width, width, {}))
 
 
-def _of_server(factory: TopFactory, who: str, width: int, outputs: int, wanted: Mapping[str, int]) -> nn.Module:
-    network = _make(factory, who, width, **wanted)
+def _of_server(factory: TopFactory, who: str, width: int, outputs: int, wanted: Mapping[str, Any]) -> nn.Module:
+    network = told(_make(factory, who, width, **wanted))
     _try(network, (2, width), outputs, f"{who} {type(network).__name__}")
     return network
 

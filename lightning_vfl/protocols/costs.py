@@ -30,6 +30,7 @@ class Costs:
         top: the server's network.
         shapes: the per-record shape of each party's features.
         width: D, the embedding width of the protocol, which the aggregator may correct.
+        top_width: how many numbers the top gets of a record.
         more: gives the legs that are sent with the parties' last leg, from the rows of a round.
     """
 
@@ -42,13 +43,14 @@ class Costs:
         top: nn.Module,
         shapes: Shapes,
         width: int,
+        top_width: int,
         more: Callable[[int], tuple[Leg, ...]],
     ) -> None:
         self.aggregator, self.roster, self.clock = aggregator, roster, clock
         self.wire = wire_of(aggregator)
         self.bottoms, self.top, self.shapes, self.more = bottoms, top, shapes, more
         self.widths = aggregator.widths(width, roster)
-        self.out_width = aggregator.out_width(width, roster)
+        self.top_width = top_width
         self._work: tuple[list[Work], Work] | None = None
         self._basis: tuple[int, ...] | None = None
         self._rounds: dict[tuple[int, int], RoundCosts] = {}
@@ -91,7 +93,7 @@ class Costs:
     def work(self) -> tuple[list[Work], Work]:
         """FLOPs for one record: of each party's bottom, and of the top."""
         if self._work is None:
-            top = work_of(self.top, (self.out_width,), input_gradient=True)
+            top = work_of(self.top, (self.top_width,), input_gradient=True)
             bottoms = works_of(self.bottoms.parties, list(self.shapes))
             if self.aggregator.form is LinearForms:  # no party runs its bottom: a leg counts the products
                 bottoms = [Work(0.0, work.backward) for work in bottoms]

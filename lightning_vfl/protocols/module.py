@@ -579,7 +579,7 @@ class VFLModule(BuiltModule):
         if self.training and self.bottoms.stream is not None and self._top_may_draw:
             seed, names = self.bottoms.stream
             seed_torch(value.device, self.keys.get(None, seed), *names, "server")
-        return super().head(self.join(value, columns))
+        return super().head(self.join(value, columns), columns)
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The top's input for an aggregate."""

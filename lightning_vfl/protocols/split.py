@@ -71,6 +71,7 @@ class SplitVFL(VFLModule):
             faults or the aggregator; for groups whose records the server could compute.
 
     Examples:
+        >>> import torch
         >>> from lightning_vfl.aggregators import Mean
         >>> module = SplitVFL(Mean(), party_shapes=[(3,), (2,)], num_classes=2)
         >>> module.configure_model()

@@ -142,10 +142,10 @@ def test_in_python_the_line_is_an_exception(capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--config", "policy/stale"], "nobody waits; leave the policy or the aggregator out"),
+        (["--config", "policy/stale"], "DecoupledVFL does not support a waiting rule; nobody waits"),
         pytest.param(
             ["--model.aggregator", "Mean"],
-            "nobody waits; leave the policy or the aggregator out",
+            "its hosts join the latest embeddings; leave the aggregator out",
             marks=pytest.mark.slow,
         ),
         further(["--model.register", "letter"], "model.register"),

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.cli import LightningCLI
 
 from lightning_vfl import SplitVFL
-from lightning_vfl.aggregators import MaskedSum, Mean
+from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.cli import main, run
 from lightning_vfl.datamodules import Digits
@@ -202,3 +202,15 @@ def test_a_subclass_with_a_constructor_of_its_own_runs_in_both_command_lines(tmp
     assert "PL_FIT__MODEL__ALPHA has no effect: a run is what its recipes and options say; give --model.alpha" in (
         capsys.readouterr().err
     )
+
+
+def test_a_top_that_is_told_who_is_there(tmp_path):
+    """The attention over parties gives an absent party no weight, and learns with absent parties."""
+    attention = own("top", "Attention")
+    module = SplitVFL(Concat(), top=attention, width=5, seed=0)
+    t = trainer(tmp_path, max_epochs=25, callbacks=[FaultInjector(PartyDropout(0.5, 0.4))])
+    t.fit(module, datamodule=Blobs(batch_size=10))
+    assert float(t.callback_metrics["val/accuracy"]) > 0.8
+    joint, there = torch.randn(3, 15), torch.tensor([True, False, True]).repeat_interleave(5)
+    changed = torch.where(there, joint, joint + 9)
+    assert torch.equal(module.top(joint, there), module.top(changed, there))
