@@ -20,10 +20,11 @@ class Attention(nn.Module):
         self.head = nn.Linear(width // self.parties, outputs)
 
     def forward(self, joint: Tensor, columns: Tensor) -> Tensor:
-        embeddings = joint.unflatten(1, (self.parties, -1))
+        embeddings = joint.view(len(joint), self.parties, -1)
         absent = ~columns.view(self.parties, -1).any(1)
         weights = self.score(embeddings).masked_fill(absent[:, None], float("-inf")).softmax(1)
-        return self.head((weights * embeddings).sum(1))
+        output: Tensor = self.head((weights * embeddings).sum(1))
+        return output
 
 
 if __name__ == "__main__":

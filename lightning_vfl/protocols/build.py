@@ -19,7 +19,7 @@ from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import LinearForms
 
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
-TopFactory = Callable[[int], nn.Module]
+TopFactory = Callable[..., nn.Module]
 Shape = tuple[int, ...]
 SHAPES = ("party_shapes", "num_classes", "party_groups")  # what the datamodule tells
 _NOTED = ("seed", *SHAPES)  # the base class notes these for every protocol

@@ -428,5 +428,5 @@ class NetworkFirst(torch.nn.Module, ABC):
 def test_a_protocol_has_mixins_as_a_plain_module_has(protocol, mixin):
     kinds = [type("Mixed", bases, {}) for bases in ((protocol, mixin), (mixin, protocol))]
     assert all(issubclass(kind, mixin) and issubclass(kind, protocol) for kind in kinds)
-    with pytest.raises(TypeError, match=r"abstract class VFLModule.*output.*step"):
+    with pytest.raises(TypeError, match=r"abstract class VFLModule.*step"):
         VFLModule(Mean())
