@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from lightning_vfl import __version__
+from lightning_vfl.commands.short_help import short_help
 from lightning_vfl.commands.table import COMMANDS, no_command, unknown_command
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -33,7 +34,7 @@ def answer(arguments: Sequence[str]) -> int | None:
             case "-h" | "--help":
                 print(_help(), end="")
             case command if command in COMMANDS and tuple(rest) in (("-h",), ("--help",)):
-                return _help_of(command)
+                print(short_help(command), end="")
             case "--print_completion":
                 print(_completion(first, rest))
             case "list" if not any(word.startswith("-") for word in rest):
@@ -85,22 +86,6 @@ def _help() -> str:
     for name, entry in COMMANDS.items():
         commands.add_parser(name, help=entry.about)
     return parser.format_help()
-
-
-def _help_of(command: str) -> int | None:
-    """Print the help of a command; None: it cannot be made without the classes of the data."""
-    from jsonargparse import ArgumentParser as Parser
-
-    from lightning_vfl.commands.command import Command
-    from lightning_vfl.commands.short_help import short_help
-
-    one = COMMANDS[command].load(command)
-    if type(one).parser is not Command.parser:
-        return None
-    parser = Parser(prog=f"lightning-vfl {command}", description=one.about or COMMANDS[command].about)
-    one.add_options(parser)
-    print(short_help(parser) if COMMANDS[command].method else parser.format_help(), end="")
-    return 0
 
 
 def _completion(option: str, rest: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ class _ShortHelp(argparse._HelpAction):
     """Print the options that most users need."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        parser._print_message(short_help(parser), sys.stdout)
+        parser._print_message(short_help((parser.prog or "").rsplit(" ", 1)[-1]), sys.stdout)
         parser.exit()
 
 

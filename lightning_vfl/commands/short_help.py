@@ -1,10 +1,19 @@
-"""The help of a command that reads a recipe: the options that most users need, on one screen."""
+"""The help of a command, on one screen: its own options, and of those of a recipe the ones that most users need.
 
+The options of every command stand in ``options.json``, which ``python -m tests.options`` writes from the parsers: the
+help and completion need neither the parsers nor their classes, whose imports take seconds.
+"""
+
+import json
 import shutil
 import textwrap
-from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lightning_vfl.commands.table import COMMANDS
 
 _COLUMN = 34
 _WIDEST = 110
@@ -73,38 +82,28 @@ GROUPS: dict[str, tuple[Told, ...]] = {
         Told("--summary.enabled false", "print no summary (default: True)"),
     ),
 }
-_TOLD = {told.option.split()[0] for group in GROUPS.values() for told in group}
+OPTIONS = Path(__file__).with_name("options.json")
 
 
-def short_help(parser: ArgumentParser) -> str:
+@cache
+def known_options() -> Any:
+    """What ``options.json`` says: by command, its text and its options; and the options of a recipe."""
+    return json.loads(OPTIONS.read_text(encoding="utf-8"))
+
+
+def short_help(command: str) -> str:
     """The help: the options of the command itself, and those of recipes that are used most."""
-    name = (parser.prog or "").rsplit(" ", 1)[-1]
-    example = f"usage: lightning-vfl {name} --config data/NAME --config protocol/NAME [options]"
-    lines = [example, "", *_wrapped(parser.description or "", "")]
-    own = [_told(action) for action in parser._actions if _is_own(action, parser)]
-    groups = {**({"this command": tuple(own)} if own else {}), **GROUPS}
+    known, recipe = known_options()["commands"][command], bool(COMMANDS[command].method)
+    given = "--config data/NAME --config protocol/NAME [options]" if recipe else known["usage"]
+    lines = [f"usage: lightning-vfl {command} {given}", "", *_wrapped(known["about"], "")]
+    own = tuple(Told(option, about) for option, about in known["own"])
+    groups = {**({"this command": own} if own else {}), **(GROUPS if recipe else {})}
     for group, options in groups.items():
         lines += ["", f"{group}:"]
         for told in options:
             lines += _row(told)
-    more = "--help.all lists every option; each of them can also be set in a recipe."
-    return "\n".join([*lines, "", more, ""])
-
-
-def _told(action: Action) -> Told:
-    value = action.metavar or (None if action.nargs == 0 else action.dest.rpartition(".")[2].upper())
-    about, default = action.help or "", action.default
-    shown = default is not SUPPRESS and isinstance(default, str | int | float | list) and "default:" not in about
-    option = " ".join(filter(None, (action.option_strings[-1], str(value or ""))))
-    return Told(option, f"{about} (default: {default})" if shown else about)
-
-
-def _is_own(action: Action, parser: ArgumentParser) -> bool:
-    """Whether an option is of the command itself: neither a setting of a class, which has a dot, nor told anyway."""
-    options = action.option_strings
-    groups = {option.partition(".")[0] for option in parser._option_string_actions if "." in option}
-    others = {"--help", "--weights_only", "--verbose", "--return_predictions"} | groups | _TOLD
-    return bool(options) and action.help is not SUPPRESS and not any("." in o or o in others for o in options)
+    more = ["", "--help.all lists every option; each of them can also be set in a recipe."] if recipe else []
+    return "\n".join([*lines, *more, ""])
 
 
 def _row(told: Told) -> Iterator[str]:

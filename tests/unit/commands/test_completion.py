@@ -1,4 +1,4 @@
-"""Completion offers exactly what the parsers accept, although it reads sources alone."""
+"""Help and completion offer exactly what the parsers accept, although they read a file alone."""
 
 import os
 import pty
@@ -13,35 +13,33 @@ import pytest
 
 from lightning_vfl import datamodules
 from lightning_vfl.commands.completion import SHELLS, options, script
+from lightning_vfl.commands.short_help import known_options
 from lightning_vfl.commands.suggestions import settings_of
 from lightning_vfl.commands.table import COMMANDS
-from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
 from tests.further import further
+from tests.options import of_command, of_recipes
+
+QUICK = "fit", "privacy", "audit", "federate", "score", "align", "cut"
 
 
-@pytest.mark.parametrize("command", ["fit", "privacy", "study", "plot", "keys", "list"])
-def test_the_options_are_those_of_the_parser(command):
-    cli = VFLCLI(["list"])
-    actions = COMMANDS[command].load(command).parser(cli)._actions
-    accepted = {option for action in actions for option in action.option_strings if option.startswith("--")}
-    offered = set(options(command))
-    of_classes = {o for o in offered if o.startswith(("--model.", "--data."))}
-    assert offered - of_classes - {"--optimizer", "--lr_scheduler", "--summary"} <= accepted
-    groups = {o.partition(".")[0] for o in accepted if "." in o}
-    passed_over = {o for o in accepted if o.endswith((".help", "+")) or o in {"--help", "--print_shtab", *groups}}
-    assert accepted - passed_over <= offered
+@pytest.mark.parametrize("command", [name if name in QUICK else further(name) for name in COMMANDS])
+def test_the_file_of_options_is_what_the_parsers_say(command):
+    """``python -m tests.options`` writes it again."""
+    assert known_options()["commands"][command] == of_command(command)
 
 
-def test_the_settings_are_those_of_the_classes():
+def test_the_options_of_recipes_are_those_of_the_parser_and_the_classes():
+    assert known_options()["recipe"] == of_recipes()
     offered = set(options("fit"))
     models = {name for kind in (SplitVFL, AsyncVFL, CascadeVFL, DecoupledVFL) for name in settings_of(kind)}
     assert {f"--model.{name}" for name in models} <= offered
     sets = [getattr(datamodules, name) for name in datamodules.__all__]
     data = {name for kind in sets if hasattr(kind, "layout") for name in settings_of(kind)}
     assert {f"--data.{name}" for name in data} <= offered
+    assert {"--trainer.max_epochs", "--ckpt_path", "--config", "--model.help", "--seed_everything"} <= offered
 
 
 COMPLETED = [
