@@ -29,6 +29,7 @@ from lightning_vfl.commands.threads import FewThreads
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.checks import refuse_trainer
 from lightning_vfl.protocols.loading import fitted_in
 
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
@@ -120,6 +121,7 @@ class VFLCLI(LightningCLI):
         for logger in self._loggers():
             logger["init_args"]["save_dir"] = self._folder_of(logger)
         super().instantiate_classes()
+        refuse_trainer(self.trainer, compiled=False)  # here too, because some strategies build the model elsewhere
         path = self.given.get("ckpt_path")
         if path is not None and Path(path).is_file():  # not hpc or registry, which the trainer finds itself
             self.model.fitted = fitted_in(Path(path))

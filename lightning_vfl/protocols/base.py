@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, Literal
 
@@ -393,7 +394,8 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         Raises:
             NotBuilt: before the networks are built.
         """
-        if not (self._built or "bottoms" in self._modules):
+        launched = parent_process() is not None  # by a launcher, which asks for parameters before it runs the fit
+        if not (self._built or "bottoms" in self._modules or launched):
             raise not_built(self, "parameters")
         return super().named_parameters(*given, **settings)
 

@@ -12,11 +12,13 @@ from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
 from lightning.pytorch.serve import ServableModule
 from lightning.pytorch.tuner.tuning import Tuner
+from torch.multiprocessing.spawn import ProcessRaisedException
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_vfl import AsyncVFL, SplitVFL, VerticalBatch, VFLModule
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import PartyDropout
+from lightning_vfl.cli import run
 from lightning_vfl.downlinks import Marvell, guard
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.refusals import refuse_protocol
@@ -39,6 +41,20 @@ def test_strategies_that_train_in_copies_are_refused_by_name(tmp_path, strategy)
     t = trainer(tmp_path, strategy=strategy, devices=2)
     with pytest.raises(ConfigurationError, match=r"strategy ddp_(spawn|fork).+ use strategy: ddp in a script"):
         refuse_trainer(t, compiled=False)
+
+
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
+def test_the_command_line_refuses_them_before_it_starts_a_process(strategy):
+    words = ["--trainer.accelerator=cpu", "--trainer.devices=2", f"--trainer.strategy={strategy}"]
+    with pytest.raises(ConfigurationError, match=r"^strategy ddp_(spawn|fork) .+ use strategy: ddp in a script"):
+        run(["fit", "--config=data/digits", "--config=protocol/mean", *words])
+
+
+@pytest.mark.slow
+def test_a_started_process_refuses_them_by_name(tmp_path):
+    t = trainer(tmp_path, strategy="ddp_spawn", devices=2)
+    with pytest.raises(ProcessRaisedException, match=r"ConfigurationError: strategy ddp_spawn"):
+        t.fit(split(), Blobs(batch_size=9))
 
 
 class Two(Blobs):
