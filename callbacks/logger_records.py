@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.logger import _convert_params, _flatten_dict
 from lightning.pytorch.loggers import CometLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from lightning_vfl.errors import ConfigurationError
@@ -157,8 +156,27 @@ _RECORDS: tuple[tuple[type[Logger], type[LoggerRecord]], ...] = (
 
 
 def _texts_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Nested settings as MLflow's logger flattens and cuts them."""
-    return {name: str(value)[:250] for name, value in _flatten_dict(_convert_params(dict(settings))).items()}
+    """Nested settings as Lightning's logger for MLflow writes them: one flat name each, at most 250 letters."""
+    return {name: str(value)[:250] for name, value in flat(settings).items()}
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested settings under one name each, as Lightning's loggers write them.
+
+    Examples:
+        >>> flat({"model": {"width": 4, "hidden": [8, 8]}, "callbacks": [{"name": "a"}, {"name": "b"}]})
+        {'model/width': 4, 'model/hidden': [8, 8], 'callbacks/0/name': 'a', 'callbacks/1/name': 'b'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{name}/")
+        elif isinstance(value, list) and all(isinstance(inner, Mapping) for inner in value):
+            found |= flat({str(place): inner for place, inner in enumerate(value)}, f"{name}/")
+        else:
+            found[name] = value
+    return found
 
 
 def records_of(loggers: Sequence[Logger]) -> list[LoggerRecord]:

@@ -2,9 +2,11 @@
 
 from argparse import ArgumentError
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import torch
 import yaml
@@ -33,6 +35,21 @@ from lightning_vfl.protocols.checks import refuse_trainer
 from lightning_vfl.protocols.loading import fitted_in
 
 _PARSER: dict[str, Any] = {"exit_on_error": False, "parser_mode": "recipe"}
+
+
+def read_whole_numbers(parser: LightningArgumentParser) -> None:
+    """Read ``--trainer.limit_train_batches 1`` as one batch, and 1.0 as all of them, whoever was imported first.
+
+    ``typing`` hands out one object for ``Union[int, float]`` and ``Union[float, int]``: the one that any package of the
+    process has made first. With the second, the parser would read 1 as 1.0.
+    """
+    for action in parser._actions:
+        hint = getattr(action, "_typehint", None)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        if {int, float} <= {*kinds}:
+            action._typehint = reduce(
+                or_, sorted(kinds, key=lambda kind: kind is not int)
+            )  # which typing does not keep
 
 
 class VFLCLI(LightningCLI):
@@ -94,6 +111,7 @@ class VFLCLI(LightningCLI):
         """A parser of recipes: --config, and every setting of trainer, model, data and the callbacks of each run."""
         parser = self.init_parser(description="", add_help=False, **_PARSER)
         self._add_arguments(parser)
+        read_whole_numbers(parser)
         make_readable(parser)
         return parser
 
@@ -106,6 +124,7 @@ class VFLCLI(LightningCLI):
     def trainer_parser(self, method: str) -> LightningArgumentParser:
         """A parser of recipes and of the arguments that a method of the trainer takes."""
         parser = self._prepare_subcommand_parser(Trainer, method, description="", add_help=False, **_PARSER)
+        read_whole_numbers(parser)
         make_readable(parser)
         return parser
 

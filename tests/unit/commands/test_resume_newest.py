@@ -1,8 +1,12 @@
 """``fit --ckpt_path best|last``: of the newest run, unless a ModelCheckpoint of the recipe has a folder of its own."""
 
+import inspect
+
 import pytest
+from lightning.pytorch import Trainer
 
 from lightning_vfl.cli import run
+from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 from tests.unit.commands.test_run_config import SHORT
 
@@ -46,3 +50,12 @@ def test_a_folder_of_the_recipe_is_left_to_the_trainer():
     started = run(["fit", *SHORT, *own, "--trainer.callbacks.save_last", "true", "--ckpt_path", "last"])
     assert started.given.ckpt_path == "last"
     assert started.trainer.global_step == 1
+
+
+@pytest.mark.parametrize("hint", [float | int | None, int | float | None], ids=str)
+def test_a_whole_number_of_batches_is_no_share_whatever_was_imported_first(monkeypatch, hint):
+    """``typing`` may give Lightning the ``Union[float, int]`` of another package for its ``Union[int, float]``."""
+    monkeypatch.setitem(inspect.unwrap(Trainer.__init__).__annotations__, "limit_train_batches", hint)
+    for given, read in (("1", 1), ("1.0", 1.0), ("0.5", 0.5)):
+        batches = VFLCLI(["fit", *SHORT, "--trainer.limit_train_batches", given]).given.trainer.limit_train_batches
+        assert (batches, type(batches)) == (read, type(read))
