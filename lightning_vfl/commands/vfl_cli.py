@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin
 import torch
 import yaml
 from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -43,8 +44,9 @@ def read_whole_numbers(parser: LightningArgumentParser) -> None:
     ``typing`` hands out one object for ``Union[int, float]`` and ``Union[float, int]``: the one that any package of the
     process has made first. With the second, the parser would read 1 as 1.0.
     """
-    for action in parser._actions:
-        hint = getattr(action, "_typehint", None)
+    typed = [action for action in parser._actions if isinstance(action, ActionTypeHint)]
+    for action in typed:
+        hint = action._typehint
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
         if {int, float} <= {*kinds}:
             action._typehint = reduce(

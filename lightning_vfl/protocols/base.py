@@ -41,6 +41,7 @@ from lightning_vfl.protocols.build import (
     refuse_overlap,
     roster_of,
     several,
+    take_untaken,
     try_aggregator,
 )
 from lightning_vfl.protocols.callback_checks import refuse_callbacks, refuse_searches
@@ -510,7 +511,9 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         loss = books["epoch_loss"]
         if self.joint and isinstance(loss["total"], Tensor):  # each process scales its sum: the mean is the joint sum
             loss["total"] = self.trainer.strategy.reduce(loss["total"].to(self.device), reduce_op="mean").cpu()
+        told = take_untaken(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}), type(self))
         more = {"preparation": self.preparation.state(), "privacy": self.privacy.state(), "lost": self._lost}
+        more |= {"told": told} if told else {}
         checkpoint[BOOKS] = {**books, "seed": self.seed, "parts": self.parts(), **more}
         checkpoint[FITTED] = None if self.fitted is None else self.fitted.state()
         if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming
@@ -526,7 +529,7 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         if books is None:
             return
         self.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else self.fitted
-        kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
+        kept = {**checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}), **books.get("told", {})}
         if self.hparams["party_shapes"] is None:  # the constructor of a subclass does not take them
             self.hparams.update({name: kept.get(name) for name in SHAPES})
         self.configure_model()

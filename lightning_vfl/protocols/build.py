@@ -65,6 +65,17 @@ def drop_others(hparams: Any, initial: Any, known: Collection[str]) -> None:
             del stored[name]
 
 
+def take_untaken(settings: dict[str, Any], kind: type) -> dict[str, Any]:
+    """Take what the data have told out of settings that a checkpoint keeps, if the constructor does not take it.
+
+    LightningCLI gives a constructor all settings of a checkpoint.
+    """
+    parameters = inspect.signature(kind).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return {}
+    return {name: settings.pop(name) for name in _NOTED if name in settings and name not in parameters}
+
+
 def plain_settings(
     hparams: Any,
     initial: Any,

@@ -342,7 +342,8 @@ class TrainedModule(EvaluatedModule):
         Lightning's ``configure_gradient_clipping`` calls this function, and one of an author may. Networks that
         ``owners`` does not name are clipped together with those of the last owner, the server.
         """
-        if not (gradient_clip_val or self.trainer.gradient_clip_val):
+        values = gradient_clip_val, self.trainer.gradient_clip_val
+        if not any(values) and gradient_clip_algorithm in (None, self.trainer.gradient_clip_algorithm):
             return
         by_owner = [list(network.parameters()) for network in self.owners()]
         named = {id(parameter) for parameters in by_owner for parameter in parameters}

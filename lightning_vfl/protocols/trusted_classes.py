@@ -69,10 +69,11 @@ def refuse_strangers(
 
 
 def hparams_in(checkpoint: Any, loaded: type) -> Mapping[str, Any]:
-    """The hyperparameters in the content of a checkpoint."""
+    """The hyperparameters in the content of a checkpoint, with what the data have told; see ``take_untaken``."""
+    if not isinstance(checkpoint, Mapping):
+        return {}
     key = getattr(loaded, "CHECKPOINT_HYPER_PARAMS_KEY", "hyper_parameters")
-    found: Mapping[str, Any] = checkpoint.get(key, {}) if isinstance(checkpoint, Mapping) else {}
-    return found
+    return {**checkpoint.get(key, {}), **checkpoint.get(BOOKS, {}).get("told", {})}
 
 
 def refuse_lost(checkpoint: Any, loaded: type, given: Sequence[str]) -> None:

@@ -214,3 +214,25 @@ def test_a_top_that_is_told_who_is_there(tmp_path):
     joint, there = torch.randn(3, 15), torch.tensor([True, False, True]).repeat_interleave(5)
     changed = torch.where(there, joint, joint + 9)
     assert torch.equal(module.top(joint, there), module.top(changed, there))
+
+
+def test_a_checkpoint_of_such_a_subclass_is_read_by_a_lightning_cli(tmp_path, monkeypatch):
+    """LightningCLI gives the constructor the settings that the checkpoint keeps."""
+    (tmp_path / "kept_of_a_test.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["fit"])
+    kept = importlib.import_module("kept_of_a_test").Mine
+    quiet = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.logger=false"]
+    once = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=1"]
+    for by_name in (False, True):
+        named = ["--model=kept_of_a_test.Mine"] if by_name else []
+        cli = partial(LightningCLI, SplitVFL if by_name else kept, Digits, subclass_mode_model=by_name)
+        cli = partial(cli, save_config_callback=None, seed_everything_default=0)
+        fitted = cli(args=["fit", *named, "--model.alpha=0.3", *quiet, *once])
+        path = fitted.trainer.checkpoint_callback.best_model_path
+        tested = cli(args=["test", *named, *quiet, "--trainer.limit_test_batches=2", f"--ckpt_path={path}"])
+        assert tested.model.alpha == 0.3
+        assert tested.model.books.rounds["fit"] == 2
+        loaded = kept.load_from_checkpoint(path)
+        assert (loaded.alpha, loaded.hparams["party_shapes"]) == (0.3, fitted.model.hparams["party_shapes"])

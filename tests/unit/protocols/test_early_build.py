@@ -61,10 +61,12 @@ def test_before_the_build_an_attribute_is_missing_as_usual_and_the_module_moves(
 
 def test_a_fit_trains_the_networks_of_an_early_build_as_those_of_its_own(tmp_path):
     early, late = split(), split()
+    torch.manual_seed(0)
     early.build_for(Blobs(batch_size=9))
     watched = early.top
     before = {name: value.clone() for name, value in early.state_dict().items()}
     for module in (early, late):
+        torch.manual_seed(0)
         trainer(tmp_path).fit(module, Blobs(batch_size=9))
     assert early.top is watched
     assert not all(torch.equal(value, before[name]) for name, value in early.state_dict().items())

@@ -95,21 +95,23 @@ class Clipping(SplitVFL):
     """Clips as Lightning's documentation shows, with the trainer's value or one of its own."""
 
     value: float | None = None
+    algorithm: str | None = None
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val, gradient_clip_algorithm):
-        self.clip_gradients(optimizer, self.value)
+        self.clip_gradients(optimizer, self.value, self.algorithm)
 
 
 def test_an_own_clipping_has_the_values_of_the_trainer(tmp_path):
     weights = []
     for kind in (SplitVFL, Clipping):
+        torch.manual_seed(0)
         module = kind(Mean(), width=4, seed=0, optimizer=partial(torch.optim.SGD, lr=1.0))
         trainer(tmp_path, max_epochs=1, gradient_clip_val=1e-3).fit(module, Blobs(batch_size=9))
         weights.append(module.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
-    module.value = 0.5
-    with pytest.raises(MisconfigurationException, match="Please use only one of them"):
-        trainer(tmp_path, gradient_clip_val=1e-3).fit(module, Blobs(batch_size=9))
+    for module.value, module.algorithm, given in ((0.5, None, 1e-3), (None, "value", None)):
+        with pytest.raises(MisconfigurationException, match="Please use only one of them"):
+            trainer(tmp_path, gradient_clip_val=given, gradient_clip_algorithm="norm").fit(module, Blobs(batch_size=9))
 
 
 def test_settings_are_those_of_the_beginning(tmp_path):
