@@ -4,7 +4,7 @@ from lightning_vfl.privacy.accountant import PrivacyAccountant, composed_epsilon
 from lightning_vfl.privacy.calibration import Budget, MatchedPBM, Noise, PublishedPBM, Sigma
 from lightning_vfl.privacy.digits import rounded_up, shown
 from lightning_vfl.privacy.events import GaussianEvent, PoissonBinomialEvent, PrivacyEvent, UnknownEvent
-from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_delta, gaussian_epsilon
+from lightning_vfl.privacy.gaussian import analytic_sigma, gaussian_epsilon
 from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.privacy.loss_distribution import Account, Figure, loss_epsilon
 from lightning_vfl.privacy.poisson_binomial import (
@@ -40,7 +40,6 @@ __all__ = [
     "analytic_sigma",
     "compose_rdp",
     "composed_epsilon",
-    "gaussian_delta",
     "gaussian_epsilon",
     "loss_epsilon",
     "planned_epsilon",

@@ -113,17 +113,17 @@ ARITHMETIC = (
         "unit/privacy/test_solve.py",
     ),
     Bug(
-        "lightning_vfl/privacy/loss_blocks.py",
-        "every[:, 2 * self._half : 2 * self._half + last.size].max(axis=0)",
-        "every[:, 2 * self._half : 2 * self._half + last.size].min(axis=0)",
+        "lightning_vfl/privacy/loss_distribution.py",
+        "poisson_binomial_profiles(*kind, grid * spacing).max(axis=0)",
+        "poisson_binomial_profiles(*kind, grid * spacing).min(axis=0)",
         "other parties' values are those that cost least",
         "unit/privacy/test_loss_distribution.py",
     ),
     Bug(
         "lightning_vfl/privacy/loss_distribution.py",
-        "parts += [(_block(kinds, spacing, longest, rest), 1)] if rest else []",
-        "parts += [(_block(kinds, spacing, longest, rest), 1)] if not times else []",
-        "numbers beyond whole blocks are not charged",
+        "several = [one.self_compose(count) for one, count in parts]",
+        "several = [one.self_compose(count) for one, count in parts[:1]]",
+        "of several kinds of releases, only the first is charged",
         "unit/privacy/test_loss_distribution.py",
     ),
     Bug(

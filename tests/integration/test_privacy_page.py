@@ -64,5 +64,5 @@ def test_the_table_of_two_accounts_is_what_the_code_gives():
         expected = ""
         for uploads in (1, 30):
             renyi, loss = composed_epsilon({event: uploads}, 1e-5), loss_epsilon([([event], uploads)], 1e-5)
-            expected += f"{renyi:,.4g} | {loss:,.4g} | {100 * (1 - loss / renyi):.1f} % | "
+            expected += f"{shown(renyi)} | {shown(loss)} | {100 * (1 - loss / renyi):.1f} % | "
         assert cells == expected

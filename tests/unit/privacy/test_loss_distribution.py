@@ -2,11 +2,12 @@
 
 from fractions import Fraction
 from itertools import product
-from math import comb, exp, inf
+from math import comb, exp, fsum, inf, log
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import (
@@ -112,7 +113,7 @@ def test_long_products_are_never_above_and_close(levels, beta, parties, numbers)
     for delta in (1e-2, 1e-5, 1e-8):
         epsilon = loss_epsilon([([event], numbers // 4)], delta)
         assert product_delta(low, high, numbers, epsilon) <= delta
-        assert product_delta(low, high, numbers, 0.99 * epsilon - 1e-3) > delta
+        assert product_delta(low, high, numbers, 0.93 * epsilon - 1e-3) > delta
 
 
 def of_coins(count, high, epsilon):
@@ -129,11 +130,11 @@ def test_a_record_is_exactly_a_number_of_coins():
     event = PoissonBinomialEvent(levels=2, beta=0.125, parties=3, coordinates=2)
     for delta in (1e-3, 1e-6):
         epsilon = loss_epsilon([([event], 2)], delta, "record")
-        assert of_coins(24, Fraction(5, 8), epsilon) <= delta < of_coins(24, Fraction(5, 8), epsilon * (1 - 1e-9))
+        assert of_coins(24, Fraction(5, 8), epsilon) <= delta < of_coins(24, Fraction(5, 8), epsilon * (1 - 1e-4))
 
 
-def test_whole_blocks_and_the_rest_of_a_lone_party_are_coins():
-    """One party with one trial: 100 numbers in two blocks of 38, composed by a transform, and a rest of 24."""
+def test_many_numbers_of_a_lone_party_are_coins():
+    """One party with one trial: 100 numbers, composed by a transform."""
     event = PoissonBinomialEvent(levels=1, beta=0.25, parties=1, coordinates=10)
     for delta in (1e-3, 1e-6):
         epsilon = loss_epsilon([([event], 10)], delta)
@@ -141,11 +142,23 @@ def test_whole_blocks_and_the_rest_of_a_lone_party_are_coins():
         assert of_coins(100, true, epsilon) <= delta < of_coins(100, true, epsilon * (1 - 1e-3))
 
 
+def test_the_allowance_for_rounding_covers_a_million_trials():
+    """Against the terms of the binomial distribution, added up."""
+    count, high = 2**20, 0.501
+    event = PoissonBinomialEvent(levels=count, beta=0.001, parties=1, coordinates=1)
+    ones = np.arange(count + 1)
+    chances, losses = binom.pmf(ones, count, high), (2 * ones - count) * log(high / (1 - high))
+    for delta in (1e-3, 1e-6, 2e-10):
+        epsilon = loss_epsilon([([event], 1)], delta, "record")
+        more = losses > epsilon
+        assert fsum(chances[more] * -np.expm1(epsilon - losses[more])) <= delta
+
+
 def test_the_known_example():
-    """b = 2, β = .05, five parties, 16 numbers: Rényi 2.23, exact 2.05."""
+    """b = 2, β = .05, five parties, 16 numbers: Rényi 2.23, by a game of every choice 2.05."""
     event = PoissonBinomialEvent(levels=2, beta=0.05, parties=5, coordinates=16)
     figure = worst_figure([event], most=1, total=1, delta=1e-5)
-    assert str(figure) == "2.055 (PLD)"
+    assert str(figure) == "2.075 (PLD)"
     assert composed_epsilon({event: 1}, 1e-5) == pytest.approx(2.230, abs=5e-4)
 
 
