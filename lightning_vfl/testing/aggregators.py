@@ -1,7 +1,7 @@
 """The laws of aggregators (``lightning_vfl.aggregators.base``), for an aggregator of your own."""
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.testing import device_laws, message_laws, side_laws, value_laws
+from lightning_vfl.testing import message_laws, side_laws, value_laws
 from lightning_vfl.testing.law import Law
 from lightning_vfl.testing.rounds import Subject
 
@@ -14,7 +14,6 @@ LAWS = (
     value_laws.uncounted_parties_change_nothing_and_learn_nothing,
     value_laws.rows_that_a_party_does_not_hold_do_not_count,
     value_laws.the_short_way_is_the_way_through_messages,
-    device_laws.another_device_gives_the_same_value,
     message_laws.messages_fit_their_legs,
     message_laws.hosting_together_is_hosting_alone,
     message_laws.carrying_together_is_carrying_alone,

@@ -21,7 +21,6 @@ from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
-from lightning_vfl.testing.another_device import another_device, on_the_cpu, strategy
 from lightning_vfl.testing.law import Law, require, require_close, require_same_bits, same
 from lightning_vfl.testing.small_data import SmallClasses, quiet_trainer
 from lightning_vfl.types import Roster, Stage
@@ -109,11 +108,11 @@ class Subject:
             module.build_for(self.data())
         return module
 
-    def fit(self, checkpoint: bytes = b"", *callbacks: Callback, **settings: Any) -> Fitted:
-        """A fit from the same initial weights, or from a checkpoint; ``settings`` are further ones of the trainer."""
+    def fit(self, checkpoint: bytes = b"", *callbacks: Callback) -> Fitted:
+        """A fit from the same initial weights, or from a checkpoint."""
         module = self.unfitted()
         with _quiet(), torch.random.fork_rng(devices=[]), TemporaryDirectory() as folder:
-            trainer = quiet_trainer(Path(folder), max_epochs=self.epochs, callbacks=list(callbacks), **settings)
+            trainer = quiet_trainer(Path(folder), max_epochs=self.epochs, callbacks=list(callbacks))
             path = Path(folder) / "resumed.ckpt"
             path.write_bytes(checkpoint)
             trainer.fit(module, datamodule=self.data(), ckpt_path=path if checkpoint else None)
@@ -240,14 +239,6 @@ def a_resumed_fit_is_the_uninterrupted_fit(subject: Subject) -> None:
     _require_equal(subject.fit(subject.saved.content).state(), expected, "a fit that resumes after step 4")
 
 
-def another_device_gives_the_same_bits(subject: Subject) -> None:
-    """A fit on a device that stands in for a GPU (``another_device``) mixes no devices, and ends with the same bits."""
-    with another_device():
-        fitted = subject.fit(strategy=strategy(), accelerator="auto", inference_mode=False)
-        got = on_the_cpu(fitted.state())
-    _require_equal(got, subject.whole.state(), "a fit on another device")
-
-
 def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
     different = [name for name in expected if not same(got[name], expected[name])]
     require(not different, f"{what} differs in {', '.join(different)}")
@@ -319,7 +310,6 @@ LAWS = (
     a_prediction_does_not_depend_on_other_records,
     the_same_fit_gives_the_same_bits,
     a_resumed_fit_is_the_uninterrupted_fit,
-    another_device_gives_the_same_bits,
     every_step_is_counted,
     evaluation_changes_nothing,
     a_party_that_sends_nothing_learns_nothing,

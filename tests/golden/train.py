@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 
 from lightning_vfl.datamodules import Standardise
-from lightning_vfl.testing.another_device import another_device, strategy
+from tests.another_device import another_device, strategy
 from tests.golden import data as records
 from tests.golden.build import faults_of, merged, module_of
 from tests.golden.cases import Case

@@ -1,6 +1,6 @@
 """Trainings on a device that is not the CPU have the bits of the CPU: no tensor is left on the wrong device.
 
-A machine without a GPU runs these tests: ``lightning_vfl.testing.another_device`` stands in for the GPU. All golden
+A machine without a GPU runs these tests: ``tests.another_device`` stands in for the GPU. All golden
 runs are trained in the same way by ``python -m tests.golden --elsewhere``.
 """
 
@@ -39,8 +39,8 @@ from lightning_vfl.missing import LastMessage, PadAfterNorm, Stale
 from lightning_vfl.networks import ConvNet, Linear, PolynomialNetwork, ResNet18
 from lightning_vfl.objectives import Binary, MultiClass
 from lightning_vfl.protocols import DropParties, TaskSampling
-from lightning_vfl.testing.another_device import DEVICE, another_device, on_the_cpu, strategy
 from lightning_vfl.waiting import Deadline
+from tests.another_device import DEVICE, another_device, on_the_cpu, strategy
 from tests.subjects import Blobs, Values, YesNo, same, split, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -36,6 +36,7 @@ from lightning_vfl.testing import Law, aggregator_laws
 from lightning_vfl.testing.rounds import Subject
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Message
+from tests.device_laws import another_device_gives_the_same_value
 
 M, B, D = 4, 5, 3
 FACTORIES: dict[str, Callable[[], Aggregator]] = {
@@ -84,6 +85,11 @@ def laws():
 @pytest.mark.parametrize("law", laws())
 def test_law(law: Law):
     law()
+
+
+@every_aggregator
+def test_another_device_gives_the_same_value(name):
+    another_device_gives_the_same_value(subject(name))
 
 
 def test_every_concrete_aggregator_is_here():

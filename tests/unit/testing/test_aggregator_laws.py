@@ -11,7 +11,9 @@ from lightning_vfl.aggregators import Aggregator, Concat, Mean, PartySide, Serve
 from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServer
 from lightning_vfl.aggregators.messages import gradients_in
 from lightning_vfl.testing import LawBroken, aggregator_laws, check_aggregator
+from lightning_vfl.testing.rounds import Subject
 from lightning_vfl.wire import Message
+from tests.device_laws import another_device_gives_the_same_value
 
 
 def no_change(h, *_):
@@ -185,7 +187,6 @@ BROKEN = {
     "uncounted parties change nothing and learn nothing": [ForEverybody],
     "rows that a party does not hold do not count": [IgnoringHolders],
     "the short way is the way through messages": [Growing],
-    "another device gives the same value": [LeftBehind, LeftOnTheServer],
     "messages fit their legs": [lambda: WiredMean(bits=16)],
     "hosting together is hosting alone": [lambda: WiredMean(party=lambda: Party(lambda h, place, *_: h + place))],
     "carrying together is carrying alone": [lambda: WiredMean(party=lambda: Party(by_place=True))],
@@ -216,6 +217,12 @@ def test_a_law_finds_who_breaks_it(name):
         said = broken_law(make(), name)
         assert f"breaks the law '{name}': " in said
         assert "\n" not in said
+
+
+@pytest.mark.parametrize("cls", [LeftBehind, LeftOnTheServer])
+def test_the_law_about_devices_of_these_tests_finds_who_breaks_it(cls):
+    with pytest.raises((LawBroken, RuntimeError), match="device"):
+        another_device_gives_the_same_value(Subject(cls(), 4, 8, 1, 0.0, True))
 
 
 def test_every_law_has_a_breaker_and_the_wire_of_the_breakers_is_sound_without_a_fault():

@@ -127,13 +127,6 @@ class Unsaved(Split):
         return super().head(value * self.scale, columns)
 
 
-class LeftBehind(Split):
-    """A tensor stays on the CPU."""
-
-    def head(self, value, columns=None):
-        return super().head(value + torch.zeros(value.shape[1]), columns)
-
-
 for cls in (FrozenTop, KeepsLosses, Drawing, Undeclared, Uncounted, LearnsAway):
     setattr(cls, "step", cls.wrong_step)  # noqa: B010  # the step of SplitVFL is final: a class body with another one is refused
 
@@ -144,7 +137,6 @@ BROKEN = {
     "a prediction does not depend on other records": OfTheBatch,
     "the same fit gives the same bits": Drawing,
     "a resumed fit is the uninterrupted fit": Undeclared,
-    "another device gives the same bits": LeftBehind,
     "every step is counted": Uncounted,
     "evaluation changes nothing": TrainsInTests,
     "a party that sends nothing learns nothing": LearnsAway,

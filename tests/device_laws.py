@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lightning_vfl.testing.another_device import DEVICE, another_device, on_the_cpu
 from lightning_vfl.testing.law import require, require_same_bits
 from lightning_vfl.testing.rounds import Played, Subject, with_leaves
 from lightning_vfl.wire import Embeddings
+from tests.another_device import DEVICE, another_device, on_the_cpu
 
 
 def another_device_gives_the_same_value(subject: Subject) -> None:
