@@ -58,7 +58,7 @@ class Far(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Saved like a tensor of a GPU that is loaded with ``map_location="cpu"``."""
-        return self.hidden.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # torch's
+        return self.hidden.__reduce_ex__(protocol)
 
     def tolist(self) -> Any:
         return self.hidden.tolist()
@@ -117,7 +117,7 @@ def _generator(device: Any = "cpu") -> torch.Generator:
 _GENERATOR = torch.Generator
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+class _Operations(TorchDispatchMode):
     """Runs the operations whose arguments are on no device, such as ``torch.zeros``."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,7 +149,7 @@ def another_device() -> Iterator[None]:
     optimizers = import_module("torch.optim.optimizer")  # torch.optim has no attribute of this name
     fused = patch.object(optimizers, "_get_fused_kernels_supported_devices", lambda: ["cpu", DEVICE.type])
     generators = patch.object(torch, "Generator", _generator)
-    with fused, generators, _Operations(), _Makers():  # type: ignore[no-untyped-call]  # torch's
+    with fused, generators, _Operations(), _Makers():
         yield
 
 

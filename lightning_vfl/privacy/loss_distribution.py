@@ -130,7 +130,7 @@ def loss_epsilon(uses: Sequence[tuple[Sequence[PrivacyEvent], int]], delta: floa
     parts = _trials(known) if unit == "record" else _numbers(known)
     if not parts or max(count for _, count in parts) > _MOST_COMPOSED or delta <= _ROUNDING:
         return inf
-    return _composed(tuple(parts)).get_epsilon_for_delta(delta - _ROUNDING)
+    return float(_composed(tuple(parts)).get_epsilon_for_delta(delta - _ROUNDING))
 
 
 Parts = list[tuple["PrivacyLossDistribution", int]]
@@ -186,7 +186,8 @@ def _number(kinds: Kinds, spacing: float, half: int) -> "PrivacyLossDistribution
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     grid = np.arange(-half, half + 1)
-    largest = np.max([poisson_binomial_profiles(*kind, grid * spacing).max(axis=0) for kind in kinds], axis=0)
+    losses = np.asarray(grid * spacing, np.float64)
+    largest = np.max([poisson_binomial_profiles(*kind, losses).max(axis=0) for kind in kinds], axis=0)
     falling = np.maximum.accumulate(largest[::-1])[::-1]  # rounding can make it rise
     return PrivacyLossDistribution(create_pmf_pessimistic_connect_dots(spacing, grid, falling))
 

@@ -114,8 +114,8 @@ ARITHMETIC = (
     ),
     Bug(
         "lightning_vfl/privacy/loss_distribution.py",
-        "poisson_binomial_profiles(*kind, grid * spacing).max(axis=0)",
-        "poisson_binomial_profiles(*kind, grid * spacing).min(axis=0)",
+        "poisson_binomial_profiles(*kind, losses).max(axis=0)",
+        "poisson_binomial_profiles(*kind, losses).min(axis=0)",
         "other parties' values are those that cost least",
         "unit/privacy/test_loss_distribution.py",
     ),
