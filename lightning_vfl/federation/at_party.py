@@ -134,6 +134,10 @@ class AtParty(Place):
     def evaluate(self, module: Any, batch: VerticalBatch, turn: Evaluation) -> Message | None:
         """Take part in a round of evaluation; the server's answer. None: the round is closed."""
 
+    def miss(self, module: Any, batch: VerticalBatch, names: RoundNames) -> None:
+        """Note a round of evaluation for which this party was not called; default: nothing."""
+        return
+
     def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
         """Take part in a round of evaluation, again if the server has lost it with another party."""
         found = None
@@ -147,7 +151,9 @@ class AtParty(Place):
             while found is None and self._retries(module, names) > lost:
                 lost = self._retries(module, names)
                 at = at_of(module, names, self.evaluated + lost)
-                if self.is_called(module, Key(at, 0)):
+                if not self.is_called(module, Key(at, 0)):
+                    self.miss(module, batch, names)
+                else:
                     begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
                     names = names._replace(round=begun)  # the server's number: this party may have missed some
                     module.books.rounds[str(names.stage)] = begun + 1

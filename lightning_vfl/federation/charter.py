@@ -206,8 +206,8 @@ class SeatFile:
         least_members: the smallest number of parties, this one included, with which this party lets itself be summed.
         budget: training stops before the party's privacy loss exceeds it; None: no budget.
         evaluate: the evaluation to which this party agrees.
-        ledger: the file in which every release of this party's records is charged, for all its fits, evaluations and
-            predictions; None: beside ``seat.yaml``, with its name.
+        ledger: the file in which every release of this party's records is charged, and every hidden sum of them noted,
+            for all its fits, evaluations and predictions; None: beside ``seat.yaml``, with its name.
         subtractable_records: this party ends before an embedding of more records can be computed from hidden sums with
             and without a party; None: a tenth of the training records, or no limit if the recipe has
             ``allow_embeddings_by_subtraction``.

@@ -71,6 +71,8 @@ class RoundsAtParty(AtParty):
             told = plan_of(self.link.told, module.roster.parties)
             fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
             module.enter_plan(told, batch, names, rows, charged=told.skipped or not fewer)
+            if found is None and not told.skipped and not bool(told.roll.included[self.party]):
+                self.sum_guard.pass_by(module, names.stage, batch)  # others went on without this party
         if found is None or (plan is not None and not bool(plan.learners[self.party])):
             return Step(None)
         contribution, answer, view = found
@@ -240,6 +242,10 @@ class RoundsAtParty(AtParty):
         included = mask_of(heard["included"], module.roster.parties)
         hosted = (self.party,) if self.party in heard["answering"] else ()
         return Heard(included, hosted, received)
+
+    def miss(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> None:
+        if module.protected_evaluation:
+            self.sum_guard.pass_by(module, names.stage, batch)
 
     def evaluate(self, module: "SplitVFL", batch: VerticalBatch, turn: Evaluation) -> Message | None:
         if module.protected_evaluation:

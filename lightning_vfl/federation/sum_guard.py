@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.seat_sums import SeatSums, network_of
+from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.protocols.subtraction import in_words
 from lightning_vfl.types import Stage, VerticalBatch
 
@@ -20,7 +22,8 @@ class SumGuard:
     """One party's memory of the sums of its records. Two sums that differ by one party give its embedding away.
 
     Guarantee: the party takes part in no sum after which more records than its limit can be computed from the sums that
-        it knows of; a sum that it was not called for is taken to be over all others.
+        it knows of; a sum that it was not called for is taken to be over all others. With the ledger of a seat, these
+        are the sums of all fits, resumptions, evaluations and predictions with this network.
     Not guaranteed: anything about sums that the server hides from it, and about gradients that are small but not zero.
 
     Args:
@@ -32,6 +35,7 @@ class SumGuard:
         self.limit: int | None = None
         self._told = False
         self._zero_rounds = 0
+        self._seat: SeatSums | None = None
 
     def enter(self, module: "SplitVFL", stage: Stage, summed: Iterable[int], batch: VerticalBatch) -> None:
         """Note a sum over these parties before it can be computed.
@@ -41,11 +45,12 @@ class SumGuard:
         """
         if not module.wire.traits.subtractable:
             return
-        module.enter_sum(stage, summed, batch)
+        self._note(module, stage, tuple(summed), batch)
         exposed = module.summed.exposed(module.roster)
-        words, limit = in_words(exposed), self._limit(module)
+        words = in_words(exposed)
         if words is None:
             return
+        limit = self._limit(module, stage)
         if limit is not None and max(exposed.values()) > limit:
             raise ConfigurationError(
                 f"party {self.party} takes part in no more sums, because {words}, and its limit is {limit:,} records; "
@@ -57,6 +62,11 @@ class SumGuard:
 
     def pass_by(self, module: "SplitVFL", stage: Stage, batch: VerticalBatch) -> None:
         """Note a round that the others may have had without this party."""
+        if not module.wire.traits.subtractable:
+            return
+        ledger, seat = self._seated(module)
+        if ledger is not None and seat is not None:
+            seat.leave_out(ledger, module.books.rounds[str(stage)] - 1, stage)
         self.enter(module, stage, [m for m in range(module.roster.parties) if m != self.party], batch)
 
     def refuse_zeros(self, module: "SplitVFL", gradients: Sequence[Tensor]) -> None:
@@ -76,7 +86,29 @@ class SumGuard:
                 "why nothing is learnt"
             )
 
-    def _limit(self, module: "SplitVFL") -> int | None:
+    def _note(self, module: "SplitVFL", stage: Stage, summed: tuple[int, ...], batch: VerticalBatch) -> None:
+        ledger, seat = self._seated(module)
+        if ledger is None or seat is None:
+            module.enter_sum(stage, summed, batch)
+        else:
+            seat.enter(ledger, module, stage, summed, batch)
+
+    def _seated(self, module: "SplitVFL") -> tuple[PrivacyLedger | None, SeatSums | None]:
+        """The ledger of the seat and the sums in it; None: this party has none, so checkpoints alone keep them."""
+        summed = module.summed
+        if not summed.network:
+            summed.network = network_of(module.bottoms.parties[self.party])
+        ledger = module.privacy.notes(summed.run)
+        if ledger is None or module.datamodule is None:
+            return None, None
+        if self._seat is None or self._seat.loads != summed.loads:
+            self._seat = SeatSums(ledger, summed, module)
+            if self._seat.left_out:
+                rank_zero_info(f"this party was left out of {self._seat.left_out:,} rounds of this network before")
+        return ledger, self._seat
+
+    def _limit(self, module: "SplitVFL", stage: Stage) -> int | None:
         if self.limit is not None or module.allow_embeddings_by_subtraction or module.datamodule is None:
             return self.limit
-        return len(module.datamodule.records("train")) // SHARE
+        trains = stage in (Stage.FIT, Stage.SANITY_CHECK)
+        return (len(module.datamodule.records("train")) if trains else module.summed.records()) // SHARE

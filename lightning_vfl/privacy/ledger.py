@@ -10,6 +10,7 @@ import os
 import secrets
 import zlib
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ from lightning_vfl.whole_files import whole_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Sum = tuple[tuple[int, ...], NDArray[np.int64]]
+
 VERSION = 2
 READABLE = (1, 2)  # version 1 has no ids: its records are known by their positions in the training records
 
@@ -36,13 +39,15 @@ READABLE = (1, 2)  # version 1 has no ids: its records are known by their positi
 class PrivacyLedger:
     r"""An append-only file of releases: ``privacy-RUN.jsonl``, or the file of a party's ``seat.yaml``.
 
-    The first line names the run. Every other line is JSON too, and one of three:
+    The first line names the run. Every other line is JSON too, and one of five:
 
     - a charge: the round's number, its stage if that is not training, the event as plain values, the positions of the
       records, and how often each of them is charged if that is not once. Positions are sorted; their differences are
       stored as unsigned 64-bit little-endian integers, compressed by zlib, in base64;
     - ``named``: the hashes of further records' ids, which get the next positions, as little-endian integers in base64;
-    - ``clear``: the hashes of records whose embeddings were sent as they are, to which no figure applies.
+    - ``clear``: the hashes of records whose embeddings were sent as they are, to which no figure applies;
+    - ``summed``: parties, a network, and the hashes of records whose embeddings were summed over these parties;
+    - ``left_out``: a network in a round of which the party was left out, with the round and its stage.
 
     Shapes: ``record_ids`` (B,) integers, positions in the N protected records.
     Units: a line of 64 of 1,000 records takes about 300 bytes.
@@ -62,6 +67,8 @@ class PrivacyLedger:
         known: the records by the hashes of their ids.
         trained: (n,) bool, n ≤ N, the records that training has released.
         clear: hashes of the records that were sent in the clear.
+        sums: by network, the parties of a sum and the hashes of its records, in the order of the lines.
+        left_out: by network, the rounds in which the party was left out.
 
     Raises:
         ConfigurationError: for a file that cannot be read or written, and for a damaged file.
@@ -85,6 +92,8 @@ class PrivacyLedger:
     known: KnownRecords = field(default_factory=lambda: KnownRecords(secrets.token_hex(16)), compare=False, repr=False)
     trained: "NDArray[np.bool_]" = field(default_factory=lambda: np.zeros(0, bool), compare=False, repr=False)
     clear: "NDArray[np.int64]" = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
+    sums: "dict[str, list[Sum]]" = field(default_factory=dict, compare=False, repr=False)
+    left_out: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
 
     @staticmethod
     def file_name(run: str) -> str:
@@ -137,6 +146,8 @@ class PrivacyLedger:
             raise ConfigurationError(f"the privacy ledger {path} cannot be read ({error.strerror})") from error
         counts: dict[PrivacyEvent, NDArray[np.int64]] = {}
         trained, clear = np.zeros(0, bool), [np.zeros(0, np.int64)]
+        sums: dict[str, list[Sum]] = {}
+        left_out = Counter[str]()
         number, version = 1, VERSION
         try:
             head = json.loads(lines[0])
@@ -152,6 +163,13 @@ class PrivacyLedger:
                     continue
                 if "clear" in entry:
                     clear.append(_from_raw(entry["clear"]))
+                    continue
+                if "summed" in entry:
+                    members = tuple(int(party) for party in entry["summed"])
+                    sums.setdefault(str(entry["network"]), []).append((members, _from_raw(entry["records"])))
+                    continue
+                if "left_out" in entry:
+                    left_out[str(entry["left_out"])] += 1
                     continue
                 event, ids = restored(entry["event"]), _unpacked(entry["ids"])
                 one = counts[event] = _longer(counts.get(event, np.zeros(0, np.int64)), records)
@@ -181,7 +199,8 @@ class PrivacyLedger:
                 }
             )
         size = sum(len(line) + 1 for line in lines)
-        return cls(path, run, records, whole, size, after, known, trained, np.unique(np.concatenate(clear))), accountant
+        sent = np.unique(np.concatenate(clear))
+        return cls(path, run, records, whole, size, after, known, trained, sent, sums, left_out), accountant
 
     @classmethod
     def resume(cls, path: Path) -> tuple["PrivacyLedger", PrivacyAccountant]:
@@ -216,6 +235,14 @@ class PrivacyLedger:
     def note_clear(self, hashes: "NDArray[np.int64]") -> None:
         """Append the hashes of records that are sent in the clear, and wait until they are on the disk."""
         self._write({"clear": _raw(hashes)})
+
+    def note_sum(self, network: str, parties: "tuple[int, ...]", hashes: "NDArray[np.int64]") -> None:
+        """Append that these records of a network are summed over these parties, and wait until it is on the disk."""
+        self._write({"summed": list(parties), "network": network, "records": _raw(hashes)})
+
+    def note_left_out(self, network: str, number: int, stage: str) -> None:
+        """Append that the party is left out of a round, and wait until it is on the disk."""
+        self._write({"left_out": network, "round": number, "stage": stage})
 
     def _write(self, entry: dict[str, Any]) -> None:
         line = _line(entry)
@@ -283,11 +310,11 @@ def _append(path: Path, text: bytes) -> int:
 
 
 def is_unused(path: Path) -> bool:
-    """Whether a file is a privacy ledger without a charge; notes of evaluations in the clear are none."""
+    """Whether a file is a privacy ledger without a charge or a sum; notes of evaluations in the clear are none."""
     if path.suffix != ".jsonl":
         return False
     try:
         head, *entries = [json.loads(line) for line in path.read_bytes().splitlines()]
     except (OSError, ValueError):
         return False
-    return "privacy_ledger" in head and not any("event" in entry for entry in entries)
+    return "privacy_ledger" in head and not any("event" in entry or "summed" in entry for entry in entries)

@@ -420,8 +420,9 @@ class VFLModule(BuiltModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        if self.wire.traits.subtractable and "optimizer_states" in checkpoint:
-            checkpoint[BOOKS]["summed"] = self.summed.state()
+        if self.wire.traits.subtractable:
+            whole = "optimizer_states" in checkpoint  # the sums themselves are only in checkpoints for resuming
+            checkpoint[BOOKS]["summed"] = self.summed.state() if whole else self.summed.named()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)

@@ -24,10 +24,17 @@ class SummedSets:
     Guarantee: exact linear algebra over the sets that have been entered.
     Not guaranteed: what colluding parties add; how far training has moved the embeddings between two sums, which is the
         error of what follows.
+
+    Attributes:
+        network: a hash of the first weights of a party of a federation; "": not known yet.
+        run: of the ledger of the party's seat; "": there is none.
+        loads: how often a checkpoint was loaded.
     """
 
     def __init__(self) -> None:
         self._records: dict[str, dict[tuple[int, ...], NDArray[np.bool_]]] = {}
+        self.network = self.run = ""
+        self.loads = 0
 
     def enter(self, stage: str, parties: Iterable[int], ids: Tensor) -> None:
         """A sum over these parties, for the records at the positions ``ids``."""
@@ -40,6 +47,24 @@ class SummedSets:
             summed = np.pad(summed, (0, max(lacking, len(summed))))
         summed[ids.cpu().numpy()] = True
         of_stage[members] = summed
+
+    def lacks(self, stage: str, parties: Iterable[int], ids: Tensor) -> "NDArray[np.bool_]":
+        """(n,) the records at these positions for which such a sum has not been entered."""
+        summed = self._records.get(str(stage), {}).get(tuple(sorted(parties)), np.zeros(0, np.bool_))
+        places = ids.cpu().numpy()
+        inside = places < len(summed)
+        found: NDArray[np.bool_] = np.zeros(len(places), np.bool_)
+        found[inside] = summed[places[inside]]
+        return ~found
+
+    def take(self, stage: str) -> "list[tuple[tuple[int, ...], NDArray[np.int64]]]":
+        """Remove the sums of a stage: the parties of each, and the positions of its records."""
+        return [(who, np.flatnonzero(summed)) for who, summed in self._records.pop(str(stage), {}).items()]
+
+    def records(self) -> int:
+        """The number of records that have been summed in the stage that has the most."""
+        places = [{*np.concatenate([*map(np.flatnonzero, sets.values())]).tolist()} for sets in self._records.values()]
+        return max(map(len, places), default=0)
 
     def exposed(self, roster: Roster) -> dict[tuple[int, ...], int]:
         """By group, the number of records of which its embedding follows from sums, over all stages."""
@@ -61,16 +86,24 @@ class SummedSets:
 
     def state(self) -> dict[str, Any]:
         """Tensors and lists, for a checkpoint."""
-        return {
+        sums = {
             stage: [[list(who), torch.from_numpy(summed)] for who, summed in sets.items()]
             for stage, sets in self._records.items()
         }
+        return {"sums": sums, **self.named()}
+
+    def named(self) -> dict[str, Any]:
+        """The state without the sums: by which network and ledger they are found."""
+        return {"network": self.network, "run": self.run}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
+        sums = state.get("sums", {} if "network" in state else state)  # an older checkpoint has the sums alone
         self._records = {
-            stage: {tuple(who): summed.numpy().copy() for who, summed in sets} for stage, sets in state.items()
+            stage: {tuple(who): summed.numpy().copy() for who, summed in sets} for stage, sets in sums.items()
         }
+        self.network, self.run = str(state.get("network", "")), str(state.get("run", ""))
+        self.loads += 1
 
 
 def _in_span(sums: "NDArray[np.float64]") -> list[int]:

@@ -73,6 +73,7 @@ class PrivacyBooks:
     _resumed: bool = False  # whether the counts came from a checkpoint
     _read_only: bool = False  # whether the ledger was read with a checkpoint, and is not open for writing
     _carried: str = ""  # the run of an older ledger, whose charges begin that of a seat
+    _beside: "PrivacyBooks | None" = None  # holds the ledger of the seat for notes, while nothing is charged
 
     def open(
         self, ids: "Ids", folder: Path | None, ledger: str = "auto", trains: bool = True, names: bool = True
@@ -120,6 +121,27 @@ class PrivacyBooks:
         if names:
             self._name(ids, trains)
         return words
+
+    def notes(self, run: str = "") -> PrivacyLedger | None:
+        """The ledger of the seat, open for lines that charge nothing; None: there is no seat.
+
+        Args:
+            run: of the ledger that a checkpoint names; "": it names none.
+
+        Raises:
+            ConfigurationError: as ``open``, for a ledger that is missing, belongs to another run or is damaged.
+        """
+        if self.seat is None:
+            return None
+        if self.ledger is not None and not self._read_only:
+            return self.ledger
+        if self._beside is None:
+            beside = PrivacyBooks(seat=self.seat)
+            beside._start_over()
+            beside._known = {"run": run, "path": str(self.seat.path)} if run else None
+            beside.open([], None, trains=False, names=False)
+            self._beside = beside
+        return self._beside.ledger
 
     def rows(self, ids: "Ids") -> Tensor:
         """(n,) the positions in the account of records for which it was opened."""
@@ -245,6 +267,7 @@ class PrivacyBooks:
     def load(self, state: dict[str, Any], near: Path | None = None) -> None:
         """Restore a checkpoint; take the charges of its ledger if it is found; ``near``: the checkpoint's file."""
         self._start_over()
+        self._beside = None
         self._known, self._near, self._resumed = state.get("ledger"), near, bool(state)
         if not state:
             self.accountant = None

@@ -1,0 +1,179 @@
+"""The sums in the ledger of a seat: what all runs with one network have given away, whatever is killed and repeated."""
+
+import os
+import random
+from functools import cache
+
+import pytest
+import torch
+
+from lightning_vfl.aggregators import MaskedSum
+from lightning_vfl.aggregators.secure.recovery import Recovery
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.sum_guard import SumGuard
+from lightning_vfl.privacy import PrivacyLedger
+from lightning_vfl.protocols.accounts.books import SeatLedger
+from lightning_vfl.protocols.accounts.charging import joint_ids, names_of
+from lightning_vfl.types import Stage
+from tests.subjects import Blobs, split, trainer
+from tests.unit.protocols.test_subtraction import follows
+
+SETS = ((0, 1, 2), (0, 1), (0, 2), (1, 2))
+KILLS = ("before the line", "while the line is written", "between line and upload", "after the upload")
+
+
+class Again(Blobs):
+    """Predictions are for the training records."""
+
+    def load(self, names):
+        loaded = dict(super().load(tuple({*names, "train"})))
+        return {name: loaded["train" if name == "predict" else name] for name in names}
+
+
+class Party:
+    """A process of party 0: its guard, its module and its batches, as after its start."""
+
+    def __init__(self, folder, network=0, state=None, after="", limit=10**6):
+        self.data = Again(batch_size=10)
+        self.data.prepare_data()
+        self.data.setup("fit")
+        self.data.setup("predict")
+        self.module = split(MaskedSum(clip=50, recovery=Recovery(2)))
+        self.module.build_for(self.data)
+        with torch.no_grad():  # ``split`` draws the same weights whatever the seed
+            for weight in self.module.bottoms.parties[0].parameters():
+                weight += network
+        self.module.trainer = trainer(folder)
+        self.module.trainer.datamodule = self.data
+        self.module.privacy.seat = SeatLedger(folder / "seat.privacy.jsonl", after)
+        self.module.books.rounds["fit"] = self.module.books.rounds["predict"] = 1
+        if state is not None:
+            self.module.summed.load(state)
+        self.guard = SumGuard(0)
+        self.guard.limit = limit
+        self.batches = {Stage.FIT: [*self.data.train_dataloader()], Stage.PREDICT: [*self.data.predict_dataloader()]}
+
+    def ids(self, stage, number):
+        """The records of a batch, as their owner names them."""
+        records = self.data.records("train" if stage == Stage.FIT else "predict")
+        return [str(names_of(records)[place]) for place in joint_ids(self.batches[stage][number]).tolist()]
+
+    def note(self, stage, number, members):
+        """A round: with this party, or without it."""
+        if 0 in members:
+            self.guard.enter(self.module, stage, members, self.batches[stage][number])
+        else:
+            self.guard.pass_by(self.module, stage, self.batches[stage][number])
+
+    def exposed(self):
+        return self.module.summed.exposed(self.module.roster)
+
+
+@cache
+def given_away(sets):
+    """The parties whose embedding of a record follows from its sums, by enumeration of small factors."""
+    return [m for m in range(3) if follows(sets, m)]
+
+
+def counted(sums):
+    """By party, the records that follow from sums: record -> the sets of parties."""
+    counts = {}
+    for sets in sums.values():
+        for party in given_away(tuple(sorted(sets))):
+            counts[(party,)] = counts.get((party,), 0) + 1
+    return dict(sorted(counts.items()))
+
+
+@pytest.mark.filterwarnings("ignore:a party was left out")
+@pytest.mark.parametrize("seed", range(4))
+def test_every_sequence_of_runs_and_kills_counts_what_was_summed_and_no_less(tmp_path, seed):
+    """Fits, resumptions from any checkpoint and predictions of two networks, each process killed at any point."""
+    draw, path = random.Random(seed), tmp_path / "seat.privacy.jsonl"
+    noted, released = {0: {}, 1: {}}, {0: {}, 1: {}}
+    states = {0: [None], 1: [None]}
+    missed = {0: 0, 1: 0}
+    for process in range(6):
+        network = 0 if process in (0, 3) else draw.randrange(2)
+        party = Party(tmp_path, network, draw.choice(states[network]))
+        for _ in range(draw.randrange(1, 7)):
+            stage, members = draw.choice([*party.batches]), draw.choice(SETS)
+            number = draw.randrange(len(party.batches[stage]))
+            kill = draw.choice([*KILLS, *[None] * 6])
+            if kill == "before the line":
+                break
+            size = path.stat().st_size if path.exists() else 0
+            party.note(stage, number, members)
+            missed[network] += 0 not in members
+            if kill == "while the line is written" and path.stat().st_size > size:
+                last = len(path.read_bytes().rstrip(b"\n").split(b"\n")[-1]) + 1
+                if 0 in members and last < path.stat().st_size - size + 1:
+                    os.truncate(path, path.stat().st_size - 5)
+                    break
+            for record in party.ids(stage, number):
+                noted[network].setdefault(record, set()).add(members)
+                if kill != "between line and upload":
+                    released[network].setdefault(record, set()).add(members)
+            assert party.exposed() == counted(noted[network])
+            assert all(party.exposed()[who] >= count for who, count in counted(released[network]).items())
+            if draw.random() < 0.4:
+                states[network].append(party.module.summed.state())
+            if kill is not None:
+                break
+    for network in (0, 1):  # what a process finds that begins now
+        party = Party(tmp_path, network)
+        party.note(Stage.FIT, 0, SETS[0])
+        for record in party.ids(Stage.FIT, 0):
+            noted[network].setdefault(record, set()).add(SETS[0])
+        assert party.exposed() == counted(noted[network])
+        name = party.module.summed.network
+        assert PrivacyLedger.read(path)[0].left_out[name] == missed[network]
+
+
+def test_a_prediction_is_refused_when_the_fit_has_used_up_the_limit(tmp_path):
+    first = Party(tmp_path, limit=10)
+    for number in range(len(first.batches[Stage.FIT])):
+        first.note(Stage.FIT, number, SETS[0])
+    with pytest.warns(UserWarning, match="party 2's embeddings of 10 records"):
+        first.note(Stage.FIT, 0, (0, 1))
+    again = Party(tmp_path, limit=10)  # without a checkpoint
+    with pytest.raises(ConfigurationError, match="its limit is 10 records"):
+        again.note(Stage.PREDICT, 1, (0, 1))
+    other = Party(tmp_path, network=1, limit=10)
+    other.note(Stage.PREDICT, 1, (0, 1))  # another network begins anew
+    assert other.exposed() == {}
+
+
+def test_a_lost_ledger_is_refused_with_the_word_that_begins_a_new_one(tmp_path):
+    party = Party(tmp_path)
+    party.note(Stage.FIT, 0, SETS[0])
+    state, run = party.module.summed.state(), party.module.summed.run
+    (tmp_path / "seat.privacy.jsonl").unlink()
+    with pytest.raises(ConfigurationError, match=f"--new_ledger_after {run}"):
+        Party(tmp_path, state=state).note(Stage.FIT, 0, SETS[0])
+    begun = Party(tmp_path, state=state, after=run)
+    begun.note(Stage.FIT, 1, (0, 1))
+    assert begun.exposed() == {}
+    assert begun.module.summed.run != run
+
+
+def test_sums_of_an_older_checkpoint_are_taken_into_the_ledger(tmp_path):
+    party = Party(tmp_path)
+    for batch in party.batches[Stage.FIT]:
+        party.module.enter_sum(Stage.FIT, SETS[0], batch)
+    older = party.module.summed.state()["sums"]
+    with pytest.warns(UserWarning, match="party 2's embeddings of 10 records"):
+        Party(tmp_path, state=older).note(Stage.FIT, 0, (0, 1))
+    assert Party(tmp_path).exposed() == {}  # nothing is read before the first round
+    fresh = Party(tmp_path)
+    with pytest.warns(UserWarning, match="party 1's embeddings of 10 records"):
+        fresh.note(Stage.FIT, 1, (0, 2))
+    assert fresh.exposed() == {(1,): 10, (2,): 10}
+
+
+def test_a_training_with_everybody_there_writes_each_record_once(tmp_path):
+    party = Party(tmp_path)
+    for _ in range(3):
+        for number in range(len(party.batches[Stage.FIT])):
+            party.note(Stage.FIT, number, SETS[0])
+    lines = (tmp_path / "seat.privacy.jsonl").read_bytes().count(b'"summed"')
+    assert lines == len(party.batches[Stage.FIT])
