@@ -1,9 +1,11 @@
 """Who takes part in a round at the server: as it was planned, or as it turns out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, nan, prod
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -35,6 +37,8 @@ class Attendance(ABC):
         roll: the role of each party, as far as it is known.
         everybody: (M,) bool, the parties that exchange messages at the beginning of the round.
         uploading: (M,) bool, the parties whose first upload is awaited.
+        accepted: by party, the request that was compared with the form of the leg that was awaited last. When it is
+            read, a party may have hung up or made another call, so that the desk has another request or none.
 
     Class data:
         tolerant: whether the training goes on if a party is gone.
@@ -44,10 +48,11 @@ class Attendance(ABC):
     roll: Roll
     everybody: Tensor
     uploading: Tensor
+    accepted: Mapping[int, Request] = MappingProxyType({})
 
     @abstractmethod
     def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
-        """(M,) bool, the parties whose message of a leg has come when its gate closes; waits until then."""
+        """(M,) bool, the parties whose message of a leg is ``accepted`` when its gate closes; waits until then."""
 
     @abstractmethod
     def include(self, arrived: Tensor) -> bool:
@@ -83,10 +88,11 @@ class Planned(Attendance):
         self.uploading = roll.included
 
     def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
-        wanted = numbers(asked)
+        wanted, here = numbers(asked), dict[int, Request]()
 
         def all_here() -> bool | None:
-            lacking = [party for party in wanted if self.hub.request(party, key) is None]
+            here.update({party: r for party in wanted if (r := self.hub.request(party, key)) is not None})
+            lacking = [party for party in wanted if party not in here]
             if lost := [party for party in lacking if not self.hub.present(party)]:
                 raise ConfigurationError(
                     f"{self.hub.agreed.party(lost[0])} has gone while faults are injected; run without --inject to go "
@@ -95,10 +101,10 @@ class Planned(Attendance):
             return None if lacking else True
 
         self.hub.wait(all_here)
-        for party in wanted:
-            request = self.hub.request(party, key)
-            if request is not None and (wrong := self.form.misfit(request, leg)) is not None:
+        for party, request in here.items():
+            if (wrong := self.form.misfit(request, leg)) is not None:
                 raise ConfigurationError(f"{self.form.agreed.party(party)} sent {wrong}; all must run the same recipe")
+        self.accepted = here
         return asked
 
     def include(self, arrived: Tensor) -> bool:
@@ -141,6 +147,7 @@ class Seen(Attendance):
 
     def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
         wanted, began, closing = numbers(asked), monotonic(), [inf]
+        here: dict[int, Request] = {}
         fitting: set[Request] = set()  # a request is looked at once, and not after every other one that comes
 
         def fits(request: Request) -> bool:
@@ -152,12 +159,13 @@ class Seen(Attendance):
 
         def closed() -> Tensor | None:
             arrivals, now = [nan] * len(asked), monotonic() - began
+            here.clear()
             for party in wanted:
                 request = self.hub.request(party, key)
                 if party in self._refused or (request is not None and not fits(request)):
                     continue
                 if request is not None:
-                    arrivals[party] = request.arrived - began
+                    arrivals[party], here[party] = request.arrived - began, request
                 elif self.hub.stays(party):
                     arrivals[party] = inf
             pending, arrived = arrivals.count(inf), sum(map(isfinite, arrivals))
@@ -175,6 +183,7 @@ class Seen(Attendance):
         while True:
             who = self.hub.wait(closed, lambda: began + closing[0] if isfinite(closing[0]) else None)
             if who is not None:
+                self.accepted = here
                 return who
 
     def include(self, arrived: Tensor) -> bool:

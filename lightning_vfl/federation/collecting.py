@@ -6,10 +6,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError, MalformedMessage
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.hub import At, Hub, Key, Request
@@ -92,18 +91,12 @@ class Collector:
                 goes_on = bool(arrived.any())
             if not goes_on:
                 return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, turn)
-            try:
-                parts = [self._message(module, party, key) for party in numbers(arrived)]
-            except MalformedMessage as error:  # a party has hung up, or called again, after its upload had come
-                if not attendance.tolerant:
-                    raise
-                rank_zero_warn(f"round {at.round} is given up: {error}")
-                return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, turn)
+            parts = [self._message(module, attendance.accepted[party]) for party in numbers(arrived)]
             messages.append(merged([message for message, _ in parts]))
             labels = next((given for _, given in parts if given is not None), labels)
             if turn < first + len(legs) - 1:
                 answering = attendance.answering()
-                self._tell_heard(key, attendance.roll.included, answering)
+                self._tell_heard(key, attendance, answering)
                 asked = torch.zeros_like(nobody)
                 asked[list(answering)] = True
         last = first + len(legs) - 1
@@ -192,20 +185,18 @@ class Collector:
         request = self.hub.wait(found)
         return request if isinstance(request, Request) else None
 
-    def _message(self, module: "SplitVFL", party: int, key: Key) -> tuple[Message, Tensor | None]:
+    def _message(self, module: "SplitVFL", request: Request) -> tuple[Message, Tensor | None]:
         """A party's message of a leg, and the labels that came with it."""
-        request = self.hub.request(party, key)
-        if request is None:
-            raise MalformedMessage(f"the message of {self.hub.agreed.party(party)} in round {key.at.round} is gone")
         header, tensors = request.frame.header, iter(request.frame.tensors)
         message = read(dict(header["message"]), tensors, module.seed, self.hub.agreed)
         labels = next(tensors, None) if header.get("labels") else None  # before what is sealed, which nobody reads here
         return message, labels
 
-    def _tell_heard(self, key: Key, included: Tensor, answering: tuple[int, ...]) -> None:
+    def _tell_heard(self, key: Key, attendance: Attendance, answering: tuple[int, ...]) -> None:
         """After a leg that is not the last: who is in, who answers, and what the others have sent."""
-        heard = {"included": numbers(included), "answering": list(answering)}
-        requests = {p: r for p in numbers(included) if (r := self.hub.request(p, key)) is not None}
+        included = numbers(attendance.roll.included)
+        heard = {"included": included, "answering": list(answering)}
+        requests = {party: attendance.accepted[party] for party in included if party in attendance.accepted}
         relayed = [r for r in requests.values() if r.frame.header["message"]["relayed"]]
         if not relayed:
             self.relay(key, requests, {"heard": heard})

@@ -1,6 +1,9 @@
 """The server trains on the labels of their agreed holder alone: a round of the real ``Collector`` over a real desk."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Thread
+from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -73,10 +76,48 @@ def collected(sent, attend=Seen):
             hub.end({"outcome": "over"})
 
 
-@pytest.mark.filterwarnings("ignore:round 0 is given up")
-def test_a_party_that_hangs_up_before_its_upload_is_read_costs_the_round_and_not_the_server():
-    uploads, _ = collected({HOLDER: LABELS}, Left)
-    assert not uploads.messages
+def called_again(**second):
+    """A party calls again when its upload has come and the server has not read it."""
+
+    class CalledAgain(Seen):
+        def include(self, arrived):
+            goes_on = super().include(arrived)
+            about = {"call": 1, "at": list(KEY.at), "turn": KEY.turn, **second}
+            tensors = about.pop("tensors", [])
+            Thread(target=suppressed, args=(self.hub, pack(about, tensors)), daemon=True).start()
+            self.hub.wait(lambda: self.hub.waiting(0).call == 1 or None, lambda: monotonic() + 5)
+            assert self.hub.waiting(0).call == 1
+            return goes_on
+
+    return CalledAgain
+
+
+def suppressed(hub, content):
+    with suppress(ValueError):
+        hub.call(0, content)
+
+
+LETTER = written(Message("embeddings", "server", (0,), (torch.ones(ROWS, WIDTH),)))[0]
+SECOND = {
+    "hangs up": Left,
+    "asks for something else": called_again(say="ready"),
+    "sends another shape": called_again(
+        say="tell", part="upload", message=LETTER, tensors=[torch.ones(ROWS + 1, WIDTH)]
+    ),
+    "sends NaN": called_again(
+        say="tell", part="upload", message=LETTER, tensors=[torch.full((ROWS, WIDTH), torch.nan)]
+    ),
+    "sends no tensor": called_again(say="tell", part="upload", message=LETTER),
+    "calls from another turn": called_again(say="ready", turn=1),
+}
+
+
+@pytest.mark.parametrize("attend", SECOND.values(), ids=SECOND)
+def test_whatever_a_party_does_after_its_upload_was_looked_at_that_upload_is_read(attend):
+    uploads, _ = collected({HOLDER: LABELS}, attend)
+    (message,) = uploads.messages
+    assert message.senders == (0, 1, 2)
+    assert all(torch.equal(piece, torch.ones(ROWS, WIDTH)) for piece in message.pieces)
 
 
 @pytest.mark.parametrize("other", [0, 2])
