@@ -2,8 +2,9 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from lightning.pytorch.loggers import CometLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
@@ -31,6 +32,16 @@ class LoggerRecord(ABC):
 
         Raises:
             ConfigurationError: saying what to do instead.
+        """
+        return
+
+    def discard(self, before: Collection[Path]) -> None:
+        """Remove the local files of a run that has trained nothing; default: it has none.
+
+        Not guaranteed: the empty store that MLflow makes with its logger stays, because MLflow keeps it open.
+
+        Args:
+            before: what was in the folder of the logger before the run.
         """
         return
 
@@ -66,6 +77,17 @@ class WandbRecord(LoggerRecord):
                 f"be mixed; run wandb sync {earlier[-1]} and resume online, or leave out the id (version), which makes "
                 "a new run"
             )
+
+    def discard(self, before: Collection[Path]) -> None:
+        run = self.logger._experiment
+        if run is None:  # it was never begun
+            return
+        folder = Path(run.dir).parent
+        run.finish(exit_code=1)
+        rmtree(folder, ignore_errors=True)
+        for link in folder.parent.glob("*"):
+            if link.is_symlink() and not link.exists():  # to the newest run and its logs
+                link.unlink()
 
     def begin(self, metrics: Sequence[str]) -> None:
         run = self.logger.experiment
@@ -107,6 +129,16 @@ class MLFlowRecord(LoggerRecord):
                 f"the MLflow run {run} has {name} = {kept[name]}, this fit has {flat[name]}, and MLflow keeps one "
                 "value of a setting; leave out run_id, which makes a new run, or give the same settings"
             )
+
+    def discard(self, before: Collection[Path]) -> None:
+        if not (self.logger._initialized and self.logger.save_dir):  # it was never begun, or is in a database
+            return
+        folder = Path(self.logger.save_dir).absolute()
+        rmtree(folder / self.logger.experiment_id / self.logger.run_id, ignore_errors=True)
+        self.logger._initialized = False  # else the logger ends a run that is not there
+        for experiment in folder.glob("*"):
+            if experiment not in before and not any(experiment.glob("*/meta.yaml")):
+                rmtree(experiment)
 
     def settings(self, values: Mapping[str, Any]) -> None:
         client, run = self.logger.experiment, self.logger.run_id

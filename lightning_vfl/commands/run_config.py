@@ -8,8 +8,9 @@ from typing import Any
 
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
+from lightning_vfl.callbacks.logger_records import LoggerRecord, records_of
 from lightning_vfl.commands.checkpoints import COMMAND
 from lightning_vfl.privacy.ledger import is_unused
 from lightning_vfl.protocols.run_folder import run_folder
@@ -35,6 +36,8 @@ class RunConfig(Callback):
         self._saved = False
         self._before: set[Path] = set()  # what there was below the root, and the folders above it
         self._root: Path | None = None
+        self._records: list[LoggerRecord] = []
+        self._works = False  # a batch was trained, tested or predicted
 
     def take_folder(self, trainer: Trainer) -> None:
         """Choose the run's folder, before the trainer starts.
@@ -47,9 +50,12 @@ class RunConfig(Callback):
             return
         local = [one for one in trainer.loggers if isinstance(one, CSVLogger | TensorBoardLogger)]
         root = local[0].root_dir if local else trainer.default_root_dir
-        if _is_local(root) and (local or not trainer.loggers):
+        if _is_local(root):
             self._root = Path(root).absolute()
             self._before = {one for one in (*self._root.parents, *self._root.rglob("*"), self._root) if one.exists()}
+        self._records = records_of(trainer.loggers)
+        for folder in _folders_of(trainer.loggers):
+            self._before |= {one for one in (folder, *folder.parents, *folder.glob("*")) if one.exists()}
         taken: dict[str, int] = {}
         for logger in trainer.loggers:
             if (
@@ -73,6 +79,8 @@ class RunConfig(Callback):
         Guarantee: a file that was there before, a checkpoint, metrics and a privacy ledger with a charge stay, and with
             one of them the whole folder.
         """
+        if not self._works:
+            self._discard_records()
         if self._root is None or not self._root.is_dir():
             return
         made = [one for one in self._root.rglob("*") if one not in self._before]
@@ -81,10 +89,28 @@ class RunConfig(Callback):
             return
         for file in files:
             file.unlink()
-        folders = [one for one in made if one.is_dir()] + [self._root, *self._root.parents]
-        for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
-            if folder not in self._before and not any(folder.iterdir()):
+        self._remove_empty([one for one in made if one.is_dir()] + [self._root, *self._root.parents])
+
+    def _discard_records(self) -> None:
+        """Remove what W&B or MLflow have stored of a run in which no batch has ended."""
+        folders = _folders_of([record.logger for record in self._records])
+        for record in self._records:
+            record.discard(self._before)
+        self._remove_empty([one for folder in folders for one in (folder, *folder.parents)])
+
+    def _remove_empty(self, folders: Iterable[Path]) -> None:
+        for folder in sorted({*folders}, key=lambda one: len(one.parts), reverse=True):
+            if folder not in self._before and folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._works = True
+
+    def on_test_batch_end(self, *_: Any) -> None:
+        self._works = True
+
+    def on_predict_batch_end(self, *_: Any) -> None:
+        self._works = True
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[COMMAND] = self._command
@@ -116,6 +142,13 @@ class RunConfig(Callback):
                 self._saved = True
                 return
         raise FileExistsError(folder)
+
+
+def _folders_of(loggers: Iterable[Logger]) -> list[Path]:
+    """The local folders of W&B and MLflow."""
+    named = [(one, one.save_dir) for one in loggers if isinstance(one, WandbLogger | MLFlowLogger)]
+    local = [(one, Path(folder).absolute()) for one, folder in named if folder and _is_local(folder)]
+    return [folder / "wandb" if isinstance(one, WandbLogger) else folder for one, folder in local]
 
 
 def make_version(folder: Path) -> int:

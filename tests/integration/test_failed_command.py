@@ -55,3 +55,34 @@ def test_charges_and_checkpoints_stay():
     with pytest.raises(ConfigurationError, match="on purpose"):
         run([*FIT, "--config", "protocol/mean"], [Fails("on_fit_end")])
     assert [path for path in left() if path.endswith(".ckpt")]
+
+
+LOGGERS = {
+    "wandb": ["WandbLogger", "--trainer.logger.offline", "true"],
+    "mlflow": ["MLFlowLogger"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("logger", LOGGERS)
+def test_a_refused_training_leaves_no_run_of_a_logger(logger, monkeypatch):
+    """Neither in a folder that was there, with the run of another training, nor in one of its own."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    named = ["--trainer.logger", *LOGGERS[logger]]
+    with pytest.raises(ConfigurationError, match="one round would already cost"):
+        run([*FIT, *DEAR, *named])
+    empty_store = ["runs/0/meta.yaml"] if logger == "mlflow" else []
+    assert left() == ["mine.txt", *empty_store]
+    done = run([*FIT, "--config", "protocol/mean", *named])
+    if logger == "wandb":
+        done.trainer.logger.experiment.finish()
+    before = left()
+    with pytest.raises(ConfigurationError, match="on purpose"):
+        run([*FIT, "--config", "protocol/mean", *named], [Fails("on_train_start")])
+    assert [path for path in left() if not path.endswith(("debug.log", "debug-internal.log"))] == [
+        path for path in before if not path.endswith(("debug.log", "debug-internal.log"))
+    ]
+    with pytest.raises(ConfigurationError, match="on purpose"):
+        run([*FIT, "--config", "protocol/mean", *named], [Fails("on_train_end")])
+    assert len(left()) > len(before)
