@@ -6,23 +6,34 @@ the columns is inverted by least squares; its optimiser's step follows from the 
 bottom of the next round. The noise of ``AsyncVFL`` follows from the seed too, and is subtracted.
 
 With ``weights: secret`` the same attack starts from bottoms of another draw.
+
+Sums narrower than the columns give the columns of the smallest norm. A server that steps on the updates of a group
+holds the group's bottom whatever the seed is.
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from lightning_vfl import AsyncVFL, SplitVFL
-from lightning_vfl.aggregators import MaskedSum, Mean
+from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
 from lightning_vfl.aggregators.parts import ServerSide
-from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Standardise
-from lightning_vfl.networks import Linear
+from lightning_vfl.datamodules import (
+    BreastCancer,
+    ContiguousColumns,
+    Digits,
+    Groups,
+    Standardise,
+    VerticalDataModule,
+)
+from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
 from lightning_vfl.protocols.owner_keys import new_key
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.streams import seed_of
@@ -32,6 +43,8 @@ from tests.subjects import trainer
 
 PARTIES, WIDTH, SEED = 3, 64, 0
 SHAPES = [(10,)] * PARTIES
+MEMBERS = [1, 4, 4]  # of the groups, of which the first has the labels and is one party
+CLOSE = 0.05  # a cell is read if its error is at most this share of its column's deviation
 
 
 @dataclass(frozen=True)
@@ -90,34 +103,71 @@ def listen(keep: Callable[[Seen], None]) -> None:
     patch.object(AsyncVFL, "event_loss", served).start()
 
 
-def guessed(kind: type, aggregator: Any, seed: int = SEED, **settings: Any) -> Any:
+class Subject(NamedTuple):
+    """A training that is attacked.
+
+    Args:
+        protocol: the class.
+        aggregator: makes it.
+        settings: of the protocol, beside the aggregator and the seed.
+        mean: the aggregate is the mean of embeddings, not their sum.
+        data: makes the records.
+    """
+
+    protocol: type
+    aggregator: Callable[[], Any]
+    settings: dict[str, Any]
+    mean: bool
+    data: Callable[[], VerticalDataModule]
+
+
+def guessed(subject: Subject, shapes: Sequence[tuple[int, ...]], classes: int) -> Any:
     """The module as the server builds it from the recipe."""
-    torch.manual_seed(seed)
-    module = kind(aggregator, Linear, width=WIDTH, seed=seed, party_shapes=SHAPES, num_classes=2, **settings)
+    torch.manual_seed(SEED)
+    sizes: dict[str, Any] = {"party_shapes": list(shapes), "num_classes": classes}
+    module = subject.protocol(subject.aggregator(), seed=SEED, **subject.settings, **sizes)
     module.configure_model()
     return module
 
 
-def read(seen: list[Seen], module: Any, records: int) -> Tensor:
-    """(N, 30) the columns of all records, as the server computes them from the bottoms of ``module``."""
-    optimizer, columns = module.configure_optimizers(), torch.zeros(records, 10 * PARTIES, dtype=torch.float64)
+def affine(bottom: torch.nn.Module) -> tuple[Tensor, Tensor]:
+    """The weight (W, d) and the constant (W,) of a linear bottom."""
+    layer: Any = next(net for net in bottom.modules() if hasattr(net, "weight"))
+    weight = layer.weight.detach().double()
+    if isinstance(layer, PolynomialNetwork):
+        return weight[:-1].T, weight[-1]
+    return weight, layer.bias.detach().double()
+
+
+def solved(weight: Tensor, upload: Tensor) -> Tensor:
+    """(B, d) the columns of the smallest norm that explain an upload (B, W) best."""
+    columns: Tensor = torch.linalg.lstsq(weight, upload.T, driver="gelsd").solution.T
+    return columns
+
+
+def read(seen: list[Seen], module: Any, records: int, *, mean: bool = False) -> Tensor:
+    """(N, d) the columns of all records, as the server computes them from the bottoms of ``module``."""
+    bottoms = module.bottoms.parties
+    optimizer = module.configure_optimizers()
+    sizes = [affine(bottom)[0].shape[1] for bottom in bottoms]
+    columns = torch.zeros(records, sum(sizes), dtype=torch.float64)
     for one in seen:
-        layers = [next(net for net in bottom.modules() if hasattr(net, "weight")) for bottom in module.bottoms.parties]
         found: dict[int, Tensor] = {}
         for party, upload in one.uploads.items():
-            members = list(range(PARTIES)) if party is None else [party]
-            weights = torch.cat([layers[m].weight.detach().double() for m in members], 1)
-            rest = upload - sum(layers[m].bias.detach().double() for m in members)
+            members = list(range(len(bottoms))) if party is None else [party]
+            weights, constants = zip(*[affine(bottoms[m]) for m in members], strict=True)
+            rest = upload * (len(members) if mean and party is None else 1) - sum(constants)
             if party is not None and isinstance(module, AsyncVFL) and module.noise:
                 names = "noise", Stage.FIT, "party", party, one.request
                 generator = torch.Generator().manual_seed(seed_of(module.seed, *names))
                 rest = rest - module.noise * torch.randn(rest.shape, generator=generator).double()
-            solved = torch.linalg.lstsq(weights, rest.T).solution.T
-            found |= dict(zip(members, solved.split(10, 1), strict=True))
+            parts = solved(torch.cat(weights, 1), rest).split([sizes[m] for m in members], 1)
+            found |= dict(zip(members, parts, strict=True))
         optimizer.zero_grad()
         for m, x in found.items():
-            columns[one.ids, 10 * m : 10 * m + 10] = x
-            (module.bottoms.parties[m](x.float()) * one.gradients[m]).sum().backward()
+            begin = sum(sizes[:m])
+            columns[one.ids, begin : begin + sizes[m]] = x
+            (bottoms[m](x.float()) * one.gradients[m]).sum().backward()
         optimizer.step()
     return columns
 
@@ -127,32 +177,114 @@ def explained(columns: Tensor, truth: Tensor) -> float:
     return float(1 - (columns - truth).square().sum() / (truth - truth.mean(0)).square().sum())
 
 
-CASES: dict[str, tuple[type, Callable[[], Any], dict[str, Any]]] = {
-    "Mean": (SplitVFL, Mean, {}),
-    "MaskedSum": (SplitVFL, lambda: MaskedSum(recovery="auto"), {}),
-    "AsyncVFL(noise=1.0)": (AsyncVFL, Mean, {"noise": 1.0}),
+def breast_cancer() -> VerticalDataModule:
+    """Three parties with ten columns each."""
+    return BreastCancer(ContiguousColumns(PARTIES), normaliser=Standardise(public=True), batch_size=64, seed=SEED)
+
+
+def digits() -> VerticalDataModule:
+    """Four parties with 64 pixels in all."""
+    return Digits(batch_size=64, seed=SEED)
+
+
+def fedvs(width: int) -> Subject:
+    """FedVS with linear bottoms."""
+    coded = partial(LagrangeCoded, blocks=1, privacy=1)
+    return Subject(SplitVFL, coded, {"bottom": PolynomialNetwork, "width": width}, True, digits)
+
+
+LINEAR: dict[str, Any] = {"bottom": Linear, "width": WIDTH}
+CASES = {
+    "Mean": Subject(SplitVFL, Mean, LINEAR, True, breast_cancer),
+    "MaskedSum": Subject(SplitVFL, lambda: MaskedSum(recovery="auto"), LINEAR, False, breast_cancer),
+    "AsyncVFL(noise=1.0)": Subject(AsyncVFL, Mean, {**LINEAR, "noise": 1.0}, True, breast_cancer),
 }
+CODED = {f"FedVS on Digits, width {width}": fedvs(width) for width in (64, 48, 32)}
 
 
-def simulated(case: str, secret: bool) -> float:
-    """R² of the attack on one epoch of three parties with ten columns each, in one process."""
-    kind, aggregator, settings = CASES[case]
-    data = BreastCancer(ContiguousColumns(PARTIES), normaliser=Standardise(public=True), batch_size=64, seed=SEED)
-    torch.manual_seed(SEED)
-    module, seen = kind(aggregator(), Linear, width=WIDTH, seed=SEED, **settings), list[Seen]()
+def trained(module: Any, data: VerticalDataModule, keep: Callable[[Seen], None], *, secret: bool) -> None:
+    """One epoch in one process, whose server keeps what it sees."""
     if secret:  # as in the replay of a federation: all owners are here, each with its own secret
-        module.keys.update((owner, new_key()) for owner in (None, *range(PARTIES)))
+        data.setup("fit")
+        module.keys.update((owner, new_key()) for owner in (None, *range(len(data.party_shapes))))
     with tempfile.TemporaryDirectory() as folder:
         try:
-            listen(seen.append)
+            listen(keep)
             trainer(folder, max_epochs=1, limit_val_batches=0).fit(module, datamodule=data)
         finally:
             patch.stopall()
+
+
+def simulated(subject: Subject, *, secret: bool) -> tuple[float, int]:
+    """R² of the attack on one epoch in one process, and how many records it reads."""
+    data = subject.data()
+    torch.manual_seed(SEED)
+    module = subject.protocol(subject.aggregator(), seed=SEED, **subject.settings)
+    seen = list[Seen]()
+    trained(module, data, seen.append, secret=secret)
     records = data.records("train")
     truth = torch.cat([x.flatten(1) for x in records.rows(torch.arange(len(records)))], 1).double()
-    columns = read(seen, guessed(kind, aggregator(), **settings), len(truth))
+    guess = guessed(subject, data.party_shapes, data.num_classes or 0)
+    columns = read(seen, guess, len(truth), mean=subject.mean)
     visited = torch.cat([one.ids for one in seen]).unique()
-    return explained(columns[visited], truth[visited])
+    return explained(columns[visited], truth[visited]), len(visited)
+
+
+class OfGroups(NamedTuple):
+    """What the first sums of vFedSec tell.
+
+    Args:
+        cells: the share of all cells that are read within 5 % of their column's deviation.
+        groups: R² of the columns of the groups whose bottoms the server holds.
+        first: R² of the columns of the party with the labels, whose bottom is its own.
+    """
+
+    cells: float
+    groups: float
+    first: float
+
+
+def of_groups(*, secret: bool) -> OfGroups:
+    """The attack on groups of [1, 4, 4] parties with 30 columns, all records in one batch, which no guard refuses."""
+    cut = Groups(ContiguousColumns(len(MEMBERS)), MEMBERS)
+    data = BreastCancer(cut, normaliser=Standardise(public=True), batch_size=398, seed=SEED)
+    settings: dict[str, Any] = {**LINEAR, "top": partial(MLP, hidden=[128]), "active": 0, "evaluate": "plain"}
+    subject = Subject(SplitVFL, partial(MaskedSum, layout="segments"), settings, False, lambda: data)
+    torch.manual_seed(SEED)
+    module = subject.protocol(subject.aggregator(), seed=SEED, **settings)
+    rounds = list[tuple[Seen, list[tuple[Tensor, Tensor]]]]()
+
+    def keep(
+        seen: Seen,
+    ) -> None:  # before the step; a group's bottom is with the server, which steps on it and sends it
+        leaders = [group[0] for group in module.roster.shared]
+        rounds.append((seen, [affine(module.bottoms.parties[leader]) for leader in leaders]))
+
+    trained(module, data, keep, secret=secret)
+    groups = [list(group) for group in module.roster.groups]
+    settings["party_groups"] = groups
+    guess = guessed(subject, data.party_shapes, data.num_classes or 0)
+    seen, held = rounds[0]
+    first, constant = affine(guess.bottoms.parties[0])  # (2 W, 10): a segment of W with each of the two groups
+    sizes = [10] * len(groups)
+    weight = torch.cat([first, torch.block_diag(*[shared for shared, _ in held])], 1)
+    constants = constant + torch.cat([shift for _, shift in held])
+    upload = seen.uploads[None]
+    columns = solved(weight, upload - constants)
+    records = data.records("train")
+    rows, present = records.rows(seen.ids), records.present
+    if present is None:
+        raise TypeError("Groups says who holds what")
+    here = present[seen.ids]
+    of_group = [sum(torch.where(here[:, m, None], rows[m], 0.0).double() for m in group) for group in groups]
+    truth = torch.cat([torch.as_tensor(part) for part in of_group], 1)
+    close = (columns - truth).abs() <= CLOSE * truth.std(0)
+    own = sizes[0]
+    return OfGroups(
+        float(close.double().mean()),
+        explained(columns[:, own:], truth[:, own:]),
+        explained(columns[:, :own], truth[:, :own]),
+    )
 
 
 def federated(case: str, weights: str, folder: Path) -> tuple[float, int]:
@@ -202,28 +334,53 @@ def federated(case: str, weights: str, folder: Path) -> tuple[float, int]:
         for ids, x in torch.load(folder / f"columns{party}.pt"):
             inside = ids < records
             truth[party][ids[inside]] = x[inside].double()
-    kind, aggregator, settings = CASES[case]
-    columns = read(rounds, guessed(kind, aggregator(), **settings), records)
+    subject = CASES[case]
+    columns = read(rounds, guessed(subject, SHAPES, 2), records, mean=subject.mean)
     visited = [torch.cat([r.ids for r in rounds if m in r.uploads or None in r.uploads]).unique() for m in truth]
     ours = torch.cat([columns[visited[m], 10 * m : 10 * m + 10] for m in truth])
     return explained(ours, torch.cat([truth[m][visited[m]] for m in truth])), len(visited[0])
 
 
+SEES = "an honest server: the recipe, uploads or their sum, the gradients that it sent; no known record"
+
+
 def rows() -> list[Row]:
-    """The attack over real processes, with seeded and with secret weights."""
+    """The attack with seeded and with secret weights: over real processes; on coded means and on groups simulated."""
     made = []
     for case in CASES:
         results = {}
         for weights in ("seeded", "secret"):
             with tempfile.TemporaryDirectory() as folder:
                 results[weights], count = federated(case, weights, Path(folder))
-        made.append(
-            Row(
-                f"all columns of the training records, {case}, linear bottoms, width {WIDTH}, one epoch",
-                "an honest server: the recipe, uploads or their sum, the gradients that it sent; no known record",
-                f"R² {results['seeded']:.4f} of {count} records (weights: seeded)",
-                f"R² {results['secret']:.2f} (weights: secret; this attack alone)",
-                "R² 0",
-            )
-        )
-    return made
+        name = f"all columns of the training records, {case}, linear bottoms, width {WIDTH}, one epoch"
+        made.append(of_weights(name, results["seeded"], results["secret"], count))
+    return made + simulated_rows()
+
+
+def of_weights(name: str, seeded: float, secret: float, count: int) -> Row:
+    """A row of R² with seeded weights, and with secret ones."""
+    return Row(
+        name,
+        SEES,
+        f"R² {seeded:.4f} of {count} records (weights: seeded)",
+        f"R² {secret:.2f} (weights: secret; this attack alone)",
+        "R² 0",
+    )
+
+
+def simulated_rows() -> list[Row]:
+    """Coded means of all pixels, and groups whose bottoms the server holds."""
+    made = []
+    for case, subject in CODED.items():
+        seeded, count = simulated(subject, secret=False)
+        secret, _ = simulated(subject, secret=True)
+        made.append(of_weights(f"all columns of the training records, {case}, one epoch", seeded, secret, count))
+    results = [of_groups(secret=secret) for secret in (False, True)]
+    said = [
+        f"{found.cells:.0%} of cells within 5 %; R² {found.groups:.4f} of the groups' columns, {found.first:.4f} of "
+        f"C_0's (weights: {weights})"
+        for found, weights in zip(results, ("seeded", "secret"), strict=True)
+    ]
+    sees = "an honest server: the recipe, the segments of one round, the bottoms of the groups that it steps on"
+    name = "all columns of the training records, vFedSec with groups of [1, 4, 4], batch 398, one round"
+    return [*made, Row(name, sees, said[0], said[1], "R² 0")]
