@@ -59,7 +59,7 @@ from lightning_vfl.protocols.checks import (
 )
 from lightning_vfl.protocols.columns_told import Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs, labels_leg
-from lightning_vfl.protocols.early_build import not_built
+from lightning_vfl.protocols.early_build import NotBuilt, not_built
 from lightning_vfl.protocols.evaluation import Scores, refuse_unnamed
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -385,6 +385,10 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
 
     def __getattr__(self, name: str) -> Tensor | nn.Module:
         """As torch's; a network that is not built yet is told in one line."""
+        if "_modules" not in self.__dict__:
+            raise NotBuilt(
+                f"__init__ of {type(self).__name__} must first call super().__init__(...), as a module of torch"
+            )
         if self._built or name.startswith("_") or name in self.__dict__.get("_modules", ()):
             return super().__getattr__(name)
         raise not_built(self, name)

@@ -59,6 +59,16 @@ def test_before_the_build_an_attribute_is_missing_as_usual_and_the_module_moves(
         module.tpo  # noqa: B018
 
 
+class Unmade(SplitVFL):
+    def __init__(self, aggregator):
+        self.rate = 0.1
+
+
+def test_a_constructor_that_leaves_out_the_first_one_is_told(tmp_path):
+    with pytest.raises(NotBuilt, match=r"__init__ of Unmade must first call super\(\).__init__"):
+        trainer(tmp_path).fit(Unmade(Mean()), Blobs(batch_size=9))
+
+
 def test_a_fit_trains_the_networks_of_an_early_build_as_those_of_its_own(tmp_path):
     early, late = split(), split()
     torch.manual_seed(0)
