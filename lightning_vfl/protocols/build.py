@@ -70,10 +70,13 @@ def take_untaken(settings: dict[str, Any], kind: type) -> dict[str, Any]:
 
     LightningCLI gives a constructor all settings of a checkpoint.
     """
-    parameters = inspect.signature(kind).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return {}
-    return {name: settings.pop(name) for name in _NOTED if name in settings and name not in parameters}
+    taken = set[str]()
+    for base in kind.__mro__:  # **settings are those of the next constructor
+        parameters = inspect.signature(vars(base).get("__init__", lambda **_: None)).parameters
+        taken.update(parameters)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return {name: settings.pop(name) for name in _NOTED if name in settings and name not in taken}
 
 
 def plain_settings(

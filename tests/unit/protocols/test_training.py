@@ -19,6 +19,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy, Stale
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.protocols.books import Books
+from lightning_vfl.protocols.build import take_untaken
 from lightning_vfl.simulation.clock import VirtualClock
 from tests.subjects import Blobs, trainer
 
@@ -126,6 +127,29 @@ def test_settings_are_those_of_the_beginning(tmp_path):
     t.fit(module, Blobs(batch_size=9))
     t.save_checkpoint(tmp_path / "noting.ckpt")
     assert torch.load(tmp_path / "noting.ckpt", weights_only=True)["hyper_parameters"]["notes"] == []
+
+
+class Narrow(SplitVFL):
+    def __init__(self, rate: float = 0.1):
+        super().__init__(Mean(), width=4)
+
+
+class Passing(Narrow):
+    def __init__(self, extra: bool = True, **settings: Any):
+        super().__init__(**settings)
+
+
+class Open(SplitVFL):
+    def __init__(self, extra: bool = True, **settings: Any):
+        super().__init__(Mean(), **settings)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(SplitVFL, True), (Narrow, False), (Passing, False), (Open, True)])
+def test_the_settings_in_a_checkpoint_are_those_that_the_constructors_take(kind, kept):
+    settings = {"seed": 0, "party_shapes": [[3]], "num_classes": 2, "party_groups": None}
+    told = take_untaken(settings, kind)
+    assert ("seed" in settings, "seed" in told) == (kept, not kept)
+    assert len(settings) + len(told) == 4
 
 
 def test_a_constructor_of_ones_own_trains_and_loads(tmp_path):
