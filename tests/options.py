@@ -3,6 +3,8 @@
 import json
 from argparse import SUPPRESS, Action, ArgumentParser
 
+from jsonargparse import ArgumentParser as Parser
+
 from lightning_vfl import datamodules, protocols
 from lightning_vfl.commands.align import STEPS
 from lightning_vfl.commands.short_help import GROUPS, OPTIONS
@@ -46,10 +48,11 @@ def of_recipes() -> list[str]:
 
 def _of_steps() -> list[str]:
     """The options of all steps of ``align``."""
-    parser = ArgumentParser(add_help=False, conflict_handler="resolve")
+    options = []
     for _, add_options, _ in STEPS.values():
-        add_options(parser)
-    return [action.option_strings[-1] for action in parser._actions if action.option_strings]
+        add_options(parser := Parser())
+        options += [action.option_strings[-1] for action in parser._actions if action.option_strings]
+    return [option for option in dict.fromkeys(options) if option != "--help"]
 
 
 def _is_own(action: Action, parser: ArgumentParser, told: set[str]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_vfl.limits import unpacked
 
-from .party_tables import PARQUET, csv_options, csv_warnings
+from .party_tables import PARQUET, CSVForm, csv_options, csv_warnings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BYTES, _ROWS, _FIRST = 1 << 24, 1 << 17, 1000
 
 
-def coded_columns(path: Path, separator: str, others: Collection[str]) -> list[str]:
+def coded_columns(path: Path, form: CSVForm, others: Collection[str]) -> list[str]:
     """The columns of a CSV file that must be read as text; empty for Parquet.
 
     They hold digits only, some with a zero in front; or they hold whole numbers from 100 to 999 beside numbers with
@@ -27,45 +27,45 @@ def coded_columns(path: Path, separator: str, others: Collection[str]) -> list[s
 
     Args:
         path: the file.
-        separator: between its fields.
+        form: how a CSV file is written.
         others: columns that are not asked for.
     """
     if path.suffix in PARQUET or not path.is_file():
         return []
     try:
-        first = _seen([_text(path, separator, nrows=_FIRST)])
+        first = _seen([_text(path, form, nrows=_FIRST)])
         asked = {name: forms for name, forms in first.items() if name not in others}
         if not any(forms.of_codes or forms.of_thousands for forms in asked.values()):
             return []
-        zero, dotted = _forms_in(path, separator)
+        zero, dotted = _forms_in(path, form)
         asked = {
             name: forms for name, forms in asked.items() if (zero and forms.of_codes) or (dotted and forms.of_thousands)
         }
         if not asked:
             return []
-        with _texts(path, separator, usecols=asked.__contains__) as chunks:
+        with _texts(path, form, usecols=asked.__contains__) as chunks:
             whole = _seen(chunks)
     except (ValueError, Warning):  # the reader of the table tells it better
         return []
     return [name for name, forms in whole.items() if forms.codes or forms.thousands]
 
 
-def _text(path: Path, separator: str, nrows: int) -> "pd.DataFrame":
+def _text(path: Path, form: CSVForm, nrows: int) -> "pd.DataFrame":
     """The first rows, as text."""
     import pandas as pd  # 0.5 s, where it is used
 
     with csv_warnings(), unpacked(path) as content:
-        table: pd.DataFrame = pd.read_csv(content, **csv_options(separator), dtype=str, nrows=nrows)
+        table: pd.DataFrame = pd.read_csv(content, **csv_options(form), dtype=str, nrows=nrows)
         return table
 
 
 @contextmanager
-def _texts(path: Path, separator: str, **more: Any) -> "Iterator[Iterable[pd.DataFrame]]":
+def _texts(path: Path, form: CSVForm, **more: Any) -> "Iterator[Iterable[pd.DataFrame]]":
     """The rows as text, some at a time."""
     import pandas as pd  # 0.5 s, where it is used
 
     with csv_warnings(), unpacked(path) as content:
-        options = {**csv_options(separator), **more}
+        options = {**csv_options(form), **more}
         with pd.read_csv(content, **options, dtype=str, chunksize=_ROWS) as chunks:
             yield chunks
 
@@ -123,9 +123,11 @@ def _seen(chunks: "Iterable[pd.DataFrame]") -> dict[str, _Forms]:
     return seen
 
 
-def _forms_in(path: Path, separator: str) -> tuple[bool, bool]:
+def _forms_in(path: Path, form: CSVForm) -> tuple[bool, bool]:
     """Whether a field begins with a zero and another digit, and whether one ends with a point and three digits."""
-    ends = np.frombuffer(b'\n\r" ' + separator.encode(), np.uint8)
+    if "0.".encode(form.encoding) != b"0.":  # more than a byte a digit: the rows are read as text in any case
+        return True, True
+    ends = np.frombuffer(b'\n\r" ' + form.separator.encode(form.encoding), np.uint8)
     before, zero, dotted = b"\n", False, False
     with ExitStack() as opened:
         content = opened.enter_context(unpacked(path))

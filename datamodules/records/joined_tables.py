@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 
 from .column_tables import ColumnTable, MemoryTable
 from .grouped_tables import refuse_shared_ids
-from .party_tables import PartyTable, common_ids, kind_of, listed, plain_ids, read_table
+from .party_tables import CSVForm, PartyTable, common_ids, kind_of, listed, plain_ids, read_table
 from .stored_csv import store_table
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def paths_of(tables: Mapping[str, str | Path], folder: str | Path | None) -> dic
 def read_tables(
     paths: Mapping[str, Path],
     id_columns: Mapping[str, str],
-    separators: Mapping[str, str],
+    forms: Mapping[str, CSVForm],
     text: Mapping[str, Collection[str] | None],
     folder: Path | None = None,
 ) -> dict[str, ColumnTable]:
@@ -95,7 +95,7 @@ def read_tables(
     Args:
         paths: party -> its file.
         id_columns: party -> the column of the ids.
-        separators: party -> between the fields of a CSV file.
+        forms: party -> how its CSV file is written.
         text: party -> columns of a CSV file to read as text; None: all columns.
         folder: where columns are stored; None: they are in memory.
 
@@ -104,7 +104,7 @@ def read_tables(
     """
     tables: dict[str, ColumnTable] = {}
     for party, path in paths.items():
-        about = (path, party, id_columns[party], separators[party], text[party])
+        about = (path, party, id_columns[party], forms[party], text[party])
         tables[party] = MemoryTable(read_table(*about)) if folder is None else store_table(*about, folder)
     check_kinds(tables)
     return tables

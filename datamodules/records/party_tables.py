@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from lightning_utilities.core.rank_zero import rank_zero_warn
@@ -57,8 +57,41 @@ class PartyTable(Protocol):
         ...
 
 
+class CSVForm(NamedTuple):
+    """How the fields of a CSV file are written.
+
+    Args:
+        separator: the character between two fields.
+        encoding: of the text, as Python names it.
+    """
+
+    separator: str = ","
+    encoding: str = "utf-8"
+
+
+CSV = CSVForm()
+
+
+def csv_forms(
+    parties: Collection[str], separator: str | Mapping[str, str], encoding: str | Mapping[str, str]
+) -> dict[str, CSVForm]:
+    """Party -> how its file is written.
+
+    Raises:
+        ConfigurationError: for a party without a table, and an encoding that Python does not have.
+    """
+    separators = by_party("separator", separator, parties, ",")
+    encodings = by_party("encoding", encoding, parties, "utf-8")
+    for name in encodings.values():
+        try:
+            "".encode(name)
+        except LookupError:
+            raise ConfigurationError(f"encoding '{name}' is unknown; use utf-8, cp1252, latin-1 or utf-16") from None
+    return {party: CSVForm(separators[party], encodings[party]) for party in parties}
+
+
 def read_table(
-    path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None = ()
+    path: Path, party: str, id_column: str, form: CSVForm, text: Iterable[str] | None = ()
 ) -> "pd.DataFrame":
     """The party's table with its checked ids as the index.
 
@@ -66,7 +99,7 @@ def read_table(
         path: the file; ``.parquet`` and ``.pq`` are Parquet, all others are CSV with a first row of names.
         party: the name of the party, for errors.
         id_column: the column of the ids, which keep their text unless all are whole numbers as usually written.
-        separator: between the fields of a CSV file.
+        form: how a CSV file is written.
         text: columns of a CSV file to read as text; None: all.
 
     Raises:
@@ -80,12 +113,12 @@ def read_table(
             refuse_large_table(path)
             table = pd.read_parquet(path)
         else:
-            missing = missing_cells(names_of(path, party, separator), [id_column])
+            missing = missing_cells(names_of(path, party, form), [id_column])
             types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
             try:
-                table = _read_csv(path, separator, dtype=types, low_memory=True, **missing)
+                table = _read_csv(path, form, dtype=types, low_memory=True, **missing)
             except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
-                table = _read_csv(path, separator, dtype=types, low_memory=False, **missing)
+                table = _read_csv(path, form, dtype=types, low_memory=False, **missing)
     check_id_column(table, path, party, id_column)
     ids = check_ids(canonical_ids(table.pop(id_column)), path, party)
     return table.set_axis(pd.Index(ids))
@@ -102,8 +135,8 @@ def readable(path: Path, party: str) -> Iterator[None]:
         raise
     except UnicodeDecodeError as error:
         raise ConfigurationError(
-            f"{path} of party '{party}' is not UTF-8 text (byte 0x{error.object[error.start]:02x} in it); save it as "
-            "CSV UTF-8"
+            f"{path} of party '{party}' is not {error.encoding.upper()} text (byte "
+            f"0x{error.object[error.start]:02x} in it); save it as CSV UTF-8, or give its encoding (cp1252 of Excel)"
         ) from error
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
         raise ConfigurationError(
@@ -111,7 +144,7 @@ def readable(path: Path, party: str) -> Iterator[None]:
         ) from error
 
 
-def names_of(path: Path, party: str, separator: str) -> list[str]:
+def names_of(path: Path, party: str, form: CSVForm) -> list[str]:
     """The names of a CSV file's columns, which must differ; pandas would call the second ``name.1``.
 
     Raises:
@@ -120,9 +153,9 @@ def names_of(path: Path, party: str, separator: str) -> list[str]:
     import pandas as pd
 
     with csv_warnings(), unpacked(path) as content:
-        first = pd.read_csv(
-            content, **csv_options(separator), header=None, nrows=1, dtype=str, keep_default_na=False
-        ).iloc[0]
+        first = pd.read_csv(content, **csv_options(form), header=None, nrows=1, dtype=str, keep_default_na=False).iloc[
+            0
+        ]
     names = first[first != ""].str.strip()
     if names.duplicated().any():
         name = names[names.duplicated()].iloc[0]
@@ -170,18 +203,18 @@ def check_ids(ids: "pd.Series[Any]", path: Path, party: str) -> "pd.Series[Any]"
     return ids
 
 
-def _read_csv(path: Path, separator: str, **options: Any) -> "pd.DataFrame":
+def _read_csv(path: Path, form: CSVForm, **options: Any) -> "pd.DataFrame":
     """The table of a CSV file."""
     import pandas as pd
 
     with csv_warnings(), unpacked(path) as content:
-        table: pd.DataFrame = pd.read_csv(content, **csv_options(separator), **options)
+        table: pd.DataFrame = pd.read_csv(content, **csv_options(form), **options)
         return table
 
 
-def csv_options(separator: str) -> dict[str, Any]:
+def csv_options(form: CSVForm) -> dict[str, Any]:
     """How every CSV file is read."""
-    return {"sep": separator, "index_col": False, "skipinitialspace": True}
+    return {"sep": form.separator, "encoding": form.encoding, "index_col": False, "skipinitialspace": True}
 
 
 def missing_cells(names: Iterable[str], ids: Collection[str]) -> dict[str, Any]:

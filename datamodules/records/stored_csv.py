@@ -14,6 +14,7 @@ from lightning_vfl.limits import refuse_large_table, unpacked
 from .column_tables import StoredTable, read_column
 from .party_tables import (
     PARQUET,
+    CSVForm,
     canonical_ids,
     check_id_column,
     check_ids,
@@ -43,7 +44,7 @@ class _Kind(StrEnum):
 
 
 def store_table(
-    path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None, folder: Path, rows: int = _ROWS
+    path: Path, party: str, id_column: str, form: CSVForm, text: Iterable[str] | None, folder: Path, rows: int = _ROWS
 ) -> StoredTable:
     """The party's table on the disk; see ``read_table``, whose columns and ids it has.
 
@@ -51,7 +52,7 @@ def store_table(
         path: the file; a Parquet file is used as it is, a CSV file is copied into a Parquet file column by column.
         party: the name of the party, for errors.
         id_column: the column of the ids.
-        separator: between the fields of a CSV file.
+        form: how a CSV file is written.
         text: columns of a CSV file to read as text; None: all.
         folder: where the copy is stored.
         rows: how many rows of a CSV file are in memory together.
@@ -73,7 +74,7 @@ def store_table(
             ids, place = read_column(path, id_column), path
         else:
             place = folder / f"{quote(party, safe='')}.parquet"
-            names, ids = _copy_csv(path, party, id_column, separator, text, place, rows)
+            names, ids = _copy_csv(path, party, id_column, form, text, place, rows)
     index = pd.Index(check_ids(canonical_ids(ids), path, party))
     return StoredTable(place, index, [name for name in names if name != id_column])
 
@@ -88,19 +89,19 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _copy_csv(
-    path: Path, party: str, id_column: str, separator: str, text: Iterable[str] | None, place: Path, rows: int
+    path: Path, party: str, id_column: str, form: CSVForm, text: Iterable[str] | None, place: Path, rows: int
 ) -> "tuple[list[str], pd.Series[Any]]":
     """The names of the columns, and the ids as text; all columns but the ids are in the Parquet file."""
-    names_of(path, party, separator)  # refuses names that two columns have
-    with _chunks(path, separator, 1, dtype=str) as first:
+    names_of(path, party, form)  # refuses names that two columns have
+    with _chunks(path, form, 1, dtype=str) as first:
         names = [str(name) for name in next(first)]
     check_id_column(names, path, party, id_column)
     fixed = set(names) if text is None else {id_column, *text}.intersection(names)
     kinds = dict.fromkeys(fixed, _Kind.TEXTS)
     missing = missing_cells(names, [id_column])
-    ids = _copy_as(path, separator, id_column, kinds, place, rows, missing)
+    ids = _copy_as(path, form, id_column, kinds, place, rows, missing)
     if ids is None:  # kinds are now those of all rows
-        ids = _copy_as(path, separator, id_column, kinds, place, rows, missing)
+        ids = _copy_as(path, form, id_column, kinds, place, rows, missing)
     if ids is None:
         raise ValueError("the file has changed while it was read")
     return names, ids
@@ -108,7 +109,7 @@ def _copy_csv(
 
 def _copy_as(
     path: Path,
-    separator: str,
+    form: CSVForm,
     id_column: str,
     kinds: dict[str, _Kind],
     place: Path,
@@ -119,7 +120,7 @@ def _copy_as(
 
     Args:
         path: the file.
-        separator: between its fields.
+        form: how a CSV file is written.
         id_column: the column of the ids.
         kinds: column -> what its cells are read as; kinds are added and changed.
         place: the Parquet file to write.
@@ -132,7 +133,7 @@ def _copy_as(
     types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
     writer, changed = None, False
     try:
-        with _chunks(path, separator, rows, dtype=types, **missing) as chunks:
+        with _chunks(path, form, rows, dtype=types, **missing) as chunks:
             for chunk in chunks:
                 texts = chunk.pop(id_column)
                 numbers = canonical_ids(texts)
@@ -180,11 +181,11 @@ def _joined(ids: "list[pd.Series[Any]]") -> "pd.Series[Any]":
 
 
 @contextmanager
-def _chunks(path: Path, separator: str, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
+def _chunks(path: Path, form: CSVForm, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
     import pandas as pd
 
     with csv_warnings(), unpacked(path) as content:
-        usual = csv_options(separator)
+        usual = csv_options(form)
         with pd.read_csv(content, **usual, low_memory=False, chunksize=rows, **options) as chunks:
             yield iter(chunks)
 

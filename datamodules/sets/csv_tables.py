@@ -30,7 +30,7 @@ from ..records.joined_tables import Joined, paths_of
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import WorkFolder, refuse_stored, work_folder
-from ..records.party_tables import by_party, read_labels, read_targets, read_weights
+from ..records.party_tables import by_party, csv_forms, read_labels, read_targets, read_weights
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
@@ -76,6 +76,7 @@ class CSVTables(VerticalDataModule):
             column -> steps, see ``read_steps``, where other columns are ``auto``. What is done is printed. None: all
             columns but those of ``categorical`` must be numbers, and missing values are refused.
         separator: the character between the fields of a CSV file, of all files or party -> separator (others: a comma).
+        encoding: of the text of a CSV file, as Python names it, of all files or party -> encoding (others: ``utf-8``).
         decimal: the decimal mark, ``.`` or ``,``, of numbers as people write them, of all parties or party -> mark;
             the other mark stands for thousands. None: found in each column. Needs ``preprocess``.
         val_share: share of the records for validation; 0: none.
@@ -131,6 +132,7 @@ class CSVTables(VerticalDataModule):
         unseen: Literal["ignore", "own", "error"] = "ignore",
         preprocess: str | dict[str, Any] | None = None,
         separator: str | dict[str, str] = ",",
+        encoding: str | dict[str, str] = "utf-8",
         decimal: str | dict[str, str] | None = None,
         val_share: float = 0.1,
         test_share: float = 0.2,
@@ -176,7 +178,7 @@ class CSVTables(VerticalDataModule):
         self.overlap = overlap
         self.categorical = tuple(categorical)
         self.unseen = Unseen(unseen)
-        self.separators = by_party("separator", separator, {**tables, label_party: ""}, ",")
+        self.forms = csv_forms({**tables, label_party: ""}, separator, encoding)
         self.new_records = new_records
         self.sample_weight = sample_weight
         self.work_dir = work_dir

@@ -50,7 +50,7 @@ def text_columns(data: "CSVTables", party: str) -> list[str] | None:
         if steps.decimals.get(party) == ",":
             return None
         others = (data.id_columns[party], *data._label_columns)
-        return [*steps.texts(party), *classes, *coded_columns(data.tables[party], data.separators[party], others)]
+        return [*steps.texts(party), *classes, *coded_columns(data.tables[party], data.forms[party], others)]
     return [*classes, *(encoder.column for encoder in data._encoders.get(party, ()) if of_texts(encoder))]
 
 
@@ -77,7 +77,7 @@ def _read_all(data: "CSVTables") -> dict[str, ColumnTable]:
     if data._preprocess is not None:  # all codes of one table of a group may look like numbers
         text |= dict.fromkeys((party for group in data.groups for party in group), None)
     folder = None if data._work is None else data._work.path
-    tables = read_tables(data.tables, data.id_columns, data.separators, text, folder) if data.tables else {}
+    tables = read_tables(data.tables, data.id_columns, data.forms, text, folder) if data.tables else {}
     if data._told is not None:
         tables |= {party: MemoryTable(table) for party, table in data._told.tables().items()}
     if data.fitted is None and not data._unlabelled:

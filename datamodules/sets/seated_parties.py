@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
-from ..records.party_tables import PARQUET, kind_of, listed, names_of, readable
+from ..records.party_tables import PARQUET, CSVForm, csv_options, kind_of, listed, names_of, readable
 from .joining import columns_beside
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def check_parties(data: "CSVTables", seat: Seat, names: Sequence[str], labels_at
 def find_parties(data: "CSVTables") -> tuple[str, ...]:
     """The tables that have features, by the names of their columns; a table of labels alone is no party."""
     label = data.label_party
-    alone = label in data.tables and not _features(data, read_names(data.tables[label], label, data.separators[label]))
+    alone = label in data.tables and not _features(data, read_names(data.tables[label], label, data.forms[label]))
     return tuple(name for name in data.tables if not (alone and name == label))
 
 
@@ -72,7 +72,7 @@ def refuse_features(data: "CSVTables", columns: Iterable[Any]) -> None:
         )
 
 
-def read_names(path: Path, party: str, separator: str) -> list[str]:
+def read_names(path: Path, party: str, form: CSVForm) -> list[str]:
     """The names of a file's columns.
 
     Raises:
@@ -85,8 +85,8 @@ def read_names(path: Path, party: str, separator: str) -> list[str]:
             from pyarrow import parquet  # 0.1 s, where it is used
 
             return [str(name) for name in parquet.read_schema(path).names]
-        names_of(path, party, separator)  # refuses names that two columns have
-        return [str(name) for name in pd.read_csv(path, sep=separator, nrows=0, skipinitialspace=True).columns]
+        names_of(path, party, form)  # refuses names that two columns have
+        return [str(name) for name in pd.read_csv(path, **csv_options(form), nrows=0).columns]
 
 
 def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:

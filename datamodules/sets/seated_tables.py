@@ -83,9 +83,7 @@ class SeatedTables(SeatedFiles):
         data, name = self._data, self._table
         if name is None:
             raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
-        table = read_table(
-            data.tables[name], name, data.id_columns[name], data.separators[name], text_columns(data, name)
-        )
+        table = read_table(data.tables[name], name, data.id_columns[name], data.forms[name], text_columns(data, name))
         if name not in self._names:
             refuse_features(data, table.columns)
         return np.sort(plain_ids(table.index))
@@ -218,7 +216,7 @@ class SeatedTables(SeatedFiles):
         if isinstance(data.normaliser, Given) and isinstance(data.normaliser.low, Mapping):
             own.normaliser = OwnBounds(data.normaliser, name or "")
         if name is not None and data.categorical:
-            there = read_names(data.tables[name], name, data.separators[name])
+            there = read_names(data.tables[name], name, data.forms[name])
             own.categorical = tuple(column for column in data.categorical if column in there)
         if data._preprocess is not None:
             settings = {party: steps for party, steps in data._preprocess.columns.items() if party == name}

@@ -3,7 +3,7 @@
 import shutil
 import sys
 from argparse import REMAINDER
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,6 +20,7 @@ from lightning_vfl.commands.align_tables import TableFile, check_out, common_wor
 from lightning_vfl.commands.alone import parse_alone
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.usage import UsageError
+from lightning_vfl.datamodules.records.party_tables import CSVForm, csv_forms
 from lightning_vfl.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def _add_session(parser: ArgumentParser) -> None:
         nargs="+",
         default=["id"],
         metavar="COLUMN",
-        help="column of the ids; several are tried in turn; columns joined by + are one key (first+last+born)",
+        help="column of the ids, or PARTY=COLUMN; several are tried in turn; columns joined by + are one key "
+        "(first+last+born)",
     )
     parser.add_argument(
         "--normalise",
@@ -102,7 +104,12 @@ def _add_session(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--label-party", type=str, help="the party with the labels, for --reveal label-party")
     parser.add_argument("--pad-to", type=int, help="length of a list: random points hide how many records there are")
-    parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
+    parser.add_argument(
+        "--separator", type=str | dict[str, str], default=",", help="between fields of a CSV file, or PARTY: TEXT, ..."
+    )
+    parser.add_argument(
+        "--encoding", type=str | dict[str, str], default="utf-8", help="of CSV files, or PARTY: ENCODING, ..."
+    )
 
 
 def _session(given: Namespace, parties: Sequence[str], keys: list[list[str]]) -> Session:
@@ -110,6 +117,14 @@ def _session(given: Namespace, parties: Sequence[str], keys: list[list[str]]) ->
     steps = () if words is None else steps_of(words or USUAL)
     arity = tuple(len(columns) for columns in keys)
     return Session(given.session, tuple(parties), arity, steps, Reveal(given.reveal), given.label_party)
+
+
+def _table_file(given: Namespace, path: Path, party: str, parties: Collection[str]) -> TableFile:
+    """A party's table, with its own columns of the ids (``PARTY=COLUMN``), separator and encoding."""
+    named = {one for one in parties for word in given.id_column if word.startswith(f"{one}=")}
+    own = [word.partition("=")[2] for word in given.id_column if word.startswith(f"{party}=")]
+    words = own or [word for word in given.id_column if word.partition("=")[0] not in named] or ["id"]
+    return TableFile(path, party, tuple(words), csv_forms(parties, given.separator, given.encoding)[party])
 
 
 def _add_mask(parser: ArgumentParser) -> None:
@@ -122,7 +137,7 @@ def _add_mask(parser: ArgumentParser) -> None:
 
 def _mask(given: Namespace) -> int:
     parties = [name.strip() for name in given.parties.split(",")]
-    file = TableFile(Path(given.table), given.party, tuple(given.id_column), given.separator)
+    file = _table_file(given, Path(given.table), given.party, parties)
     return _mask_file(given, parties, file, Path(given.out), tell=True)
 
 
@@ -132,7 +147,7 @@ def _mask_file(given: Namespace, parties: Sequence[str], file: TableFile, out: P
     keys = file.keys()
     session = _session(given, parties, keys)
     messages = messages_of(file.texts(keys), session.normalise, file.party)
-    table = {"path": str(file.path.absolute()), "id_columns": list(file.id_columns), "separator": file.separator}
+    table = {"path": str(file.path.absolute()), "id_columns": list(file.id_columns), "form": list(file.form)}
     path, made = mask_list(out, session, file.party, messages, table, _bar, given.pad_to)
     if tell:
         print(f"{out / file.party}.key: secret, mode 0600; keep it on this host, and give it to nobody")
@@ -206,12 +221,12 @@ def _take_file(folder: Path, party: str, out: Path, moved: str | None, id_name: 
         print(f"{told.size:,} records in common; --reveal size tells nothing else, so no table is written")
         return None
     try:
-        path, words, separator = str(about["path"]), tuple(map(str, about["id_columns"])), str(about["separator"])
+        path, words, form = str(about["path"]), tuple(map(str, about["id_columns"])), CSVForm(*about["form"])
     except (KeyError, TypeError):
         raise ConfigurationError(
             f"{folder} has a key of {party} without a table; begin again in a new folder"
         ) from None
-    file = TableFile(Path(moved or path), party, words, separator)
+    file = TableFile(Path(moved or path), party, words, form)
     keys = file.keys()
     messages = messages_of(file.texts(keys), secret.session.normalise, party)
     if digest_of(messages) != about.get("sha256"):
@@ -239,7 +254,7 @@ def _local(given: Namespace) -> int:
     work = Path(mkdtemp(prefix=".align-", dir=out))
     try:
         for party, path in tables.items():
-            file = TableFile(path, party, tuple(given.id_column), given.separator)
+            file = _table_file(given, path, party, tables)
             _mask_file(given, list(tables), file, work, tell=False)
         for _ in range(len(tables) - 1):
             for party in tables:

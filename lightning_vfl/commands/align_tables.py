@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lightning_vfl.align.files import write_whole
 from lightning_vfl.datamodules.records.code_columns import coded_columns
 from lightning_vfl.datamodules.records.party_tables import (
+    CSV,
     PARQUET,
+    CSVForm,
     csv_options,
     csv_warnings,
     kind_of,
@@ -40,13 +42,13 @@ class TableFile:
         party: whose table.
         id_columns: the columns of the ids, one word for each key that is tried in turn; a key of several columns joins
             their names with ``+``.
-        separator: between the fields of a CSV file.
+        form: how a CSV file is written.
     """
 
     path: Path
     party: str
     id_columns: tuple[str, ...]
-    separator: str = ","
+    form: CSVForm = CSV
 
     def keys(self) -> list[list[str]]:
         """The columns of each key.
@@ -117,7 +119,7 @@ class TableFile:
             elif as_text:
                 table = self._csv(dtype=str, keep_default_na=False, na_filter=False)
             else:  # codes such as 0150 stay texts, as CSVTables reads them
-                codes = coded_columns(self.path, self.separator, used)
+                codes = coded_columns(self.path, self.form, used)
                 missing = missing_cells(self._names(), used)
                 table = self._csv(dtype=dict.fromkeys((*codes, *used), str), low_memory=False, **missing)
         table = table.iloc[records].reset_index(drop=True)
@@ -143,7 +145,7 @@ class TableFile:
         import pandas as pd
 
         with csv_warnings(), unpacked(self.path) as content:
-            table: pd.DataFrame = pd.read_csv(content, **csv_options(self.separator), **options)
+            table: pd.DataFrame = pd.read_csv(content, **csv_options(self.form), **options)
             return table
 
 

@@ -72,6 +72,9 @@ def _add_options(parser: ArgumentParser) -> None:
         "--separator", type=str | dict[str, str], default=",", help="between fields of a CSV file, or PARTY: TEXT, ..."
     )
     parser.add_argument(
+        "--encoding", type=str | dict[str, str], default="utf-8", help="of CSV files, or PARTY: ENCODING, ..."
+    )
+    parser.add_argument(
         "--leave_out", type=str, nargs="+", default=[], metavar="COLUMN", help="columns that are no features: labels"
     )
     parser.add_argument(
@@ -98,6 +101,7 @@ def _run(given: Namespace) -> int:
         Engine(given.engine),
         id_column=given.id_column,
         separator=given.separator,
+        encoding=given.encoding,
         leave_out=given.leave_out,
         records_of=given.records_of,
         batch_size=given.batch_size,

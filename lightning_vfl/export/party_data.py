@@ -20,7 +20,7 @@ from lightning_vfl.datamodules.records.column_encoders import (
 )
 from lightning_vfl.datamodules.records.column_tables import StoredTable
 from lightning_vfl.datamodules.records.number_files import ColumnFile, WorkFolder
-from lightning_vfl.datamodules.records.party_tables import kind_of, listed, plain_ids, read_table
+from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids, read_table
 from lightning_vfl.datamodules.records.stored_csv import store_table
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf
@@ -154,7 +154,7 @@ def read_party(
     manifest: Manifest,
     path: Path,
     id_column: str,
-    separator: str,
+    form: CSVForm,
     leave_out: Collection[str] = (),
     grouped: bool = False,
     work: WorkFolder | None = None,
@@ -165,7 +165,7 @@ def read_party(
         manifest: of the party's half.
         path: CSV or Parquet for a party with columns; ``.npz`` or ``.npy`` for a party with arrays.
         id_column: the column of the ids, or the array of the ids in an ``.npz`` file.
-        separator: between the fields of a CSV file.
+        form: how a CSV file is written.
         leave_out: columns that are no features, such as labels.
         grouped: whether other parties hold the same columns for other records.
         work: folder in which the columns are stored; None: the table is in memory.
@@ -194,11 +194,11 @@ def read_party(
     text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
     others = set(leave_out).difference(encoder.column for encoder in encoders)
     if work is not None:
-        stored = store_table(path, party, id_column, separator, text, work.path)
+        stored = store_table(path, party, id_column, form, text, work.path)
         stored.columns = [name for name in stored if name not in others]
         _refuse_further(stored.columns, encoders, path, party)
         return EncodedTable(party, stored, encoders, manifest.inputs[0].dtype, work)
-    table = read_table(path, party, id_column, separator, text)
+    table = read_table(path, party, id_column, form, text)
     table = table.drop(columns=list(others), errors="ignore")
     _refuse_further(table.columns, encoders, path, party)
     return Table(party, table, encoders, manifest.inputs[0].dtype)

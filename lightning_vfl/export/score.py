@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_vfl.datamodules.records.grouped_tables import add_singles, refuse_shared_ids
 from lightning_vfl.datamodules.records.number_files import work_folder
-from lightning_vfl.datamodules.records.party_tables import by_party, common_ids, kind_of, plain_ids
+from lightning_vfl.datamodules.records.party_tables import by_party, common_ids, csv_forms, kind_of, plain_ids
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Manifest, PartyHalf, ServerHalf
@@ -79,6 +79,7 @@ def score(
     *,
     id_column: str | Mapping[str, str] = "id",
     separator: str | Mapping[str, str] = ",",
+    encoding: str | Mapping[str, str] = "utf-8",
     leave_out: Collection[str] = (),
     records_of: str | None = None,
     batch_size: int = 4096,
@@ -93,6 +94,7 @@ def score(
         engine: what runs the programs.
         id_column: the column of the ids, of all tables or party -> column.
         separator: between the fields of a CSV file, of all tables or party -> separator.
+        encoding: of the text of a CSV file, of all tables or party -> encoding.
         leave_out: columns of the tables that are no features, such as labels.
         records_of: with a model that was trained with ``overlap: keep``: the party whose records are predicted; None:
             every record of any party.
@@ -115,9 +117,10 @@ def score(
     _check_names(tables, exported)
     grouped = {name for group in exported.about.groups for name in group}
     work = work_folder(map(Path, tables.values()), work_dir)
-    ids_in, between = by_party("id_column", id_column, tables, "id"), by_party("separator", separator, tables, ",")
+    ids_in = by_party("id_column", id_column, tables, "id")
+    forms = csv_forms(tables, separator, encoding)
     data = {
-        name: read_party(manifest, Path(tables[name]), ids_in[name], between[name], leave_out, name in grouped, work)
+        name: read_party(manifest, Path(tables[name]), ids_in[name], forms[name], leave_out, name in grouped, work)
         for name, (_, manifest) in exported.parties.items()
     }
     ids = joined_ids(data, exported.about, records_of)

@@ -26,3 +26,14 @@ def federation(parts, tmp_path):
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def wandb_offline(monkeypatch):
+    import wandb
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")  # Lightning refuses offline: true together with log_model
+    wandb.teardown()  # it keeps the settings that an earlier test has found in the environment
+    yield
+    wandb.finish()

@@ -65,9 +65,10 @@ LOGGERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("logger", LOGGERS)
-def test_a_refused_training_leaves_no_run_of_a_logger(logger, monkeypatch):
+def test_a_refused_training_leaves_no_run_of_a_logger(logger, monkeypatch, request):
     """Neither in a folder that was there, with the run of another training, nor in one of its own."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
+    if logger == "wandb":
+        request.getfixturevalue("wandb_offline")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     named = ["--trainer.logger", *LOGGERS[logger]]
     with pytest.raises(ConfigurationError, match="one round would already cost"):

@@ -69,17 +69,6 @@ def loud(test):
     return test
 
 
-@pytest.fixture
-def wandb_offline(monkeypatch):
-    import wandb
-
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_MODE", "offline")  # Lightning refuses offline: true together with log_model
-    wandb.teardown()  # it keeps the settings that an earlier test has found in the environment
-    yield
-    wandb.finish()
-
-
 def wandb_records(folder):
     """Everything that an offline run has written, as wandb's own messages; a process of wandb's own writes the file."""
     patience = time.monotonic() + 30

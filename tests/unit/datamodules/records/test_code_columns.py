@@ -8,6 +8,7 @@ from lightning_vfl.datamodules import CSVTables
 from lightning_vfl.datamodules.records import code_columns
 from lightning_vfl.datamodules.records.auto_steps import ColumnKind, choose_steps
 from lightning_vfl.datamodules.records.code_columns import coded_columns
+from lightning_vfl.datamodules.records.party_tables import CSVForm
 from tests.own_tables import files, write
 
 N = 120
@@ -29,9 +30,9 @@ def test_columns_of_digits_with_a_zero_in_front_are_codes(tmp_path, size, monkey
     monkeypatch.setattr(code_columns, "_ROWS", 50)
     for separator in (",", ";"):
         pd.DataFrame(COLUMNS).to_csv(tmp_path / "t.csv", index=False, sep=separator)
-        assert coded_columns(tmp_path / "t.csv", separator, ("id",)) == ["zip", "late"]
+        assert coded_columns(tmp_path / "t.csv", CSVForm(separator), ("id",)) == ["zip", "late"]
         pd.DataFrame(COLUMNS)[["id", "whole", "zero"]].to_csv(tmp_path / "t.csv", index=False, sep=separator)
-        assert coded_columns(tmp_path / "t.csv", separator, ("id",)) == []
+        assert coded_columns(tmp_path / "t.csv", CSVForm(separator), ("id",)) == []
 
 
 def test_codes_are_categories_and_few_whole_numbers_are_told(tmp_path, told):

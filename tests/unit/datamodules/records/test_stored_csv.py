@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_vfl.datamodules.records.party_tables import read_table
+from lightning_vfl.datamodules.records.party_tables import CSV, read_table
 from lightning_vfl.datamodules.records.stored_csv import store_table
 from lightning_vfl.errors import ConfigurationError
 
@@ -36,9 +36,9 @@ def test_columns_and_ids_are_those_of_the_whole_table(ids, text, tmp_path):
     named["texts later"] = [f"{i}{n}" if isinstance(i, str) else i for n, i in enumerate(named["texts later"])]
     path = tmp_path / "t.csv"
     pd.DataFrame({"id": named[ids], **COLUMNS}).to_csv(path, index=False)
-    whole = read_table(path, "bank", "id", ",", text)
+    whole = read_table(path, "bank", "id", CSV, text)
     for rows in (7, 1000):
-        stored = store_table(path, "bank", "id", ",", text, tmp_path, rows)
+        stored = store_table(path, "bank", "id", CSV, text, tmp_path, rows)
         assert stored.index.equals(whole.index)
         assert list(stored) == list(whole)
         for name in whole:
@@ -51,8 +51,8 @@ def test_a_parquet_file_is_read_column_by_column_where_it_is(tmp_path):
     table = pd.DataFrame({"id": ["b", "a"], "day": pd.to_datetime(["2020-01-02", "2021-05-06"]), "x": [1, None]})
     table["x"] = table["x"].astype("Int64")
     table.to_parquet(tmp_path / "t.parquet")
-    whole = read_table(tmp_path / "t.parquet", "bank", "id", ",", ())
-    stored = store_table(tmp_path / "t.parquet", "bank", "id", ",", (), tmp_path)
+    whole = read_table(tmp_path / "t.parquet", "bank", "id", CSV, ())
+    stored = store_table(tmp_path / "t.parquet", "bank", "id", CSV, (), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
     for name in whole:
         pd.testing.assert_series_equal(stored[name], whole[name])
@@ -65,6 +65,6 @@ def test_a_bad_file_is_refused_as_in_memory(text, tmp_path):
     told = []
     for read in (read_table, store_table):
         with pytest.raises(ConfigurationError) as error:
-            read(path, "bank", "id", ",", (), *([tmp_path] if read is store_table else []))
+            read(path, "bank", "id", CSV, (), *([tmp_path] if read is store_table else []))
         told.append(str(error.value))
     assert told[0] == told[1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_vfl.datamodules.records.party_tables import read_table
+from lightning_vfl.datamodules.records.party_tables import CSV, read_table
 from lightning_vfl.datamodules.records.stored_csv import store_table
 from lightning_vfl.datamodules.sets.seated_parties import read_names
 from lightning_vfl.errors import ConfigurationError
@@ -41,8 +41,8 @@ def test_another_encoding_is_told(tmp_path, encoding, beside):
     path = tmp_path / "bank.csv"
     path.write_text("id,größe\n1,2\n", encoding=encoding)
     readers = {
-        "in memory": lambda: read_table(path, "bank", "id", ","),
-        "on disk": lambda: store_table(path, "bank", "id", ",", (), tmp_path),
+        "in memory": lambda: read_table(path, "bank", "id", CSV),
+        "on disk": lambda: store_table(path, "bank", "id", CSV, (), tmp_path),
         "names": lambda: read_names(path, "bank", ","),
     }
     with pytest.raises(
@@ -54,4 +54,4 @@ def test_another_encoding_is_told(tmp_path, encoding, beside):
 def test_utf_8_with_a_mark_is_read(tmp_path):
     path = tmp_path / "bank.csv"
     path.write_text("id,größe\n1,2\n", encoding="utf-8-sig")
-    assert read_table(path, "bank", "id", ",").columns.tolist() == ["größe"]
+    assert read_table(path, "bank", "id", CSV).columns.tolist() == ["größe"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, CSVTables, NamedColumns, Standardise, Unchanged
-from lightning_vfl.datamodules.records.party_tables import read_table
+from lightning_vfl.datamodules.records.party_tables import CSV, read_table
 from lightning_vfl.errors import ConfigurationError
 
 from ..miniature import write_csv
@@ -388,7 +388,7 @@ def test_a_text_far_down_in_a_column_leaves_the_texts_above_as_they_are(tmp_path
     codes = [*(f"0{i % 3}" for i in range(records - 1)), "x"]
     columns = {"id": range(records), "y": [0, 1] * (records // 2), "code": codes} | {f"c{i}": codes for i in range(9)}
     pd.DataFrame(columns).to_csv(tmp_path / "a.csv", index=False)
-    table = read_table(tmp_path / "a.csv", "bank", "id", ",")
+    table = read_table(tmp_path / "a.csv", "bank", "id", CSV)
     assert table["code"].tolist() == codes
 
 
