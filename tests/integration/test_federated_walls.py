@@ -476,6 +476,8 @@ def test_the_roll_call_ends_for_all_with_the_common_records_or_with_one_line(kin
     if ids == [1, 2, 3]:
         assert ended == [None] * 3
         assert data[0].order["train"].tolist() == [1, 2, 3]
+        for shapes, classes, _ in (one.told for one in data):  # all know how many columns and classes there are
+            assert ([*map(tuple, shapes)], classes) == ([(3,), (3,)], 2)
     else:
         assert len(set(ended)) == 1
         assert ("telco" if kind == Alignment.GIVEN else "no record in common") in ended[0]

@@ -140,3 +140,10 @@ def test_a_party_that_asks_late_in_the_last_round_comes_to_its_end(server, pool)
     server.hub.end({"outcome": "over"})
     assert unpack(answer.result(2)).header["outcome"] == "closed"
     assert unpack(server.hub.call(1, ready(2, 6))).header["outcome"] == "closed"
+
+
+def test_every_party_is_told_the_metrics_of_an_evaluation(server):
+    evaluated, metrics = At(6, 1, 0), {"val/loss": 0.5}
+    server.calls.tell_metrics(evaluated, metrics)
+    asked = pack({"call": 0, "at": list(evaluated), "turn": 0, "say": "metrics"})
+    assert [unpack(server.hub.call(party, asked)).header["metrics"] for party in range(2)] == [metrics] * 2
