@@ -41,7 +41,7 @@ from torch import Tensor
 from benchmarks.delayed_link import DelayedLink
 from benchmarks.free_ports import free_ports
 from benchmarks.harness import Goal, Pairs, arguments, report
-from benchmarks.hostile import SENDERS
+from benchmarks.hostile import ANSWERS, SENDERS, measure_party
 from benchmarks.hostile import measure as measure_hostile
 from benchmarks.other_platforms.measure import over_flower, over_nvflare
 from lightning_vfl import SplitVFL
@@ -378,11 +378,15 @@ def main() -> None:
         rows.append(row)
         goals += found_goals
     hostile = [measure_hostile(sender) for sender in SENDERS]
+    heard = [measure_party(answer) for answer in ANSWERS]
     worst = max(row["of a frame"] for row in hostile)
+    taken = max(row["of the largest answer"] for row in heard)
     slowest = max(row["another's answer, s"] for row in hostile)
     goals.append(Goal("memory of the server under one hostile sender, of the charter's largest frame", worst, 4.0))
+    goals.append(Goal("memory of a party under a hostile server, of the charter's largest answer", taken, 4.0))
     goals.append(Goal("hostile sender: seconds until another party has its answer", slowest, 1.0))
     tables = [{"table": "rounds", **row} for row in rows] + [{"table": "hostile sender", **row} for row in hostile]
+    tables += [{"table": "hostile server", **row} for row in heard]
     report(tables, goals, chosen.json, "table")
 
 

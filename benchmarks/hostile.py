@@ -1,4 +1,4 @@
-"""One hostile sender against a server's port, over mutual TLS: the server's memory, and answers to another party."""
+"""One hostile sender over mutual TLS: a server's memory and its answers to another party; a party's memory."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.agreed import MEBIBYTE, Agreed, Limits
 from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.frames import pack
-from lightning_vfl.federation.hub import At, Hub, Key
+from lightning_vfl.federation.hub import DOOR, At, Hub, Key
 from lightning_vfl.federation.identity import load, paths
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.local import found, start
@@ -124,10 +124,10 @@ def request(say: str, **more: Any) -> dict[str, Any]:
     return {"call": 0, "at": [0, 2, 0], "turn": 0, "say": say, **more}
 
 
-def grown(frame: bytes) -> bytes:
-    """A frame of one byte of packed bits as one of the largest size; ``pack`` would need 64 times its memory."""
+def grown(frame: bytes, size: int) -> bytes:
+    """A frame of one byte of packed bits as one of nearly so many bytes; ``pack`` would need 64 times their memory."""
     (length,) = unpack_from("<I", frame, 8)
-    numbers = LARGE - 4096
+    numbers = size - 4096
     text = frame[12 : 12 + length].replace(b"[8]]", f"[{8 * numbers}]]".encode())
     return b"".join((frame[:8], pack_numbers("<I", len(text)), text, bytes(numbers)))
 
@@ -149,12 +149,17 @@ UPLOAD = {
 SENDERS: Mapping[str, Callable[[], Callable[..., None]]] = {
     "nothing": lambda: calls_of_nobody,
     "packed frame that grows 64 times": lambda: partial(
-        frames, grown(pack(request("tell", **UPLOAD), [torch.zeros(8, dtype=torch.int64)], [1])), piece=PIECE
+        frames, grown(pack(request("tell", **UPLOAD), [torch.zeros(8, dtype=torch.int64)], [1]), LARGE), piece=PIECE
     ),
     "frame of the largest size": lambda: partial(
         frames, pack(request("tell", **UPLOAD), [torch.zeros(LARGE - 4096, dtype=torch.uint8)]), piece=PIECE
     ),
     "frame of twice the size": lambda: partial(frames, bytes(2 * LARGE), piece=PIECE),
+    "frames that stop half-way": lambda: partial(
+        frames,
+        pack(request("tell", **UPLOAD), [torch.zeros(LARGE - 4096, dtype=torch.uint8)])[: LARGE // 2],
+        piece=PIECE,
+    ),
     "frame as one message": lambda: partial(frames, bytes(LARGE), piece=LARGE),
     "declared shape of 1e8": lambda: partial(frames, pack(request("shape", shape=[10**8])), piece=PIECE),
     f"{CALLS} open calls": lambda: calls,
@@ -165,6 +170,63 @@ SENDERS: Mapping[str, Callable[[], Callable[..., None]]] = {
 def calls_of_nobody(charter: Charter, folder: Path, begun: Path) -> None:
     """No hostile sender."""
     begun.touch()
+
+
+# ---- a hostile server
+
+ANSWERS: Mapping[str, Callable[[], bytes]] = {
+    "answer of the largest size": lambda: pack({"outcome": "go"}, [torch.zeros(2 * LARGE - 4096, dtype=torch.uint8)]),
+    "packed answer that grows 64 times": lambda: grown(
+        pack({"outcome": "go"}, [torch.zeros(8, dtype=torch.int64)], [1]), 2 * LARGE
+    ),
+    "answer of twice the size": lambda: bytes(4 * LARGE),
+}
+ASKED = 8  # times in which the hostile server is asked
+
+
+def lies(charter: Charter, folder: Path, ready: Path, made: Callable[[], bytes], lying: Path) -> None:
+    """The hostile server's process: answers are short until the file ``lying`` is there."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc
+
+    from lightning_vfl.federation.grpc_server import SERVICE, options, server_credentials
+
+    content = made()
+
+    def answer(pieces: Iterator[bytes], _: Any) -> bytes:
+        for _piece in pieces:
+            pass
+        return content if lying.exists() else pack({"outcome": "go"})
+
+    served = grpc.server(ThreadPoolExecutor(4), options=options(15.0))
+    handler = {"Exchange": grpc.stream_unary_rpc_method_handler(answer)}
+    served.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handler)])
+    served.add_secure_port(charter.server.address, server_credentials(load(*paths("server", folder / "keys")), charter))
+    served.start()
+    ready.touch()
+    while True:
+        sleep(60)
+
+
+def hears(charter: Charter, folder: Path, begun: Path, lying: Path, over: Path) -> None:
+    """A party's process: it asks again and again, as the toolkit's parties do, and keeps the last answer."""
+    from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+
+    secret = party_credentials(load(*paths("party0", folder / "keys")), charter)
+    largest = len(charter.parties) * FRAME * MEBIBYTE
+    line = Dialled(charter.server.address, secret, reconnect=8.0, expected="server", largest=largest)
+    link = Link(line, Agreed(tuple(party.name for party in charter.parties), limits=Limits(frame=FRAME)))
+    link.ask(DOOR, "publics")
+    begun.touch()
+    _await(lying)
+    kept: Any = None
+    for _ in range(ASKED):
+        with suppress(ConfigurationError):
+            kept = link.ask(DOOR, "publics")
+    over.touch()
+    sleep(60)
+    del kept
 
 
 # ---- the figures
@@ -201,6 +263,35 @@ def measure(sender: str) -> dict[str, Any]:
                 os.waitpid(process, 0)
         seconds = float(took.read_text()) if took.exists() else float("inf")
         return {"hostile sender": sender, "MiB": grown, "of a frame": grown / FRAME, "another's answer, s": seconds}
+
+
+def measure_party(answer: str) -> dict[str, Any]:
+    """What the answers of one hostile server do to a party: a row of the table.
+
+    Returns:
+        By how many MiB the memory of the party's process has grown at most, and the same as a multiple of the largest
+        answer that the charter allows: a frame of every party.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        charter = found("hostile", 2, folder)
+        ready, begun, lying, over = (folder / one for one in ("ready", BEGUN, "lying", "over"))
+        processes = [start(lambda: lies(charter, folder, ready, ANSWERS[answer], lying), folder / "server.txt")]
+        try:
+            _await(ready)
+            processes.append(start(lambda: hears(charter, folder, begun, lying, over), folder / "party.txt"))
+            _await(begun)
+            before = _resident(processes[1], "VmRSS")
+            Path(f"/proc/{processes[1]}/clear_refs").write_text("5")
+            lying.touch()
+            _await(over, 120.0)
+            grown_by = _resident(processes[1], "VmHWM") - before
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+        largest = len(charter.parties) * FRAME
+        return {"hostile server": answer, "MiB": grown_by, "of the largest answer": grown_by / largest}
 
 
 def _await(file: Path, seconds: float = 20.0) -> None:

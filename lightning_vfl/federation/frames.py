@@ -60,10 +60,12 @@ class Frame:
     Args:
         header: what the sender says, without the key ``tensors``; JSON values with texts as keys.
         tensors: in the order of the sender; they own their memory.
+        size: bytes of the frame.
     """
 
     header: Mapping[str, Any]
     tensors: tuple[Tensor, ...]
+    size: int = 0
 
 
 def pack(header: Mapping[str, Any], tensors: Sequence[Tensor] = (), bits: Sequence[int | None] | None = None) -> bytes:
@@ -144,43 +146,100 @@ def unpack(content: bytes | bytearray | memoryview, limit: int | None = None, ch
     Raises:
         MalformedFrame: for everything else; the message is one line.
     """
-    if limit is not None and len(content) > limit:
-        raise MalformedFrame(f"the frame has {len(content)} bytes; at most {limit} are allowed here")
-    header, start = _header(content)
+    return _unpack(_Source([content]), len(content), limit, check)
+
+
+def unpack_pieces(pieces: Iterable[bytes], limit: int, check: Check | None = None) -> Frame:
+    """As ``unpack``, of a frame that comes in pieces: they are written where the numbers of the tensors stay.
+
+    Guarantee: besides the tensors, a piece and the packed form of one tensor are in memory. A frame that is refused is
+        not read to its end.
+
+    Examples:
+        >>> content = pack({"kind": "shares"}, [torch.tensor([1, 2])])
+        >>> unpack_pieces((content[at : at + 5] for at in range(0, len(content), 5)), limit=100).tensors
+        (tensor([1, 2]),)
+    """
+    return _unpack(_Source(pieces), None, limit, check)
+
+
+class _Source:
+    """Bytes that come in pieces, each of which is taken once.
+
+    Attributes:
+        taken: how many bytes have been taken.
+    """
+
+    def __init__(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = memoryview(b"")
+        self.taken = 0
+
+    def fill(self, room: "memoryview | NDArray[np.uint8]") -> bool:
+        """Write the next bytes into all of ``room``; False: there were not so many."""
+        filled, size = 0, len(room)
+        while filled < size:
+            if not len(self._rest):
+                piece = next(self._pieces, None)
+                if piece is None:
+                    return False
+                self._rest = memoryview(piece)
+                continue
+            part = self._rest[: size - filled]
+            room[filled : filled + len(part)] = part
+            filled += len(part)
+            self.taken += len(part)
+            self._rest = self._rest[len(part) :]
+        return True
+
+
+def _unpack(source: _Source, size: int | None, limit: int | None, check: Check | None) -> Frame:
+    """The frame of a source; ``size``: of all its bytes, None: it is not known yet."""
+    header, start = _header(source)
     listed = header.pop("tensors")
     if not isinstance(listed, list):
         raise MalformedFrame("the key 'tensors' of a frame must be a list")
     parts, sizes, end = [], [], start
     for entry in listed:
-        code, shape, count, size = _part(entry)
-        parts.append((code, shape, count, end, size))
+        code, shape, count, length = _part(entry)
+        parts.append((code, shape, count, length))
         sizes.append((len(shape), count * _MEMORY[code]))
-        end += size
-    if end != len(content):
-        raise MalformedFrame(f"the frame has {len(content)} bytes, but its header says {end}")
-    memory = sum(size for _, size in sizes)
+        end += length
+    if limit is not None and max(end, size or 0) > limit:
+        raise MalformedFrame(f"the frame has {max(end, size or 0)} bytes; at most {limit} are allowed here")
+    if size is not None and end != size:
+        raise MalformedFrame(f"the frame has {size} bytes, but its header says {end}")
+    memory = sum(bytes_of for _, bytes_of in sizes)
     if limit is not None and memory > limit:
         raise MalformedFrame(f"the tensors of the frame would take {memory} bytes; at most {limit} are allowed here")
     if check is not None:
         check(header, sizes)
-    return Frame(header, tuple(_read(content, *part) for part in parts))
+    tensors = []
+    for part in parts:
+        tensor = _read(source, *part)
+        if tensor is None:
+            raise MalformedFrame(f"the frame has {source.taken} bytes, but its header says {end}")
+        tensors.append(tensor)
+    if source.fill(memoryview(bytearray(1))):
+        raise MalformedFrame(f"the frame has more than the {end} bytes that its header says")
+    return Frame(header, tuple(tensors), end)
 
 
-def _header(content: bytes | bytearray | memoryview) -> tuple[dict[str, Any], int]:
+def _header(source: _Source) -> tuple[dict[str, Any], int]:
     """The JSON object of a frame, with ``tensors`` as its last key, and the place of its end."""
-    if len(content) < _START.size:
-        raise MalformedFrame(f"the frame has {len(content)} bytes; it needs at least {_START.size}")
-    magic, version, flags, length = _START.unpack_from(content)
+    beginning = bytearray(_START.size)
+    if not source.fill(memoryview(beginning)):
+        raise MalformedFrame(f"the frame has {source.taken} bytes; it needs at least {_START.size}")
+    magic, version, flags, length = _START.unpack(beginning)
     if magic != _MAGIC:
         raise MalformedFrame("these bytes are not a frame of lightning-vfl")
     if version != VERSION:
         raise MalformedFrame(f"the frame has version {version}; version {VERSION} is read here; install equal versions")
     if flags:
         raise MalformedFrame(f"the flags of a frame must be 0; got {flags}")
-    end = _START.size + length
-    if length > HEADER_LIMIT or end > len(content):
-        raise MalformedFrame(f"the frame has {len(content)} bytes and cannot have a header of {length} bytes")
-    text = bytes(content[_START.size : end])
+    text = bytearray(min(length, HEADER_LIMIT))
+    if length > HEADER_LIMIT or not source.fill(memoryview(text)):
+        raise MalformedFrame(f"the frame is too short for, or cannot have a header of {length} bytes")
     try:
         header = json.loads(text.decode("ascii"))
     except (ValueError, RecursionError):
@@ -190,7 +249,7 @@ def _header(content: bytes | bytearray | memoryview) -> tuple[dict[str, Any], in
     _check_values(header, 0)
     if _encoded(header) != text:  # blanks, keys given twice, other forms of a number
         raise MalformedFrame("the header of the frame is not in the form that lightning-vfl writes")
-    return header, end
+    return header, _START.size + length
 
 
 def _encoded(header: Mapping[str, Any]) -> bytes:
@@ -278,27 +337,37 @@ def _written(tensor: Tensor, bits: int | None) -> tuple[str, memoryview]:
     return f"p{bits}:{code}", np.packbits(single, bitorder="little").data
 
 
-def _read(content: Any, code: str, shape: list[int], count: int, start: int, size: int) -> Tensor:
-    """A tensor from its part of the frame, whose length has been checked."""
+def _read(source: _Source, code: str, shape: list[int], count: int, size: int) -> Tensor | None:
+    """The next tensor of a source, in memory of its own; None: its bytes have not all come."""
+    numbers: NDArray[Any]
     if code in _PACKED:
         kind, bits = _PACKED[code]
-        numbers = _unpacked(np.frombuffer(content, np.uint8, size, start), count, bits).astype(_NUMPY[kind])
+        room = np.zeros(_groups(count) * bits + 16, np.uint8)  # words are read behind the last number
+        if not source.fill(room[:size]):
+            return None
+        if (filled := count * bits % 8) and room[size - 1] >> filled:
+            raise MalformedFrame("the unused bits of a packed tensor must be 0")
+        words = _unpacked(room, count, bits)
+        numbers = words.view(np.int64) if kind == "i8" else words.astype(_NUMPY[kind])
     else:
-        kind = code
-        raw = np.frombuffer(content, np.uint8 if code == "b1" else _NUMPY[code], count, start)
+        numbers = np.empty(count, _NUMPY[code])
+        raw = numbers.view(np.uint8)
+        if not source.fill(raw):
+            return None
         if code == "b1" and count and raw.max() > 1:
             raise MalformedFrame("a bool in a frame must be 0 or 1")
-        numbers = np.array(raw, _NUMPY[code].newbyteorder("="))
+        numbers = numbers.astype(_NUMPY[code].newbyteorder("="), copy=False)
     return torch.from_numpy(numbers.reshape(shape))
 
 
-def _unpacked(packed: "NDArray[np.uint8]", count: int, bits: int) -> "NDArray[np.uint64]":
+def _groups(count: int) -> int:
+    """How many times eight numbers there are, the last ones filled up."""
+    return max(-(-count // 8), 1)
+
+
+def _unpacked(room: "NDArray[np.uint8]", count: int, bits: int) -> "NDArray[np.uint64]":
     """Numbers of ``bits`` bits each. Eight of them take whole bytes, so number 8g + i is at byte gb + ib / 8."""
-    if (filled := count * bits % 8) and packed[-1] >> filled:
-        raise MalformedFrame("the unused bits of a packed tensor must be 0")
-    groups = max(-(-count // 8), 1)
-    room = np.zeros(groups * bits + 16, np.uint8)  # words are read behind the last number
-    room[: len(packed)] = packed
+    groups = _groups(count)
     numbers = np.empty((groups, 8), np.uint64)
     for i in range(8):
         start, shift = divmod(i * bits, 8)

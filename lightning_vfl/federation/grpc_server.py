@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
@@ -170,20 +170,20 @@ class Port:
             raise
 
     def _received(self, party: int, pieces: Iterator[bytes]) -> Request:
-        """The request of a party; one frame of a party at a time is in memory besides the tensors that wait.
+        """The request of a party, one at a time: its tensors, besides those of the request that waits.
 
         Raises:
-            ValueError: for a frame that is refused; it does not keep the frame in memory, as its cause would.
+            Interrupted: if the party hangs up before its frame is whole.
+            ValueError: for a frame that is refused. Neither keeps the tensors in memory, as its cause would.
         """
         with self._reading[party]:
-            content = assembled(pieces, self.hub.agreed.limits.frame_bytes)
             try:
-                return self.hub.read(party, content)
-            except ValueError as error:
-                line = str(error)
-            finally:
-                del content
-        raise ValueError(line)
+                return self.hub.read(party, pieces)
+            except grpc.RpcError:
+                error: ValueError = Interrupted(f"{self.hub.agreed.party(party)} has hung up within a frame")
+            except ValueError as refused:
+                error = ValueError(str(refused))
+        raise error
 
     def _alive(self, _: Iterator[bytes], context: Any) -> bytes:
         """Held open: its end is how the death of a party is noticed. Its message is not read."""
@@ -199,16 +199,6 @@ class Port:
             while context.is_active() and not self._over.wait(timeout=1.0):
                 pass
         return b""
-
-
-def assembled(pieces: Iterable[bytes], largest: int) -> bytearray:
-    """The frame of these pieces. More than ``largest`` bytes are not read to their end; ``unpack`` refuses them."""
-    content = bytearray()
-    for piece in pieces:
-        content += piece
-        if len(content) > largest:
-            break
-    return content
 
 
 def refuse_taken(address: str) -> None:

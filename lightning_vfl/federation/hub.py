@@ -19,7 +19,7 @@ from torch import Tensor
 from lightning_vfl.errors import MalformedFrame
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import refuse_request
-from lightning_vfl.federation.frames import Frame, pack, unpack
+from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
 from lightning_vfl.federation.long_waits import LongWait
 
 T = TypeVar("T")
@@ -61,7 +61,6 @@ class Request:
         say: what it wants.
         frame: all that it has sent.
         arrived: when, on the monotonic clock.
-        size: bytes of the frame.
     """
 
     party: int
@@ -70,7 +69,6 @@ class Request:
     say: str
     frame: Frame
     arrived: float
-    size: int = 0
 
     @cached_property
     def sealed(self) -> Mapping[int, Tensor] | None:
@@ -135,7 +133,7 @@ class Hub:
             Interrupted: if the connection has ended.
             ValueError: for a frame that is none, and one that is no request.
         """
-        read = [self.read(party, content)]
+        read = [self.read(party, [content])]
         del content  # a request that waits keeps its tensors alone
         return self.answer(read.pop(), alive)
 
@@ -150,7 +148,7 @@ class Hub:
                     desk.last, desk.waiting, desk.posted = (call, met), None, {}
             return met
         with self.changed:
-            self.bytes_in += request.size
+            self.bytes_in += request.frame.size
             if call == desk.last[0]:
                 return desk.last[1]
             if call < desk.last[0]:
@@ -176,16 +174,16 @@ class Hub:
                 if not alive():
                     raise Interrupted(f"{self.agreed.party(party)} has hung up")
 
-    def read(self, party: int, content: bytes | bytearray) -> Request:
-        """The request of a frame, after its sizes and its fields are checked.
+    def read(self, party: int, pieces: Iterable[bytes]) -> Request:
+        """The request of a frame that comes in pieces, after its sizes and its fields are checked.
 
         Raises:
             MalformedFrame: naming the party.
         """
         agreed = self.agreed
         try:
-            frame = unpack(
-                content,
+            frame = unpack_pieces(
+                pieces,
                 agreed.limits.frame_bytes,
                 lambda header, listed: refuse_request(party, header, listed, agreed),
             )
@@ -196,7 +194,7 @@ class Hub:
             raise MalformedFrame(line) from None
         header = frame.header
         key = Key(At(*header["at"]), header["turn"])
-        return Request(party, header["call"], key, header["say"], frame, monotonic(), len(content))
+        return Request(party, header["call"], key, header["say"], frame, monotonic())
 
     def _tell(self, party: int, line: str) -> None:
         """Print why a request was refused; a party that sends many such requests is printed a few times."""

@@ -87,8 +87,7 @@ class Movement:
     def note(self, module: "TrainedModule", step: Step) -> None:
         """Note who is to learn from a step with a loss."""
         self.rounds += 1
-        sent = module.books.meter.total("up").clone()
-        senders, self._sent = sent > self._sent, sent
+        senders = self.pass_by(module)
         everybody = set(range(len(self._parties)))
         withheld = {id(network) for network in step.withheld}
         for party in everybody if step.learners is None else everybody.intersection(step.learners):
@@ -96,6 +95,12 @@ class Movement:
             if called and id(module.bottoms.parties[party]) not in withheld:
                 self._learners.add(party)
         self._server = self._server or id(module.top) not in withheld
+
+    def pass_by(self, module: "TrainedModule") -> Tensor:
+        """(M,) bool, the parties that have sent something since the round before, also if that had no loss."""
+        sent = module.books.meter.total("up").clone()
+        senders, self._sent = sent > self._sent, sent
+        return senders
 
     def note_gradients(self, optimizer: Optimizer) -> None:
         """Note a step of an optimiser, and the parameters that need not change in it."""

@@ -210,7 +210,10 @@ class TrainedModule(EvaluatedModule):
     def _check_first(self, step: Step) -> None:
         """Refuse faults and parts that the first round has not used; note who is to learn in the first rounds."""
         refuse_unasked_faults(self)
-        if step.loss is None or self._movement is None:
+        if self._movement is None:
+            return
+        if step.loss is None:
+            self._movement.pass_by(self)
             return
         if self._movement.rounds == 0:
             refuse_unused_parts(self)

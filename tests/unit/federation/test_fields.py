@@ -115,7 +115,7 @@ def test_a_request_with_any_other_field_is_refused_with_its_sender_or_harmless(d
         return
     hub, party = hub_of(), data.draw(st.integers(0, 2))
     try:
-        request = hub.read(party, content)
+        request = hub.read(party, [content])
     except MalformedFrame as error:
         line = str(error)
     else:
@@ -158,7 +158,7 @@ def test_an_answer_with_any_other_field_ends_a_party_with_the_name_of_the_server
 
 def test_the_requests_and_the_answer_of_these_tests_are_allowed_and_have_every_field():
     for say, table in REQUESTS.items():
-        assert hub_of().read(1, pack(request_of(say))).say == say
+        assert hub_of().read(1, [pack(request_of(say))]).say == say
         assert {*GOOD.get(say, {})} <= {*table}
     assert {*ANSWER} <= {*ANSWERS}
     assert {*MESSAGE} <= {*LETTER}
@@ -173,10 +173,10 @@ def test_what_belongs_to_the_labels_comes_from_their_holder_alone(labels, say, m
     header = {**request_of(say), **more}
     for party in range(3):
         if party == labels:
-            assert hub_of(labels).read(party, pack(header)).party == party
+            assert hub_of(labels).read(party, [pack(header)]).party == party
             continue
         with pytest.raises(MalformedFrame, match=f"party {NAMES[party]} has sent '.*', which belongs to the labels"):
-            hub_of(labels).read(party, pack(header))
+            hub_of(labels).read(party, [pack(header)])
 
 
 def upload(embedding, labels=None):
@@ -232,7 +232,7 @@ def test_a_small_frame_of_packed_bits_takes_no_more_memory_than_the_charter_allo
 
 def test_a_declared_shape_above_the_charter_is_refused():
     with pytest.raises(MalformedFrame, match=r"party telco has sent 'shape' .* limits.columns"):
-        hub_of().read(1, pack({**request_of("shape"), "shape": [10**8]}))
+        hub_of().read(1, [pack({**request_of("shape"), "shape": [10**8]})])
 
 
 def test_control_characters_of_others_are_not_printed():

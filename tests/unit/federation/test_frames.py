@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_vfl.errors import MalformedFrame, MalformedMessage
-from lightning_vfl.federation.frames import Frame, pack, pack_alike, unpack
+from lightning_vfl.federation.frames import Frame, pack, pack_alike, unpack, unpack_pieces
 from tests.examples import examples
 
 DTYPES = {
@@ -270,6 +270,60 @@ def test_a_frame_above_the_limit_is_refused():
         unpack(content, limit=len(content) - 1)
 
 
+# ---- in pieces
+
+
+def pieces_of(content, draw):
+    """The content, cut anywhere, with empty pieces among the others."""
+    cuts = sorted(draw.choices(range(len(content) + 1), k=draw.randint(0, 6)))
+    return [content[start:end] for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "bits", "most"),
+    [
+        (torch.zeros(2**20), None, 1.1),
+        (torch.zeros(2**22, dtype=torch.bool), None, 1.1),
+        (torch.zeros(2**19, dtype=torch.int64), 1, 1.4),
+        (torch.zeros(2**19, dtype=torch.int64), 33, 1.8),
+    ],
+)
+def test_a_frame_in_pieces_is_in_memory_once(sent, bits, most):
+    content = pack({}, [sent], [bits])
+    pieces = (content[at : at + 2**16] for at in range(0, len(content), 2**16))
+    tracemalloc.start()
+    try:
+        frame = unpack_pieces(pieces, limit=sent.nbytes + 2**16)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert torch.equal(frame.tensors[0], sent)
+    assert frame.size == len(content)
+    assert peak < most * sent.nbytes
+
+
+def test_a_frame_that_is_refused_is_not_read_to_its_end():
+    content, taken = pack({"say": "no"}, [torch.zeros(2**16)]), []
+
+    def refuse(header, sizes):
+        raise MalformedFrame(f"{header['say']} to {sizes}")
+
+    for limit, check, said in ((2**20, refuse, r"no to \[\(1, 262144\)\]"), (2**16, None, "at most 65536")):
+        pieces = (taken.append(at) or content[at : at + 100] for at in range(0, len(content), 100))
+        with pytest.raises(MalformedFrame, match=said):
+            unpack_pieces(pieces, limit, check)
+        assert taken == [0]
+        taken.clear()
+
+
+def test_pieces_that_end_early_or_late_are_refused_with_both_sizes():
+    content = pack({}, [torch.zeros(4), torch.zeros(3)])
+    with pytest.raises(MalformedFrame, match=f"has {len(content) - 9} bytes, but its header says {len(content)}"):
+        unpack_pieces([content[:-9]], 100)
+    with pytest.raises(MalformedFrame, match=f"more than the {len(content)} bytes that its header says"):
+        unpack_pieces([content, b"", b"x"], 100)
+
+
 # ---- at random
 
 
@@ -318,12 +372,18 @@ def mutated(content, draw):
     return bytes(changed)
 
 
-def refused_or_canonical(content):
-    """Whether a frame is refused; what is not refused is, bit for bit, what pack writes."""
+def refused_or_canonical(content, draw):
+    """Whether a frame is refused, whole and in pieces; what is not refused is, bit for bit, what pack writes."""
+    limit = 2**16
     try:
-        frame = unpack(content)
+        frame = unpack(content, limit)
     except MalformedFrame:
+        with pytest.raises(MalformedFrame):
+            unpack_pieces(pieces_of(content, draw), limit)
         return True
+    again = unpack_pieces(pieces_of(content, draw), limit)
+    assert again.header == frame.header
+    assert all(same(*both) for both in zip(again.tensors, frame.tensors, strict=True))
     listed = json.loads(content[12 : 12 + struct.unpack_from("<I", content, 8)[0]])["tensors"]
     bits = [int(code[1:].partition(":")[0]) if code[0] == "p" else None for code, _ in listed]
     assert pack(frame.header, frame.tensors, bits) == content
@@ -341,7 +401,7 @@ def fuzz(number, seed):
             )
         else:
             content = mutated(draw.choice(made), draw)
-        refused += refused_or_canonical(content)
+        refused += refused_or_canonical(content, draw)
     return refused
 
 
@@ -357,8 +417,8 @@ def test_a_million_random_and_mutated_frames():
 @examples(50)
 @given(st.binary(max_size=80), st.binary(max_size=40))
 def test_any_bytes_are_refused_or_canonical(text, payload):
-    refused_or_canonical(text)
-    refused_or_canonical(raw(text, payload))
+    refused_or_canonical(text, random.Random(0))
+    refused_or_canonical(raw(text, payload), random.Random(0))
 
 
 @pytest.mark.slow

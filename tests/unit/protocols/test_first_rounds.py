@@ -182,6 +182,22 @@ class Asking(InTheClear):
         return Step(self.rank_loss(self.top(torch.cat(joined, 1)), batch))
 
 
+class Begins(FaultModel):
+    """Party 1 is there in the first round alone."""
+
+    def sample(self, request, roster, seed):
+        there = torch.arange(roster.parties) != (1 if 0 < request < 10 else -1)
+        return replace(RoundOutcome.nothing(roster), announced=there)
+
+
+class BeginsWithoutLoss(Asking):
+    """It gives up its first round, after the uploads."""
+
+    def step(self, batch, names):
+        step = super().step(batch, names)
+        return Step(None) if names.round == 0 else step
+
+
 class Ignored(InTheClear):
     """The gradient of party 1 is zero."""
 
@@ -260,6 +276,7 @@ RIGHTLY_STILL: dict[str, Callable[[], VFLModule]] = {
     "all dead": lambda: SPLIT(dead),
     "away": SPLIT,
     "away, own protocol": lambda: Asking(Concat(), **OWN),
+    "away after a round without a loss": lambda: BeginsWithoutLoss(Concat(), **OWN),
     "away, asynchronous": lambda: AsyncVFL(Mean(), **OWN),
     "gradient zero": lambda: Ignored(Concat(), **OWN),
     "local steps": lambda: Locally(Concat(), **OWN),
@@ -277,7 +294,8 @@ RIGHTLY_STILL: dict[str, Callable[[], VFLModule]] = {
 
 @pytest.mark.parametrize("name", RIGHTLY_STILL)
 def test_who_rightly_does_not_change_is_not_named(tmp_path, name):
-    callbacks = ([FaultInjector(Away())] if "away" in name else []) + ([Freezing()] if name == "frozen later" else [])
+    fault = Begins() if "without a loss" in name else Away()
+    callbacks = ([FaultInjector(fault)] if "away" in name else []) + ([Freezing()] if name == "frozen later" else [])
     data = Blobs(Groups(ContiguousColumns(2), [1, 2]) if name == "groups" else None, batch_size=6)
     module = RIGHTLY_STILL[name]()
     trainer(tmp_path, max_epochs=3, callbacks=callbacks).fit(module, data)
