@@ -57,7 +57,9 @@ class Chosen:
     note: str = ""
 
 
-def choose_steps(column: "pd.Series[Any]", decimal: str = "", party: str = "") -> Chosen:
+def choose_steps(
+    column: "pd.Series[Any]", decimal: str = "", party: str = "", other_rows: "pd.Series[Any] | None" = None
+) -> Chosen:
     """The steps for a column with these training rows; they also accept missing cells that only other rows have.
 
     Numbers: missing ones become the median; if training rows have missing ones, an indicator is added. Numbers are
@@ -72,6 +74,7 @@ def choose_steps(column: "pd.Series[Any]", decimal: str = "", party: str = "") -
         column: the training rows.
         decimal: the decimal mark of numbers as people write them; empty: found in the column.
         party: the name of the party, for errors.
+        other_rows: the rows of validation and tests, from which nothing but the form of numbers is taken.
 
     Raises:
         ConfigurationError: for numbers that can be read in two ways, texts with digits among numbers, and a column that
@@ -96,7 +99,8 @@ def choose_steps(column: "pd.Series[Any]", decimal: str = "", party: str = "") -
     different = set(texts_of(filled).tolist())
     if {text.lower() for text in different} <= TRUTHS.keys() - {"1", "0", "1.0", "0.0"}:
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
-    return _of_texts(filled, different, indicator, decimal, f"column '{column.name}' of party '{party}'")
+    every = different if other_rows is None else different.union(texts_of(other_rows.dropna()).tolist())
+    return _of_texts(filled, different, every, indicator, decimal, f"column '{column.name}' of party '{party}'")
 
 
 def _constant(value: str, gaps: bool) -> Chosen:
@@ -106,12 +110,15 @@ def _constant(value: str, gaps: bool) -> Chosen:
     return Chosen(ColumnKind.CONSTANT, [FillText(Strategy.CONSTANT, _MISSING), OneHotCategories()])
 
 
-def _of_texts(filled: "pd.Series[Any]", different: set[str], indicator: bool, decimal: str, where: str) -> Chosen:
+def _of_texts(
+    filled: "pd.Series[Any]", different: set[str], every: set[str], indicator: bool, decimal: str, where: str
+) -> Chosen:
     """The steps for a column of texts.
 
     Args:
         filled: the texts.
         different: the different ones.
+        every: the different texts of all rows, those of validation and tests among them.
         indicator: whether other cells are missing.
         decimal: the decimal mark; empty: found here.
         where: the column and the party, for errors.
@@ -119,7 +126,7 @@ def _of_texts(filled: "pd.Series[Any]", different: set[str], indicator: bool, de
     texts = filled.astype(str).str.strip()
     marks = texts.str.lower().isin(MARKS).to_numpy(dtype=np.bool_)
     codes = texts.str.match(_CODE).to_numpy(dtype=np.bool_)
-    numbers, mark = _numbers(filled, different, decimal, where)
+    numbers, mark = _numbers(filled, every, decimal, where)
     if (codes & ~np.isnan(numbers)).any() and not np.isnan(numbers[~marks]).any():
         return _categories(len(different), len(filled))
     numeric = ~np.isnan(numbers) & ~codes
@@ -149,17 +156,26 @@ def _of_texts(filled: "pd.Series[Any]", different: set[str], indicator: bool, de
 
 
 def _numbers(
-    filled: "pd.Series[Any]", different: set[str], decimal: str, where: str
+    filled: "pd.Series[Any]", every: set[str], decimal: str, where: str
 ) -> "tuple[NDArray[np.float64], str]":
     """(N,) the numbers of the texts, NaN for others; and the decimal mark, empty for numbers of Python alone."""
     plain = as_numbers(filled).to_numpy(dtype=np.float64, na_value=np.nan)
-    texts = different if decimal or "." in "".join(different) else {t for t in different if not t.isdecimal()}
+    texts = every if decimal or "." in "".join(every) else {text for text in every if not text.isdecimal()}
     if not any(looks_numeric(text) for text in texts):
         return plain, ""
-    mark = decimal or decimal_of(sorted(different), where)  # a set has another order in each process
-    written = written_numbers(filled, mark)
-    alike = np.array_equal(plain, written, equal_nan=True)
-    return (plain, "") if alike and mark == "." else (written, mark)
+    mark = decimal or decimal_of(sorted(every), where)  # a set has another order in each process
+    if mark == "." and _are_plain(sorted(every)):
+        return plain, ""
+    return written_numbers(filled, mark), mark
+
+
+def _are_plain(texts: list[str]) -> bool:
+    """Whether Python reads the same numbers as people do who write a decimal point."""
+    import pandas as pd
+
+    column = pd.Series(texts, dtype=str)
+    plain = as_numbers(column).to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.array_equal(plain, written_numbers(column, "."), equal_nan=True)
 
 
 def _written(texts: "pd.Series[Any]", numeric: "NDArray[np.bool_]", decimal: str, indicator: bool) -> Chosen:

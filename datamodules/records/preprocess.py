@@ -17,6 +17,7 @@ from .steps_table import TableRow
 from .written_numbers import DECIMALS
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from .party_tables import PartyTable
@@ -124,19 +125,18 @@ class Preprocess:
         Raises:
             ConfigurationError: for steps that differ between tables of the group, and cells that a step cannot use.
         """
-        import pandas as pd  # 0.5 s, where it is used
-
         own, party = self._of_group(tables), "+".join(tables)
         encoders: list[ColumnEncoder] = []
         steps: Sequence[Step] | None
         rows = []
         for name in map(str, next(iter(tables.values()))):
-            parts = [table[name][trained[member]] for member, table in tables.items()]
-            values = parts[0] if len(parts) == 1 else pd.concat(parts)
+            columns = {member: table[name] for member, table in tables.items()}
+            values = _one_column([column[trained[member]] for member, column in columns.items()])
             if name in own:
                 kind, steps, note = "as set", own[name], ""
             else:
-                chosen = choose_steps(values, self.decimals.get(next(iter(tables)), ""), party)
+                other_rows = _one_column([column[~trained[member]] for member, column in columns.items()])
+                chosen = choose_steps(values, self.decimals.get(next(iter(tables)), ""), party, other_rows)
                 kind, steps, note = str(chosen.kind), chosen.steps, chosen.note
             if steps is None:
                 encoders.append(LeftOut(name))
@@ -167,6 +167,13 @@ class Preprocess:
                     )
                 merged[name] = steps
         return {**self.everywhere, **merged}
+
+
+def _one_column(parts: "Sequence[pd.Series[Any]]") -> "pd.Series[Any]":
+    """The cells of a column of all tables of a group, one table after the other."""
+    import pandas as pd  # 0.5 s, where it is used
+
+    return parts[0] if len(parts) == 1 else pd.concat(parts)
 
 
 def taken_from(encoders: Mapping[str, Iterable[ColumnEncoder]]) -> str:

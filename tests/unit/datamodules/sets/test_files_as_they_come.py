@@ -136,6 +136,32 @@ def test_one_such_number_far_down_a_file_stops_too(work_dir, tmp_path):
         tables(tmp_path, cells, work_dir=tmp_path if work_dir else None)
 
 
+@pytest.mark.parametrize("split", ["validate", "test"])
+@pytest.mark.parametrize("written", ["1.234", "12,345"])
+def test_such_a_number_in_a_validation_or_test_record_alone_stops_too(written, split, tmp_path):
+    records = tables(tmp_path, ["987", "45"] * 200, val_share=0.1, test_share=0.2)
+    records.setup(split)
+    (there,) = records.records("val" if split == "validate" else "test").ids[:1].tolist()
+    cells = ["987", "45"] * 200
+    cells[there] = written
+    with pytest.raises(ConfigurationError, match=rf"has '{written}' beside '987', so '{written}' may be"):
+        tables(tmp_path, cells)
+
+
+def test_the_form_of_numbers_in_test_records_is_that_of_the_whole_column(tmp_path):
+    cells = ["987", "45"] * 200
+    data = tables(tmp_path, cells)
+    data.setup("test")
+    (first, second) = data.records("test").ids[:2].tolist()
+    cells[first] = "2.703,50"  # no training record has a mark
+    cells[second] = "1.234"
+    data = tables(tmp_path, cells)
+    data.setup("test")
+    records = data.records("test")
+    found = dict(zip(records.ids.tolist(), records.rows(torch.arange(len(records)))[0][:, 0].tolist(), strict=True))
+    assert (found[first], found[second]) == (2703.5, 1234.0)
+
+
 @pytest.mark.parametrize(("mark", "number"), [(",", 1234.0), (".", 1.234)])
 def test_a_setting_decides_what_the_column_cannot(mark, number, tmp_path):
     data = tables(tmp_path, ["1.234", "987"] * 200, decimal={"bank": mark})
