@@ -6,9 +6,8 @@ STRONG, WEAK = 1.0, 10.0  # the largest ε of each
 def verdict(epsilon: float) -> str:
     """``strong``, ``weak`` or ``protects nothing``.
 
-    References:
-        Ponomareva et al., "How to DP-fy ML", JAIR 2023, https://arxiv.org/abs/2303.00654, section 5.2.1: strong formal
-        guarantees up to 1, reasonable ones up to 10, above that weak to none.
+    The bounds are this project's own convention. No theorem stands behind them: what an ε protects depends on its unit,
+    its δ and the data.
 
     Examples:
         >>> verdict(1.0), verdict(8.0), verdict(94.4)
