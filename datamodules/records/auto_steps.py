@@ -155,9 +155,7 @@ def _of_texts(
     return chosen
 
 
-def _numbers(
-    filled: "pd.Series[Any]", every: set[str], decimal: str, where: str
-) -> "tuple[NDArray[np.float64], str]":
+def _numbers(filled: "pd.Series[Any]", every: set[str], decimal: str, where: str) -> "tuple[NDArray[np.float64], str]":
     """(N,) the numbers of the texts, NaN for others; and the decimal mark, empty for numbers of Python alone."""
     plain = as_numbers(filled).to_numpy(dtype=np.float64, na_value=np.nan)
     texts = every if decimal or "." in "".join(every) else {text for text in every if not text.isdecimal()}
