@@ -21,6 +21,7 @@ from ..records.block_files import BlockTable, check_blocks, check_classes, check
 from ..records.block_records import BlockedTables, BlockRecords, RecordIds
 from ..records.joined_tables import paths_of
 from ..records.layout import Layout
+from ..records.party_tables import by_party
 from ..records.records import Split, SplitName
 from ..records.row_split import RowSplit
 from ..split import check_shares
@@ -43,9 +44,9 @@ class ParquetTables(VerticalDataModule):
         label_column: the column of the labels.
         data_dir: the folder in which relative file names are looked up; None: the working folder.
         num_classes: number of classes of the labels, which are whole numbers from 0; None: labels are real numbers.
-        id_column: a column of ids in every file. Before training the ids of all files are compared row by row, and
-            predictions are written with them. None: the number of the row, from 0, is the id, and nothing checks that
-            the files have the same order.
+        id_column: the column of ids, of all files or party -> column (others: ``id``). Before training the ids of all
+            files are compared row by row, and predictions are written with them. None: the number of the row, from 0,
+            is the id, and nothing checks that the files have the same order.
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing; 0: none. All records are predicted.
         window_mb: megabytes of features in a window, at least one block.
@@ -82,7 +83,7 @@ class ParquetTables(VerticalDataModule):
         *,
         data_dir: str | Path | None = None,
         num_classes: int | None = 2,
-        id_column: str | None = None,
+        id_column: str | dict[str, str] | None = None,
         val_share: float = 0.1,
         test_share: float = 0.2,
         window_mb: int = 512,
@@ -106,7 +107,7 @@ class ParquetTables(VerticalDataModule):
         self.tables = paths_of(tables, data_dir)
         self.label_party = label_party
         self.label_column = label_column
-        self.id_column = id_column
+        self.id_columns = {} if id_column is None else by_party("id_column", id_column, tables, "id")
         self.classes = num_classes
         self.val_share = val_share
         self.test_share = test_share
@@ -205,7 +206,7 @@ class ParquetTables(VerticalDataModule):
             party: [
                 name
                 for name in table.kinds
-                if name != self.id_column and not (table is label and name == self.label_column)
+                if name != self.id_columns.get(party) and not (table is label and name == self.label_column)
             ]
             for party, table in files.items()
         }
@@ -219,7 +220,8 @@ class ParquetTables(VerticalDataModule):
             raise ConfigurationError("no table has a feature column; give the tables of the parties")
         of_party = self._as_trained(own)
         labelled = label if self.label_column in label.kinds else None
-        about = (labelled, self.label_column, self.classes is not None, self.id_column)
+        id_column = self.id_columns.get(next(iter(of_party)))
+        about = (labelled, self.label_column, self.classes is not None, id_column)
         return BlockedTables([files[party] for party in of_party], list(of_party.values()), *about)
 
     def _as_trained(self, own: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
@@ -255,8 +257,8 @@ class ParquetTables(VerticalDataModule):
         """Accept labels, if a split needs them, and ids."""
         if set(missing) - {"predict"}:
             check_classes(self._opened[self.label_party], self.label_column, self.classes)
-        if self.id_column is not None:
-            self._ids = check_ids(list(self._opened.values()), self.id_column)
+        if self.id_columns:
+            self._ids = check_ids(list(self._opened.values()), self.id_columns)
 
     @property
     def _together(self) -> int:
