@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.autoencoder import mirrored
 from lightning_vfl.networks.mlp import MLP
@@ -169,10 +170,8 @@ class BarlowTwins(LocalObjective):
             raise ConfigurationError(
                 f"projector must have one or more widths >= 1; got {tuple(projector)}; use for example [256, 256]"
             )
-        if not 0 < corruption < 1:
-            raise ConfigurationError(f"corruption must be above 0 and below 1; got {corruption}; use for example 0.3")
-        if not off_diagonal >= 0:
-            raise ConfigurationError(f"off_diagonal must be >= 0; got {off_diagonal}; use for example 0.005")
+        within("corruption", corruption, above=0, below=1, advice="use for example 0.3")
+        within("off_diagonal", off_diagonal, 0, advice="use for example 0.005")
         self.projector = tuple(projector)
         self.off_diagonal = off_diagonal
         self.corruption = corruption

@@ -14,6 +14,7 @@ from torchmetrics import AUROC, Accuracy, MeanAbsoluteError, MeanSquaredError, M
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 from torchmetrics.utilities.data import dim_zero_cat
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.real_labels import RSquared, moments_of
 from lightning_vfl.rebuildable import Rebuildable
@@ -317,8 +318,7 @@ class MultiLabel(Objective):
 
     def __init__(self, labels: int, loss: nn.Module | None = None) -> None:
         super().__init__()
-        if labels < 2:
-            raise ConfigurationError(f"MultiLabel needs at least 2 labels; got {labels}; use Binary for one label")
+        within("labels of MultiLabel", labels, 2, whole=True, advice="use Binary for one label")
         self.labels = labels
         self.criterion = loss or nn.BCEWithLogitsLoss()
 
@@ -367,8 +367,7 @@ class Regression(Objective):
 
     def __init__(self, loss: nn.Module | None = None, targets: int = 1, standardise: bool | None = None) -> None:
         super().__init__()
-        if targets < 1:
-            raise ConfigurationError(f"targets must be at least 1; got {targets}")
+        positive("targets", targets, whole=True)
         self.values = targets
         self.criterion = loss or nn.MSELoss()
         self.standardise = standardise is not False

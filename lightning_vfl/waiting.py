@@ -3,12 +3,13 @@
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable
 
@@ -142,8 +143,8 @@ class _WithTimeout(WaitingRule, ABC):
 
 
 def _refuse_timeout(timeout: float | None) -> None:
-    if timeout is not None and not (timeout > 0 and isfinite(timeout)):
-        raise ConfigurationError(f"timeout must be a finite number of seconds above 0, or left out; got {timeout}")
+    if timeout is not None:
+        positive("timeout", timeout, advice="or leave it out")
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,7 @@ class Fastest(WaitingRule):
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ConfigurationError(f"n of Fastest must be at least 1; got {self.n}")
+        positive("n of Fastest", self.n, whole=True)
         _refuse_timeout(self.timeout)
 
     @property
@@ -267,8 +267,7 @@ class Deadline(WaitingRule):
     seconds: float
 
     def __post_init__(self) -> None:
-        if not (self.seconds > 0 and isfinite(self.seconds)):
-            raise ConfigurationError(f"seconds of Deadline must be a finite number above 0; got {self.seconds}")
+        positive("seconds of Deadline", self.seconds)
 
     @property
     def patience(self) -> float:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.types import Roll
@@ -127,8 +128,7 @@ class Regressed(AbsentStandIn):
     learns: ClassVar[bool] = True
 
     def __init__(self, ridge: float = 1.0) -> None:
-        if not ridge > 0:
-            raise ConfigurationError(f"ridge of Regressed must be above 0; got {ridge}")
+        positive("ridge of Regressed", ridge)
         self.ridge = ridge
 
     def fill(self, h: tuple[Tensor, ...], there: Tensor, moments: Moments | None) -> Filled:

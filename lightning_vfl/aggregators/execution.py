@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import one_of
 
 
 class Execution(StrEnum):
@@ -22,9 +22,7 @@ class Execution(StrEnum):
         Raises:
             ConfigurationError: for another text.
         """
-        if text not in (protected, cls.EQUIVALENT):
-            raise ConfigurationError(f"execution must be '{protected}' or 'equivalent'; got '{text}'")
-        return cls(text)
+        return cls(one_of("execution", text, (str(protected), str(cls.EQUIVALENT))))
 
     @property
     def equivalent(self) -> bool:

@@ -11,7 +11,7 @@ from lightning_vfl.aggregators.coded.products import DEGREE, ProductWire
 from lightning_vfl.aggregators.coded.scale import Scale
 from lightning_vfl.aggregators.execution import Execution
 from lightning_vfl.aggregators.plain import Mean
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import within
 from lightning_vfl.field import FixedPoint, Modular, PrimeField
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Contribution, LinearForms
@@ -100,10 +100,9 @@ class LagrangeCoded(Aggregator):
         field: Modular | None = None,
         insecure_seeded_secrets: bool = False,
     ) -> None:
-        if scale != "auto" and (isinstance(scale, bool) or not isinstance(scale, int)):
-            raise ConfigurationError(f"scale must be a whole number of bits, or auto; got {scale!r}")
-        if not headroom >= 1:
-            raise ConfigurationError(f"headroom must be at least 1; got {headroom}")
+        if scale != "auto":
+            within("scale", scale, 0, whole=True, advice="or use auto")
+        within("headroom", headroom, 1)
         self.blocks = blocks
         self.privacy = privacy
         self.stragglers = stragglers

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from math import frexp, inf, sqrt
+from math import frexp, sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
@@ -15,6 +15,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServer
 from lightning_vfl.aggregators.parts import Accounting, Heard, PartySide, Traits
 from lightning_vfl.aggregators.plain import Mean
+from lightning_vfl.checks import one_of, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import gaussian_epsilon, shown
 from lightning_vfl.privacy.calibration import Budget, Noise
@@ -290,14 +291,10 @@ class LocalGaussian(Aggregator):
         bounds: Literal["record", "value"] = "record",
         draws: Draws = "system",
     ) -> None:
-        if not LEAST_CLIP <= clip < inf:
-            raise ConfigurationError(f"clip must be a finite number of at least {LEAST_CLIP:g}; got {clip}")
-        if bounds not in ("record", "value"):
-            raise ConfigurationError(f"bounds must be 'record' or 'value'; got {bounds!r}")
         self.noise = noise or Budget()
-        self.clip = clip
+        self.clip = within("clip", clip, LEAST_CLIP)
         self.inner = inner or Mean()
-        self.bounds = bounds
+        self.bounds = one_of("bounds", bounds, ("record", "value"))
         self.draws = checked_draws(draws)
         self._mechanism = Mechanism(self.noise, clip, bounds, self.draws)
         if self.inner.wire is not None:

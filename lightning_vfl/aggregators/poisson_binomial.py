@@ -14,6 +14,7 @@ from lightning_vfl.aggregators.secure.codec import Codec
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.masked_wire import MaskedWire
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import poisson_binomial_rdp, shown
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
@@ -203,17 +204,9 @@ class PoissonBinomial(IntegerSum):
                 "clip and levels of inner are those of embeddings that are quantised, not drawn; set them on "
                 "PoissonBinomial"
             )
-        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
-            raise ConfigurationError(f"levels must be a whole number of trials, 1 or more; got {levels!r}")
-        if not 0 < beta <= MOST_BETA:
-            raise ConfigurationError(f"beta must be above 0 and at most 0.25; got {beta}")
-        if not 0 < clip < float("inf"):
-            raise ConfigurationError(
-                f"clip must be a finite number above 0, for example 1 for bottoms that end in tanh; got {clip}"
-            )
-        self.levels = levels
-        self.beta = beta
-        self.clip = clip
+        self.levels = positive("levels", levels, whole=True)
+        self.beta = within("beta", beta, above=0, most=MOST_BETA)
+        self.clip = positive("clip", clip, advice="use for example 1 for bottoms that end in tanh")
         self.clip_outside = clip_outside
         self.draws = checked_draws(draws)
         super().__init__(self.inner._layer, self.inner._equivalent)

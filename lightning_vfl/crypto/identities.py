@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from lightning_vfl.checks import positive
 from lightning_vfl.crypto.keys import Confined, encoded
 from lightning_vfl.crypto.keystream import SeededSecrets
 from lightning_vfl.errors import ConfigurationError
@@ -152,8 +153,7 @@ class Identities(Rebuildable):
         Raises:
             ConfigurationError: for fewer than one party, and if one of the files exists; no file is written then.
         """
-        if parties < 1:
-            raise ConfigurationError(f"--parties must be at least 1; got {parties}")
+        positive("--parties", parties, whole=True)
         made = cls(folder)
         paths = [made.path(party, kind) for party in range(parties) for kind in ("key", "pub")]
         for path in paths:

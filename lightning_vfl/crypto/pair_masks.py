@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.crypto.keys import Confined, PairKeys
 from lightning_vfl.crypto.keystream import BLOCK, PLAIN
-from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,8 +56,7 @@ def key_period(round: int, rekey_every: int) -> int:
         >>> [key_period(round, 5) for round in (0, 4, 5, 14)]
         [0, 0, 1, 2]
     """
-    if rekey_every < 1:
-        raise ConfigurationError(f"rekey_every must be 1 or more rounds; got {rekey_every}")
+    positive("rekey_every", rekey_every, whole=True)
     return round // rekey_every
 
 
@@ -247,8 +246,7 @@ class PairMasks:
     """
 
     def __init__(self, keys: PairKeys, bits: int = 32) -> None:
-        if not 1 <= bits <= 64:
-            raise ConfigurationError(f"bits of the ring must be from 1 to 64; got {bits}")
+        within("bits of the ring", bits, 1, 64, whole=True)
         self.keys = keys
         self.bits = bits
         self.word: type[np.unsignedinteger[Any]] = np.uint32 if bits <= 32 else np.uint64

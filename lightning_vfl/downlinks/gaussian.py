@@ -1,11 +1,12 @@
 """Clipped gradients with Gaussian noise: differential privacy of labels."""
 
-from math import inf, sqrt
+from math import sqrt
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.local_gaussian import INSIDE, LEAST_CLIP
+from lightning_vfl.checks import positive, within
 from lightning_vfl.downlinks.base import GradientDownlink
 from lightning_vfl.downlinks.draws import NormalDraws
 from lightning_vfl.errors import ConfigurationError
@@ -63,14 +64,11 @@ class GaussianGradients(GradientDownlink):
     ) -> None:
         if (sigma is None) == (epsilon is None):
             raise ConfigurationError(f"give sigma or epsilon, and not both; got sigma {sigma} and epsilon {epsilon}")
-        given = {"clip": clip, "sigma": sigma, "epsilon": epsilon, "rounds": rounds}
-        for name, number in given.items():
-            if number is not None and not 0 < number < inf:
-                raise ConfigurationError(f"{name} of GaussianGradients must be a number above 0; got {number}")
-        if clip < LEAST_CLIP:
-            raise ConfigurationError(f"clip of GaussianGradients must be at least {LEAST_CLIP:g}; got {clip}")
-        if rounds != int(rounds):
-            raise ConfigurationError(f"rounds of GaussianGradients must be a whole number; got {rounds}")
+        within("clip of GaussianGradients", clip, LEAST_CLIP)
+        positive("rounds of GaussianGradients", rounds, whole=True)
+        for name, number in (("sigma", sigma), ("epsilon", epsilon)):
+            if number is not None:
+                positive(f"{name} of GaussianGradients", number)
         self.clip = clip
         self.sigma = sigma or analytic_sigma(epsilon or 0.0, delta, 2 * clip * sqrt(rounds))
         self._draws = NormalDraws(draws)

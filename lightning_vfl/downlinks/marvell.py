@@ -1,12 +1,12 @@
 """Marvell: Gaussian noise that makes gradients of the two classes as alike as its power allows."""
 
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive
 from lightning_vfl.downlinks.base import GradientDownlink
 from lightning_vfl.downlinks.draws import NormalDraws
 from lightning_vfl.errors import ConfigurationError
@@ -49,9 +49,7 @@ class Marvell(GradientDownlink):
     """
 
     def __init__(self, power: float = 4.0, draws: Draws = "system") -> None:
-        if not 0 < power < inf:
-            raise ConfigurationError(f"power of Marvell must be a number above 0; got {power}")
-        self.power = power
+        self.power = positive("power of Marvell", power)
         self._draws = NormalDraws(draws)
 
     def prepare(self, num_classes: int | None, outputs: int) -> None:

@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from math import inf
 from typing import Any, final
 
 from torch import Tensor
 
+from lightning_vfl.checks import positive
 from lightning_vfl.downlinks.base import LabelDownlink
 from lightning_vfl.downlinks.draws import RecordDraws
 from lightning_vfl.errors import ConfigurationError
@@ -29,9 +29,7 @@ class RandomClasses(LabelDownlink, ABC):
     outputs: int = 1
 
     def __init__(self, epsilon: float, draws: Draws = "system") -> None:
-        if not 0 < epsilon < inf:
-            raise ConfigurationError(f"epsilon of {type(self).__name__} must be a number above 0; got {epsilon}")
-        self.epsilon = epsilon
+        self.epsilon = positive(f"epsilon of {type(self).__name__}", epsilon)
         self._draws = RecordDraws(draws)
 
     @property

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field.gao import Decoded, decode
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
@@ -57,11 +58,9 @@ class LagrangeCode:
     parties: int
 
     def __post_init__(self) -> None:
-        if self.blocks < 1 or self.privacy < 0 or self.parties < 1:
-            raise ConfigurationError(
-                f"blocks must be at least 1, privacy at least 0 and parties at least 1; got blocks = {self.blocks}, "
-                f"privacy = {self.privacy} and parties = {self.parties}"
-            )
+        positive("blocks", self.blocks, whole=True)
+        within("privacy", self.privacy, 0, whole=True)
+        positive("parties", self.parties, whole=True)
         points = self.beta + self.alpha
         if len(points) > self.field.modulus:
             raise ConfigurationError(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field.modular import Modular, integers
 from lightning_vfl.streams import uniform
@@ -62,9 +63,8 @@ class FixedPoint:
     l_w: int
 
     def __post_init__(self) -> None:
-        for name, bits in (("l_x", self.l_x), ("l_w", self.l_w)):
-            if not 0 <= bits <= MOST_BITS:
-                raise ConfigurationError(f"{name} must be from 0 to {MOST_BITS} bits; got {name} {bits}")
+        within("l_x", self.l_x, 0, MOST_BITS, whole=True)
+        within("l_w", self.l_w, 0, MOST_BITS, whole=True)
 
     def quantise_data(self, x: Tensor) -> Tensor:
         """Nearest integers to 2^l_x · x, halves upwards."""
@@ -139,8 +139,7 @@ class FixedPoint:
             ConfigurationError: if max(|x| |w|) is above (p - 1) / (2 |S|), naming a setting that fits.
         """
         reach, rows = _reach(x, w)
-        if summands < 1:
-            raise ConfigurationError(f"summands must be at least 1; got a sum over {summands} parties")
+        positive("summands", summands, whole=True)
         bound = self.field.half // summands
         if reach <= bound:
             return reach / bound if bound else 0.0
@@ -208,10 +207,8 @@ def auto_weight_bits(field: Modular, l_x: int, x: Tensor, weights: Tensor, summa
         >>> auto_weight_bits(PrimeField(), 8, torch.tensor([[256, -256]]), torch.tensor([[0.5], [0.5]]), summands=4)
         17
     """
-    if headroom < 1 or not isfinite(headroom):
-        raise ConfigurationError(f"headroom must be finite and at least 1; got headroom {headroom}")
-    if summands < 1:
-        raise ConfigurationError(f"summands must be at least 1; got a sum over {summands} parties")
+    within("headroom", headroom, 1)
+    positive("summands", summands, whole=True)
     reach, rows = _reach(x, weights)
     if not isfinite(reach):
         raise ConfigurationError("some weights are NaN or infinite; lower the learning rate")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 
 EXACT = 2**53  # every integer up to here, and no further, is a float64
@@ -102,8 +103,7 @@ def plan(n: int, p: int) -> Plan:
         >>> plan(1024, 2097143).products, plan(1024, 2**61 - 1).products
         (1, 8)
     """
-    if n < 0:
-        raise ConfigurationError(f"the number of terms must be at least 0; got {n} terms")
+    within("the number of terms", n, 0, whole=True)
     if p % 2 == 0 or not 3 <= p < 2**61:
         raise ConfigurationError(f"the modulus {p} is not supported; use an odd modulus from 3 to 2^61 - 1")
     for few, many in ((balanced(p, a), balanced(p, b)) for a, b in SPLITS):

@@ -5,6 +5,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
+from lightning_vfl.checks import positive
 from lightning_vfl.networks.batched import Layers, batched, stack
 
 
@@ -36,8 +37,7 @@ class PolynomialNetwork(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], width: int, degree: int = 1) -> None:
         super().__init__()
-        if degree < 1:
-            raise ValueError(f"degree must be >= 1; got {degree}")
+        positive("degree", degree, whole=True)
         self.degree = degree
         inputs = prod(shape)
         self.weight = nn.Parameter(torch.empty(degree * inputs + 1, width))

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
 
 LIMIT_BYTES = 2e9
@@ -47,8 +48,7 @@ class RecordTable(nn.Module):
     ) -> None:
         super().__init__()
         self.widths = tuple(widths)
-        if dtype not in get_args(TableDtype):
-            raise ConfigurationError(f"table_dtype must be float32 or float16; got {dtype}")
+        one_of("table_dtype", dtype, get_args(TableDtype))
         needed = table_bytes(records, widths, dtype)
         if needed > limit_bytes:
             raise ConfigurationError(

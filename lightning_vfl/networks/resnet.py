@@ -6,6 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.group_norm import group_norm
 
@@ -63,8 +64,7 @@ class ResNet18(nn.Module):
                 f"ResNet18 needs images (channels, height, width) but a party's features have shape {tuple(shape)}; "
                 "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
             )
-        if base < 1:
-            raise ConfigurationError(f"base must be >= 1; got {base}")
+        positive("base", base, whole=True)
         make_norm = _maker(norm)
         layers: list[nn.Module] = [_convolution(shape[0], base, 3), make_norm(base), nn.ReLU(inplace=True)]
         depth = base

@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import stated
 from lightning_vfl.networks.group_norm import group_norm
@@ -74,8 +75,7 @@ class VGG13(nn.Module):
                 f"norm of VGG13 must be batch, group or left out; got norm {norm!r} with batch_norm {batch_norm}"
             )
         make_norm = group_norm if norm == "group" else nn.BatchNorm2d if batch_norm or norm else None
-        if base < 1:
-            raise ConfigurationError(f"base must be >= 1; got {base}")
+        positive("base", base, whole=True)
         layers: list[nn.Module] = []
         if isinstance(inputs, int):
             shape = _square(inputs, channels)
@@ -121,8 +121,7 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 def _square(width: int, channels: int) -> tuple[int, int, int]:
     """The shape of the image that a top makes of the aggregate."""
-    if channels < 1:
-        raise ConfigurationError(f"channels must be >= 1; got {channels}")
+    positive("channels", channels, whole=True)
     side = isqrt(width // channels)
     if width < 1 or channels * side**2 != width:
         fitting = " or ".join(str(channels * near**2) for near in (side, side + 1) if near)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import PrivacyEvent, against, restored, unit_of_one_release
 from lightning_vfl.privacy.gaussian import gaussian_epsilon
@@ -61,9 +62,8 @@ def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str =
     """
     prices = _Prices(tuple(uses), _checked(delta), unit)
     for count in uses.values():
-        if not 0 <= count < 2**63 or count != int(count):
-            raise ConfigurationError(f"count of releases must be 0, 1, 2, ...; got {count}")
-    return prices.of([int(count) for count in uses.values()])
+        within("count of releases", count, 0, 2**63 - 1, whole=True)
+    return prices.of(list(uses.values()))
 
 
 class PrivacyAccountant:
@@ -112,9 +112,7 @@ class PrivacyAccountant:
     """
 
     def __init__(self, records: int) -> None:
-        if not 0 <= records < inf or records != int(records):
-            raise ConfigurationError(f"records must be 0, 1, 2, ...; got {records}")
-        self.records = int(records)
+        self.records = within("records", records, 0, whole=True)
         self._counts: dict[PrivacyEvent, NDArray[np.int32]] = {}  # (N,) each
         self._forget()
 
@@ -399,6 +397,4 @@ def _distinct(columns: "Counts") -> "Counts":
 
 def _checked(delta: float) -> float:
     """The value of δ, after a check that it is a probability."""
-    if not 0 <= delta <= 1:
-        raise ConfigurationError(f"delta must be a probability from 0 to 1; got {delta}")
-    return delta
+    return within("delta", delta, 0, 1)

@@ -1,9 +1,9 @@
 """Rules for the Gaussian noise of uploads: a given σ, a budget, PBM-VFL's published σ, or a σ matched to its sums."""
 
 from abc import ABC, abstractmethod
-from math import inf, sqrt
+from math import sqrt
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import positive, within
 from lightning_vfl.privacy.gaussian import analytic_sigma
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_rdp
 
@@ -38,9 +38,7 @@ class Sigma(Noise):
     """
 
     def __init__(self, sigma: float) -> None:
-        if not 0 < sigma < inf:
-            raise ConfigurationError(f"sigma must be a finite number above 0; got {sigma}")
-        self._sigma = sigma
+        self._sigma = positive("sigma", sigma)
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:
         return self._sigma
@@ -97,8 +95,7 @@ class PublishedPBM(Noise):
 
     def __init__(self, levels: int, beta: float) -> None:
         poisson_binomial_rdp(levels, beta, 1, 2.0)  # checks the numbers
-        if beta == 0:
-            raise ConfigurationError("beta must be above 0 and at most 0.25; got 0, which needs infinite noise")
+        within("beta", beta, above=0, most=0.25, advice="beta 0 needs infinite noise")
         self.levels = levels
         self.beta = beta
 
@@ -127,9 +124,7 @@ class MatchedPBM(PublishedPBM):
 
     def __init__(self, levels: int, beta: float, order: float = 2.0) -> None:
         super().__init__(levels, beta)
-        if not 1 < order < inf:
-            raise ConfigurationError(f"order must be a finite number above 1; got {order}")
-        self.order = order
+        self.order = within("order", order, above=1)
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:
         return clip * sqrt(2 * self.order / poisson_binomial_rdp(self.levels, self.beta, parties, self.order))

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Literal
 
+from lightning_vfl.checks import one_of
 from lightning_vfl.crypto import Keystream
-from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +23,7 @@ def checked_draws(draws: Draws) -> Draws:
     Raises:
         ConfigurationError: for an unknown value.
     """
-    if draws not in ("system", "seeded"):
-        raise ConfigurationError(
-            f"draws must be 'system' (secret, the default) or 'seeded' (reproducible, for tests and paired studies); "
-            f"got {draws!r}"
-        )
+    one_of("draws", draws, ("system", "seeded"), advice="system draws are secret, seeded ones are for tests")
     return draws
 
 

@@ -21,9 +21,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from math import inf, isinf, isnan, nextafter
+from math import inf, isinf, nextafter
 from typing import Any
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, up
@@ -192,10 +193,9 @@ class GaussianEvent(PrivacyEvent):
     parties: int
 
     def __post_init__(self) -> None:
-        for name, number in (("sigma", self.sigma), ("sensitivity", self.sensitivity)):
-            if isnan(number) or number < 0:
-                raise ConfigurationError(f"{name} must be 0 or more; got {number}")
-        _count(parties=self.parties)
+        within("sigma", self.sigma, 0, most=inf)
+        within("sensitivity", self.sensitivity, 0, most=inf)
+        positive("parties", self.parties, whole=True)
         _make_plain(self)
 
     def curve(self, unit: str = "party-record") -> tuple[float, ...]:
@@ -285,8 +285,7 @@ def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
         >>> against(PoissonBinomialEvent(levels=16, beta=0.25, parties=4, coordinates=16), 1).parties
         3
     """
-    if colluders < 0:
-        raise ConfigurationError(f"colluders must be 0 or more; got {colluders}")
+    within("colluders", colluders, 0, whole=True)
     if isinstance(event, PoissonBinomialEvent | GaussianEvent):
         return replace(event, parties=max(event.parties - colluders, 1))
     return event

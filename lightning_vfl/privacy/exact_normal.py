@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import within
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,8 +75,7 @@ def rounded_normal(count: int, scale: float, words: "Words") -> "NDArray[np.int6
         >>> rounded_normal(6, 1000.0, stream(0, "example").random_raw).tolist()
         [502, 105, -2129, -400, -911, 58]
     """
-    if not 0 < scale <= LARGEST_SCALE:
-        raise ConfigurationError(f"scale must be above 0 and at most 2^40; got {scale}; use a coarser grid")
+    within("scale", scale, above=0, most=LARGEST_SCALE, advice="use a coarser grid")
     pairs = (count + 1) // 2
     prefixes = words(2 * pairs).reshape(pairs, 2)
     real, error = candidates(prefixes, scale)

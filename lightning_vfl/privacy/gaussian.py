@@ -6,8 +6,9 @@ from 1e-4 to 1000 Δ and δ of 1e-300 or more), the error of its δ is a share o
 noise, the figure is that of 1000 Δ, which is not below the true one; with less, it is infinite.
 """
 
-from math import inf, isinf, isnan, nextafter, sqrt
+from math import inf, isinf, nextafter, sqrt
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 
 _MOST = 1e3  # σ / Δ
@@ -42,13 +43,9 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
         Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018,
         https://arxiv.org/abs/1805.06530, Algorithm 1.
     """
-    _refuse(epsilon=epsilon, sensitivity=sensitivity, delta=delta)
-    if not _LEAST_DELTA <= delta < 1:
-        raise ConfigurationError(f"delta must be from {_LEAST_DELTA} to below 1; got {delta}")
-    if isinf(epsilon) or not 0 < sensitivity < inf:
-        raise ConfigurationError(
-            f"epsilon must be finite, and sensitivity finite and above 0; got {epsilon} and {sensitivity}"
-        )
+    within("epsilon", epsilon, 0)
+    within("delta", delta, _LEAST_DELTA, below=1)
+    positive("sensitivity", sensitivity)
     from dp_accounting import get_sigma_gaussian  # imported here, because the import takes a second
 
     if gaussian_epsilon(_MOST, 1.0, delta) > epsilon:
@@ -97,11 +94,10 @@ def gaussian_epsilon(sigma: float, sensitivity: float, delta: float, uploads: in
         Dong, Roth, Su, "Gaussian Differential Privacy", Journal of the Royal Statistical Society B 84, 2022,
         https://arxiv.org/abs/1905.02383 (composition of μ-GDP mechanisms, the square root of the sum of μ²).
     """
-    _refuse(sigma=sigma, sensitivity=sensitivity, delta=delta)
-    if delta > 1:
-        raise ConfigurationError(f"delta must be at most 1; got {delta}")
-    if not 0 <= uploads < inf or uploads != int(uploads):
-        raise ConfigurationError(f"uploads must be 0, 1, 2, ...; got {uploads}")
+    within("sigma", sigma, 0, most=inf)
+    within("sensitivity", sensitivity, 0, most=inf)
+    within("delta", delta, 0, 1)
+    within("uploads", uploads, 0, whole=True)
     nothing_to_hide = sensitivity == 0 or uploads == 0 or (isinf(sigma) and not isinf(sensitivity))
     if nothing_to_hide or delta == 1:
         return 0.0
@@ -113,10 +109,3 @@ def gaussian_epsilon(sigma: float, sensitivity: float, delta: float, uploads: in
 
     ratio = min(ratio, _MOST)
     return float(get_epsilon_gaussian(ratio, delta * (1 - _ERROR * max(ratio, 1.0))))
-
-
-def _refuse(**numbers: float) -> None:
-    """Refuse numbers that are negative or NaN."""
-    for name, number in numbers.items():
-        if isnan(number) or number < 0:
-            raise ConfigurationError(f"{name} must be 0 or more; got {number}")

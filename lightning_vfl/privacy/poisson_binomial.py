@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -113,19 +114,13 @@ def poisson_binomial_curve(
         >>> [f"{epsilon:.4f}" for epsilon in poisson_binomial_curve(16, 0.15, 10, (1.5, 2, 16, float("inf")))]
         ['0.4863', '0.6560', '5.5345', '9.9046']
     """
-    for name, count in (("levels", levels), ("num_parties", num_parties)):
-        if not 1 <= count < inf or count != int(count):
-            raise ConfigurationError(f"{name} must be 1, 2, 3, ...; got {count}")
-    if not 0 <= beta <= 0.25:
-        raise ConfigurationError(f"beta must be from 0 to 0.25, so that probabilities are in [1/4, 3/4]; got {beta}")
+    positive("levels", levels, whole=True)
+    positive("num_parties", num_parties, whole=True)
+    within("beta", beta, 0, 0.25)
     for order in orders:
-        if not order > 1:
-            raise ConfigurationError(f"orders of a Rényi divergence must be above 1; got {order}")
-    if unit not in UNITS:
-        raise ConfigurationError(
-            f"unit must be one of {', '.join(map(repr, UNITS))}; got {unit!r}; for all columns of a party, use the sum "
-            "of 'party-record' over its records and coordinates"
-        )
+        within("an order of a Rényi divergence", order, above=1, most=inf)
+    advice = "for all columns of a party, use the sum of 'party-record' over its records and coordinates"
+    one_of("unit", unit, UNITS, advice=advice)
     levels, num_parties, beta = int(levels), int(num_parties), ceil(beta * _GRID) / _GRID
     if unit == "record":
         return tuple(_trials(levels * num_parties, beta, order) for order in orders)

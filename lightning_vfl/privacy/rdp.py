@@ -8,9 +8,10 @@ Privacy figures are rounded up. Unknown costs are infinite.
 """
 
 from collections.abc import Sequence
-from math import fsum, inf, isnan, log, nextafter
+from math import fsum, inf, log, nextafter
 from typing import NamedTuple
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 
 _ULP = 2.0**-53
@@ -52,9 +53,8 @@ def compose_rdp(releases: Sequence[tuple[Sequence[float], float]]) -> tuple[floa
         raise ConfigurationError("there must be one or more curves of equal length; use one grid of orders for all")
     for curve, count in releases:
         for epsilon in curve:
-            _refuse(epsilon=epsilon)
-        if not 0 <= count < inf or count != int(count):
-            raise ConfigurationError(f"count of releases must be 0, 1, 2, ...; got {count}")
+            within("epsilon", epsilon, 0, most=inf)
+        within("count of releases", count, 0, whole=True)
     some = [(curve, count) for curve, count in releases if count]
     orders = range(len(releases[0][0]))
     return tuple(up(fsum(up(curve[i] * count) for curve, count in some)) for i in orders)
@@ -98,9 +98,7 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # here: the import takes a second
 
     _fits(orders, curve)
-    _refuse(delta=delta)
-    if delta > 1:
-        raise ConfigurationError(f"delta must be at most 1; got {delta}")
+    within("delta", delta, 0, 1)
     pure = min((e for a, e in zip(orders, curve, strict=True) if a == inf), default=inf)
     finite = [(a, e) for a, e in zip(orders, curve, strict=True) if a < inf] + [
         (2.0, pure)
@@ -127,13 +125,5 @@ def _fits(orders: Sequence[float], curve: Sequence[float]) -> None:
             f"a curve must have one figure for each order, and at least one; got {len(curve)} for {len(orders)} orders"
         )
     for order, epsilon in zip(orders, curve, strict=True):
-        if not order > _LEAST_ORDER:
-            raise ConfigurationError(f"orders must be above {_LEAST_ORDER} for the conversion; got {order}")
-        _refuse(epsilon=epsilon)
-
-
-def _refuse(**numbers: float) -> None:
-    """Refuse numbers that are negative or NaN."""
-    for name, number in numbers.items():
-        if isnan(number) or number < 0:
-            raise ConfigurationError(f"{name} must be 0 or more; got {number}")
+        within("an order of the conversion", order, above=_LEAST_ORDER, most=inf)
+        within("epsilon", epsilon, 0, most=inf)

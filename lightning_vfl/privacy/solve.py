@@ -5,8 +5,8 @@ the returned value has been computed and is within the target.
 """
 
 from collections.abc import Callable, Sequence
-from math import inf
 
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.digits import shown
@@ -41,8 +41,7 @@ def planned_epsilon(
         >>> f"{planned_epsilon(event, epochs=1, delta=1e-5):.2f}"
         '11.34'
     """
-    if not 1 <= records < inf or records != int(records):
-        raise ConfigurationError(f"records must be 1, 2, 3, ...; got {records}")
+    positive("records", records, whole=True)
     return composed_epsilon({event: epochs * int(records) if unit == "party" else epochs}, delta, unit)
 
 
@@ -151,7 +150,7 @@ def solve_beta(
 
 def largest_beta(target_epsilon: float, epsilon: Callable[[float], float]) -> float:
     """As ``solve_beta``, for a run with the cost ``epsilon(beta)``."""
-    _positive(target_epsilon)
+    positive("target_epsilon", target_epsilon)
     if epsilon(_LARGEST_BETA) <= target_epsilon:
         return _LARGEST_BETA
     high = _LARGEST_BETA
@@ -210,9 +209,8 @@ def solve_levels(
 
 def largest_levels(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_LEVELS) -> int:
     """As ``solve_levels``, for a run with the cost ``epsilon(levels)``."""
-    _positive(target_epsilon)
-    if not 1 <= most < inf:
-        raise ConfigurationError(f"most must be 1 or more; got {most}")
+    positive("target_epsilon", target_epsilon)
+    positive("most", most, whole=True)
     if epsilon(1) > target_epsilon:
         raise ConfigurationError(
             f"one level already costs more than epsilon {target_epsilon}; use a smaller beta, fewer epochs or "
@@ -249,7 +247,7 @@ def solve_epochs(
 
 def largest_epochs(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_EPOCHS) -> int:
     """As ``solve_epochs``, for a run with the cost ``epsilon(epochs)`` and at most ``most`` epochs."""
-    _positive(target_epsilon)
+    positive("target_epsilon", target_epsilon)
     if epsilon(1) > target_epsilon:
         raise ConfigurationError(
             f"one epoch costs epsilon {shown(epsilon(1))}, more than {target_epsilon}; use a smaller beta or more "
@@ -273,9 +271,3 @@ def _last(met: Callable[[int], bool], most: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if met(middle) else (low, middle)
     return low
-
-
-def _positive(target_epsilon: float) -> None:
-    """Check that the budget is above 0."""
-    if not 0 < target_epsilon < inf:
-        raise ConfigurationError(f"target_epsilon must be a finite number above 0; got {target_epsilon}")

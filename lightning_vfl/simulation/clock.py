@@ -1,11 +1,12 @@
 """Virtual time: seconds computed from bytes, FLOPs and delays. The program itself does not wait."""
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.simulation.faults import RoundOutcome
@@ -55,10 +56,8 @@ class VirtualClock(Rebuildable):
     ) -> None:
         speeds = {f"speed_of[{party}]": value for party, value in (speed_of or {}).items()}
         for name, value in {"bandwidth": bandwidth, "speed": speed, "server_speed": server_speed, **speeds}.items():
-            if not value > 0:
-                raise ConfigurationError(f"{name} of the clock must be > 0, or left out; got {value}")
-        if not (latency >= 0 and isfinite(latency)):
-            raise ConfigurationError(f"latency of the clock must be 0 or more seconds; got {latency}")
+            within(f"{name} of the clock", value, above=0, most=inf, advice="or leave it out")
+        within("latency of the clock", latency, 0)
         self.bandwidth = bandwidth
         self.latency = latency
         self.speed = speed

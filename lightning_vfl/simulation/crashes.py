@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import one_of
 from lightning_vfl.simulation.draws import BLOCK, uniform_block
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome, probability
 from lightning_vfl.streams import Name
@@ -57,8 +57,7 @@ class Crashes(FaultModel):
     stream_name: ClassVar[str] = "CrashChain"
 
     def __init__(self, what: str, down: float, rejoin: float) -> None:
-        if what not in ("guests", "hosts", "connections"):
-            raise ConfigurationError(f"what must be guests, hosts or connections; got '{what}'")
+        one_of("what", what, ("guests", "hosts", "connections"))
         self.what = what
         self.down = probability("down", down)
         self.rejoin = probability("rejoin", rejoin)

@@ -1,12 +1,11 @@
 """Distributions of message delays, as functions of one uniform draw."""
 
 from abc import ABC, abstractmethod
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import within
 from lightning_vfl.simulation.portable import exp, log, normal_quantile
 
 if TYPE_CHECKING:
@@ -120,10 +119,9 @@ class LogNormal(Delay):
 
     def __init__(self, median: float, sigma: float, step: float = 0.0) -> None:
         self.median = _at_least(0.0, "median", median)
-        self.sigma = _at_least(0.0, "sigma", sigma)
+        # e^(8.3 · 50) is 1e180: seconds stay finite, also in sums and products
+        self.sigma = float(within("sigma of LogNormal", sigma, 0, 50, advice="delays must not overflow"))
         self.step = _at_least(0.0, "step", step)
-        if self.sigma > 50.0:  # e^(8.3 · 50) is 1e180: seconds stay finite, also in sums and products
-            raise ConfigurationError(f"sigma of LogNormal must be at most 50, or delays overflow; got {sigma}")
 
     def seconds(self, u: "Draws", rank: "Ranks") -> "Draws":
         normal = normal_quantile(np.maximum(u, _SMALLEST))
@@ -159,6 +157,4 @@ def _shifted(value: float, step: float, rank: "Ranks") -> "Draws":
 
 
 def _at_least(least: float, name: str, value: float) -> float:
-    if not (isfinite(value) and value >= least):
-        raise ConfigurationError(f"{name} of a delay must be a finite number of at least {least:g}; got {value}")
-    return float(value)
+    return float(within(f"{name} of a delay", value, least))

@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Roster
@@ -315,6 +316,4 @@ def probability(name: str, value: float) -> float:
     Raises:
         ConfigurationError: if it is not a probability.
     """
-    if not 0.0 <= value <= 1.0:
-        raise ConfigurationError(f"{name} must be a probability from 0 to 1; got {value}")
-    return value
+    return within(name, value, 0, 1)

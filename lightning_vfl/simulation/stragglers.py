@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation.delays import Delay, Exponential
 from lightning_vfl.simulation.draws import BLOCK, uniform_block
@@ -62,8 +63,7 @@ class Stragglers(FaultModel):
         parties: list[int] | None = None,
         delay_of: dict[int, Delay] | None = None,
     ) -> None:
-        if not 0.0 <= share <= 1.0:
-            raise ConfigurationError(f"share must be a number from 0 to 1; got {share}")
+        within("share", share, 0, 1)
         if parties is not None and len(set(parties)) < len(parties):
             raise ConfigurationError(f"parties must name each slow party once; got {parties}")
         self.share = share
@@ -125,10 +125,7 @@ class Stragglers(FaultModel):
     def _slow_ones(self, m: int, seed: int) -> tuple[int, ...]:
         """The numbers of the slow parties, the least slow first."""
         for party in (*(self.parties or ()), *self.delay_of):
-            if not 0 <= party < m:
-                raise ConfigurationError(
-                    f"the settings of slow parties must name parties from 0 to {m - 1}; got {party}; correct the number"
-                )
+            within("a party in the settings of slow parties", party, 0, m - 1, whole=True)
         if self.parties is not None:
             return tuple(self.parties)
         return _order(m, seed)[: int(self.share * m + 1e-9)]  # 0.29 · 100 is a little less than 29 in floating point

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_large_table
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
@@ -141,8 +142,7 @@ def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataF
     """
     import pandas as pd  # 0.5 s, where it is used
 
-    if requests < 1:
-        raise ConfigurationError(f"a trace must have at least 1 request; got {requests}")
+    positive("requests of a trace", requests, whole=True)
     outcomes = [faults_at(request) for request in range(requests)]
     parties = len(outcomes[0].delay)
     request = np.arange(requests).repeat(parties)

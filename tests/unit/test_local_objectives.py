@@ -229,9 +229,9 @@ def test_a_decoder_of_ones_own_may_draw_records_of_any_shape(x):
         (lambda: Reconstruction().partner(Linear(S, D), S, D), "give the objective a decoder"),
         (lambda: BarlowTwins(projector=()), "projector must have one or more widths >= 1"),
         (lambda: BarlowTwins(projector=(8, 0)), "projector must have one or more widths >= 1"),
-        (lambda: BarlowTwins(corruption=1.0), "must be above 0 and below 1"),
-        (lambda: BarlowTwins(corruption=float("nan")), "must be above 0 and below 1"),
-        (lambda: BarlowTwins(off_diagonal=-1.0), "must be >= 0; got -1.0"),
+        (lambda: BarlowTwins(corruption=1.0), "must be a number above 0 and below 1"),
+        (lambda: BarlowTwins(corruption=float("nan")), "must be a number above 0 and below 1"),
+        (lambda: BarlowTwins(off_diagonal=-1.0), "must be a finite number of at least 0; got -1.0"),
     ],
 )
 def test_what_cannot_be_done_is_refused(build, fix):

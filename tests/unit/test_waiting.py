@@ -115,9 +115,9 @@ def test_waiting_for_ever_is_refused(rule):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: WaitForAll(timeout=0), "above 0, or left out; got 0"),
-        (lambda: WaitForAll(timeout=inf), "above 0, or left out; got inf"),
-        (lambda: Fastest(0), "n of Fastest must be at least 1; got 0"),
+        (lambda: WaitForAll(timeout=0), "above 0; got 0"),
+        (lambda: WaitForAll(timeout=inf), "above 0; got inf"),
+        (lambda: Fastest(0), "n of Fastest must be a whole number, 1 or more; got 0"),
         (lambda: Deadline(-1), "must be a finite number above 0; got -1"),
         (lambda: Fastest(5).check(torch.ones(4, dtype=torch.bool), silent=False), "lower n"),
     ],

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.crypto import Keystream, SeededSecrets
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, Modular
@@ -43,14 +44,12 @@ class Coding:
     def __post_init__(self) -> None:
         if not isinstance(self.field, Modular):
             raise ConfigurationError(f"field must be PrimeField(p); got {self.field!r}")
-        settings = {"privacy": self.privacy, "wrong": self.wrong}
-        settings |= {} if self.blocks == "auto" else {"blocks": self.blocks}
-        settings |= {} if self.stragglers is None else {"stragglers": self.stragglers}
-        for name, value in settings.items():
-            least = 1 if name == "blocks" else 0
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                auto = ", or auto" if name == "blocks" else ""
-                raise ConfigurationError(f"{name} must be a whole number, {least} or more{auto}; got {value!r}")
+        within("privacy", self.privacy, 0, whole=True)
+        within("wrong", self.wrong, 0, whole=True)
+        if self.blocks != "auto":
+            positive("blocks", self.blocks, whole=True, advice="or use auto")
+        if self.stragglers is not None:
+            within("stragglers", self.stragglers, 0, whole=True)
         if self.blocks != "auto" and self.stragglers is not None:
             raise ConfigurationError(
                 f"stragglers: {self.stragglers} chooses blocks, which are given as {self.blocks}; leave one of them out"

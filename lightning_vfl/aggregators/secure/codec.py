@@ -5,13 +5,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite, log2, prod
+from math import log2, prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive
 from lightning_vfl.crypto.keystream import repeatable_bytes
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.draws import OwnKeystreams
@@ -96,8 +97,7 @@ class Shift(Codec):
 
     def __post_init__(self) -> None:
         clip, levels = self.clip, self.levels
-        if not (clip > 0 and isfinite(clip)):
-            raise ConfigurationError(f"clip must be a finite number above 0; got {clip}")
+        positive("clip", clip)
         if isinstance(levels, bool) or not isinstance(levels, int) or levels % 2 or not 2 <= levels <= MOST_LEVELS:
             raise ConfigurationError(f"levels must be an even whole number from 2 to 2^27, or auto; got {levels!r}")
         object.__setattr__(self, "clip", float(clip))  # the compiled loop is made for floats

@@ -25,6 +25,7 @@ from lightning_vfl.aggregators.secure.recovery import (
 )
 from lightning_vfl.aggregators.secure.ring_sums import RingSums
 from lightning_vfl.aggregators.secure.segments import Segments, segments
+from lightning_vfl.checks import one_of
 from lightning_vfl.crypto import Identities, MaskNames, add_together, key_period
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.errors import ConfigurationError
@@ -63,8 +64,7 @@ class SecureLayer:
     identities: Identities | None = None
 
     def __post_init__(self) -> None:
-        if self.layout not in ("sum", "segments"):
-            raise ConfigurationError(f"layout must be 'sum' or 'segments'; got '{self.layout}'")
+        one_of("layout", self.layout, ("sum", "segments"))
         key_period(0, self.rekey_every)
         if self.recovery is not None and self.layout == "segments":
             raise ConfigurationError(

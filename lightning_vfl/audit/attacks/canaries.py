@@ -9,6 +9,7 @@ from torch import Tensor
 from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.feature_reconstruction import aggregates_by_record
 from lightning_vfl.audit.attacks.regression import ridge_guesses
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream
 from lightning_vfl.types import VerticalBatch
@@ -37,8 +38,7 @@ class CanariesInTraining(Attack):
     target: ClassVar[Target] = Target.CANARIES
 
     def __init__(self, party: int = 0, canaries: int = 1000, value: float = 3.0, delta: float = 1e-5) -> None:
-        if canaries < 20:
-            raise ConfigurationError(f"canaries must be at least 20; got {canaries}")
+        within("canaries", canaries, 20, whole=True)
         self.party = party
         self.canaries = canaries
         self.value = value
@@ -46,10 +46,7 @@ class CanariesInTraining(Attack):
         self._signs: Tensor | None = None
 
     def check(self, seen: Seen) -> None:
-        if self.canaries > seen.records:
-            raise ConfigurationError(
-                f"canaries must be at most the number of training records, {seen.records:,}; got {self.canaries:,}"
-            )
+        within("canaries", self.canaries, 20, seen.records, whole=True, advice="use at most the training records")
         if seen.aggregator.setup is not None:
             raise ConfigurationError(
                 f"{type(seen.aggregator).__name__} shares the records before training, so batches cannot have "

@@ -6,6 +6,7 @@ import torch
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
 from lightning_vfl.audit.transcript import AGGREGATES
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 
 
@@ -33,10 +34,8 @@ class EpsilonLowerBound(Attack):
     def __init__(
         self, trials: int = 100_000, uploads: int = 1, width: int = 1, delta: float = 1e-5, party: int = 0
     ) -> None:
-        if min(trials, uploads, width) < 1:
-            raise ConfigurationError(
-                f"trials, uploads and width must be at least 1; got {trials}, {uploads} and {width}"
-            )
+        for name, number in (("trials", trials), ("uploads", uploads), ("width", width)):
+            positive(name, number, whole=True)
         self.trials = trials
         self.uploads = uploads
         self.width = width

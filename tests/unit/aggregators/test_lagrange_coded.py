@@ -565,7 +565,7 @@ def test_every_record_counts_for_the_agreed_scale():
     [
         ({"l_x": 28}, "no l_w fits: data with l_x = 28 and a headroom of 16"),
         ({"headroom": 1e9, "l_x": 10}, "no l_w fits: data with l_x = 10 and a headroom of 1e"),
-        ({"headroom": 0.5}, "headroom must be at least 1; got 0.5"),
+        ({"headroom": 0.5}, "headroom must be a finite number of at least 1; got 0.5"),
         ({"l_x": 40}, "l_x = 40 takes .* use l_x = "),
     ],
 )
@@ -1160,22 +1160,22 @@ def test_two_parties_cannot_hide_anything_from_each_other():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"blocks": 0}, "blocks must be a whole number, 1 or more, or auto; got 0"),
+        ({"blocks": 0}, "blocks must be a whole number, 1 or more; got 0; or use auto"),
         ({"blocks": -1}, "blocks must be .* got -1"),
         ({"blocks": 2.5}, "blocks must be .* got 2.5"),
         ({"blocks": "all"}, "blocks must be .* got 'all'"),
         ({"privacy": None}, "privacy must be a whole number, 0 or more; got None"),
         ({"wrong": True}, "wrong must be .* got True"),
         ({"blocks": 1, "stragglers": 3}, "stragglers: 3 chooses blocks, which are given as 1; leave one of them out"),
-        ({"scale": 8.5}, "scale must be a whole number of bits, or auto; got 8.5"),
-        ({"headroom": 0.5}, "headroom must be at least 1; got 0.5"),
+        ({"scale": 8.5}, "scale must be a whole number, 0 or more; got 8.5; or use auto"),
+        ({"headroom": 0.5}, "headroom must be a finite number of at least 1; got 0.5"),
         ({"field": 2**31 - 1}, "field must be .* got 2147483647"),
         ({"privacy": -1}, "privacy must be .* got -1"),
         ({"stragglers": -1}, "stragglers must be .* got -1"),
         ({"wrong": -1}, "wrong must be .* got -1"),
         ({"execution": "clear"}, "execution must be 'coded' or 'equivalent'; got 'clear'"),
-        ({"l_x": 61}, "l_x 61"),
-        ({"scale": -1}, "l_w -1"),
+        ({"l_x": 61}, "l_x must be .*; got 61"),
+        ({"scale": -1}, "scale must be .*; got -1"),
     ],
 )
 def test_bad_settings_name_the_fix(settings, words):

@@ -148,7 +148,7 @@ def test_a_command_that_cannot_be_read_ends_in_one_line(arguments, capsys):
 
 
 def test_no_parties_are_no_keys(tmp_path):
-    with pytest.raises(ConfigurationError, match="--parties must be at least 1; got 0"):
+    with pytest.raises(ConfigurationError, match="--parties must be a whole number, 1 or more; got 0"):
         Identities.make(tmp_path, 0)
 
 

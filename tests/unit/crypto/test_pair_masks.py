@@ -374,7 +374,7 @@ def test_values_of_another_type_or_order_are_refused(bits, values):
 
 @pytest.mark.parametrize("bits", [0, 65, -1])
 def test_a_ring_that_fits_no_word_is_refused(bits):
-    with pytest.raises(ConfigurationError, match="must be from 1 to 64"):
+    with pytest.raises(ConfigurationError, match="must be a whole number from 1 to 64"):
         setting(2, bits)
 
 

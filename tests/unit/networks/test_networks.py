@@ -42,7 +42,7 @@ def test_polynomial_network_of_degree_one_is_a_linear_layer():
 
 
 def test_degree_zero_is_refused():
-    with pytest.raises(ValueError, match="degree must be >= 1"):
+    with pytest.raises(ValueError, match="degree must be a whole number, 1 or more"):
         PolynomialNetwork((3,), 2, degree=0)
 
 

@@ -47,7 +47,7 @@ def test_half_precision_halves_the_memory_and_rounds():
 def test_a_table_above_the_limit_is_refused_with_its_size():
     with pytest.raises(ConfigurationError, match="take 430 MB, more than limit_bytes = 100000000; raise limit_bytes"):
         RecordTable(60_000, (64,) * 28, limit_bytes=1e8)
-    with pytest.raises(ConfigurationError, match="must be float32 or float16"):
+    with pytest.raises(ConfigurationError, match="must be 'float32' or 'float16'"):
         RecordTable(1, (1,), "float64")
 
 

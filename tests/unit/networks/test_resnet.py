@@ -130,7 +130,8 @@ def test_it_is_a_bottom_of_a_protocol():
 
 
 @pytest.mark.parametrize(
-    ("shape", "settings", "said"), [((30,), {}, "MLP bottom"), ((3, 8, 8), {"base": 0}, "base must be >= 1")]
+    ("shape", "settings", "said"),
+    [((30,), {}, "MLP bottom"), ((3, 8, 8), {"base": 0}, "base must be a whole number")],
 )
 def test_what_makes_no_network_is_refused_with_the_way_out(shape, settings, said):
     with pytest.raises(ConfigurationError, match=said):

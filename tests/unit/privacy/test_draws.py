@@ -294,7 +294,7 @@ KINDS = ("system", "seeded")
 
 @every_aggregator
 def test_other_words_for_draws_are_refused(make):
-    with pytest.raises(ConfigurationError, match=r"must be 'system' .* or 'seeded'"):
+    with pytest.raises(ConfigurationError, match=r"must be 'system' or 'seeded'"):
         make(draws="secret")
 
 

@@ -168,8 +168,8 @@ def test_nothing_costs_nothing():
     [
         (rdp_epsilon, ([], [], 1e-5), "at least one"),
         (rdp_epsilon, ([2.0], [1.0, 2.0], 1e-5), "got 2 for 1 orders"),
-        (rdp_epsilon, ([1.0], [1.0], 1e-5), "orders must be above 1.01 .*; got 1.0"),
-        (rdp_epsilon, ([nan], [1.0], 1e-5), "orders must be above 1.01 .*; got nan"),
+        (rdp_epsilon, ([1.0], [1.0], 1e-5), "an order of the conversion must be a number above 1.01; got 1.0"),
+        (rdp_epsilon, ([nan], [1.0], 1e-5), "an order of the conversion must be a number above 1.01; got nan"),
         (rdp_epsilon, ([2.0], [nan], 1e-5), "epsilon must be .*; got nan"),
         (rdp_epsilon, ([2.0], [-1.0], 1e-5), "epsilon must be .*; got -1.0"),
         (rdp_epsilon, ([2.0], [1.0], 1.5), "at most 1"),

@@ -133,7 +133,7 @@ def test_who_is_waited_for_in_vain():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("servers", 0.1, 0.1), "what must be guests, hosts or connections; got 'servers'"),
+        (("servers", 0.1, 0.1), "what must be 'guests', 'hosts' or 'connections'; got 'servers'"),
         (("guests", 1.1, 0.1), "down must be .* got 1.1"),
         (("guests", 0.1, -0.1), "rejoin must be .* got -0.1"),
     ],

@@ -88,8 +88,8 @@ def test_what_is_not_random():
         (lambda: Constant(float("inf")), "seconds of a delay must be .*; got inf"),
         (lambda: Uniform(2.0, 1.0), "high of a delay must be .* at least 2; got 1.0"),
         (lambda: LogNormal(-1.0, 1.0), "median of a delay must be .*; got -1.0"),
-        (lambda: LogNormal(1.0, -1.0), "sigma of a delay must be .*; got -1.0"),
-        (lambda: LogNormal(1.0, 51.0), "at most 50, .*; got 51.0"),
+        (lambda: LogNormal(1.0, -1.0), "sigma of LogNormal must be .*; got -1.0"),
+        (lambda: LogNormal(1.0, 51.0), "from 0 to 50; got 51.0"),
         (lambda: ComputeBound(0.5), "slowdown of a delay must be .* at least 1; got 0.5"),
     ],
 )

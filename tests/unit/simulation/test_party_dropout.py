@@ -63,5 +63,5 @@ def test_extremes():
 
 @pytest.mark.parametrize(("probability", "proportion"), [(1.1, 0.1), (-0.1, 0.1), (0.1, 2.0), (0.1, float("nan"))])
 def test_bad_settings_are_refused(probability, proportion):
-    with pytest.raises(ConfigurationError, match="must be a probability from 0 to 1"):
+    with pytest.raises(ConfigurationError, match="must be a number from 0 to 1"):
         PartyDropout(probability, proportion)

@@ -86,8 +86,8 @@ def test_slower_parties_wait_longer_for_the_same_draw():
         ({"share": 1.5}, "share must be .* from 0 to 1; got 1.5"),
         ({"share": float("nan")}, "share must be .* got nan"),
         ({"parties": [1, 1]}, "each slow party once"),
-        ({"parties": [4]}, "must name parties from 0 to 3; got 4"),
-        ({"delay_of": {-1: Constant(1.0)}}, "must name parties from 0 to 3; got -1"),
+        ({"parties": [4]}, "must be a whole number from 0 to 3; got 4"),
+        ({"delay_of": {-1: Constant(1.0)}}, "must be a whole number from 0 to 3; got -1"),
     ],
 )
 def test_bad_settings_are_refused(settings, words):

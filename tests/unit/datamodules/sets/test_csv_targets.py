@@ -93,7 +93,9 @@ def test_the_objective_that_fits_is_named(folder, tmp_path):
         ConfigurationError, match="'age' of party 'clinic' is neither true nor false in 300 records; wri"
     ):
         tables(folder, ["age", "flu"]).setup("fit")
-    with pytest.raises(ConfigurationError, match="MultiLabel needs at least 2 labels; got 1; use Binary"):
+    with pytest.raises(
+        ConfigurationError, match="labels of MultiLabel must be a whole number, 2 or more; got 1; use Binary"
+    ):
         MultiLabel(1)
 
 

@@ -249,7 +249,7 @@ def test_the_limit_is_on_all_tables_that_there_can_be():
 
 @pytest.mark.parametrize("dtype", ["float64", "half"])
 def test_other_settings_are_refused(dtype):
-    with pytest.raises(ConfigurationError, match="must be float32 or float16"):
+    with pytest.raises(ConfigurationError, match="must be 'float32' or 'float16'"):
         buffers(dtype=dtype)
     with pytest.raises(ConfigurationError, match="must be 'record' or 'message'"):
         buffers("guest")
