@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from lightning_vfl.cli import run
-from tests.integration.test_loggers import loud, wandb_offline  # noqa: F401  # a fixture
+from tests.integration.test_loggers import loud
 from tests.pages import ROOT
 
 SWEEP = yaml.safe_load((ROOT / "examples" / "wandb_sweep.yaml").read_text(encoding="utf-8"))
