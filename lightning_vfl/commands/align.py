@@ -124,7 +124,7 @@ def _table_file(given: Namespace, path: Path, party: str, parties: Collection[st
     named = {one for one in parties for word in given.id_column if word.startswith(f"{one}=")}
     own = [word.partition("=")[2] for word in given.id_column if word.startswith(f"{party}=")]
     words = own or [word for word in given.id_column if word.partition("=")[0] not in named] or ["id"]
-    return TableFile(path, party, tuple(words), csv_forms(parties, given.separator, given.encoding)[party])
+    return TableFile(path, party, tuple(words), csv_forms({*parties, party}, given.separator, given.encoding)[party])
 
 
 def _add_mask(parser: ArgumentParser) -> None:

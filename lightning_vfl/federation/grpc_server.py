@@ -180,10 +180,13 @@ class Port:
             try:
                 return self.hub.read(party, pieces)
             except grpc.RpcError:
-                error: ValueError = Interrupted(f"{self.hub.agreed.party(party)} has hung up within a frame")
+                kind: type[ValueError] = Interrupted
+                line = f"{self.hub.agreed.party(party)} has hung up within a frame"
             except ValueError as refused:
-                error = ValueError(str(refused))
-        raise error
+                kind, line = ValueError, str(refused)
+                with suppress(grpc.RpcError):
+                    pass_over(pieces, self.hub.agreed.limits.frame_bytes)
+        raise kind(line)  # an error that is a variable here would keep this call, and its stream, until Python collects
 
     def _alive(self, _: Iterator[bytes], context: Any) -> bytes:
         """Held open: its end is how the death of a party is noticed. Its message is not read."""
@@ -199,6 +202,14 @@ class Port:
             while context.is_active() and not self._over.wait(timeout=1.0):
                 pass
         return b""
+
+
+def pass_over(pieces: Iterator[bytes], most: int) -> None:
+    """Read the rest of a refused frame, up to so many bytes: its sender gets the reason after its last byte."""
+    for piece in pieces:
+        most -= len(piece)
+        if most < 0:
+            return
 
 
 def refuse_taken(address: str) -> None:

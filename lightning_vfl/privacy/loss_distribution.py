@@ -111,7 +111,7 @@ def loss_epsilon(uses: Sequence[tuple[Sequence[PrivacyEvent], int]], delta: floa
     Examples:
         >>> event = PoissonBinomialEvent(levels=2, beta=0.05, parties=5, coordinates=16)
         >>> f"{loss_epsilon([([event], 1)], delta=1e-5):.3f}"
-        '2.054'
+        '2.075'
     """
     unit = unit_of_one_release(unit)
     used = [(list(events), count) for events, count in uses if count]

@@ -101,7 +101,7 @@ def worst_figure(
     Examples:
         >>> event = PoissonBinomialEvent(levels=2, beta=0.05, parties=5, coordinates=16)
         >>> print(worst_figure([event], most=1, total=1000, delta=1e-5))
-        2.055 (PLD)
+        2.075 (PLD)
     """
     renyi = worst_epsilon(events, most, total, delta, unit)
     if not events or all(event.signal(unit) is not None for event in events):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Mean, PoissonBinomial
@@ -187,7 +188,7 @@ def test_what_cannot_be_is_refused_before_training(tmp_path):
     with pytest.raises(ConfigurationError, match="one round would already cost"):
         trainer(tmp_path, callbacks=[PrivacyBudget(1e-3)]).fit(module, datamodule=Blobs(batch_size=10))
     assert "fit" not in module.books.rounds
-    loader = [next(iter(Blobs_loader()))]
+    loader = DataLoader([next(iter(Blobs_loader()))], batch_size=None)
     with pytest.raises(ConfigurationError, match="must know the records"):
         trainer(tmp_path).fit(private(party_shapes=[(3,), (3,), (2,)], num_classes=3), loader)
 

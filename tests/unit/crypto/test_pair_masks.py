@@ -486,7 +486,7 @@ def test_periods_begin_every_so_many_rounds():
     assert [key_period(round, 1) for round in range(4)] == [0, 1, 2, 3]
     assert [key_period(round, 3) for round in range(7)] == [0, 0, 0, 1, 1, 1, 2]
     for wrong in (0, -5):
-        with pytest.raises(ConfigurationError, match="must be 1 or more"):
+        with pytest.raises(ConfigurationError, match="must be a whole number, 1 or more"):
             key_period(3, wrong)
 
 

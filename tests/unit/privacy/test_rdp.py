@@ -172,7 +172,7 @@ def test_nothing_costs_nothing():
         (rdp_epsilon, ([nan], [1.0], 1e-5), "an order of the conversion must be a number above 1.01; got nan"),
         (rdp_epsilon, ([2.0], [nan], 1e-5), "epsilon must be .*; got nan"),
         (rdp_epsilon, ([2.0], [-1.0], 1e-5), "epsilon must be .*; got -1.0"),
-        (rdp_epsilon, ([2.0], [1.0], 1.5), "at most 1"),
+        (rdp_epsilon, ([2.0], [1.0], 1.5), "delta must be a number from 0 to 1"),
         (rdp_epsilon, ([2.0], [1.0], nan), "delta must be .*; got nan"),
         (compose_rdp, ([],), "one grid"),
         (compose_rdp, ([((1.0,), 1), ((1.0, 2.0), 1)],), "one grid"),

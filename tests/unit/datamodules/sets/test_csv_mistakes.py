@@ -43,10 +43,11 @@ def test_another_encoding_is_told(tmp_path, encoding, beside):
     readers = {
         "in memory": lambda: read_table(path, "bank", "id", CSV),
         "on disk": lambda: store_table(path, "bank", "id", CSV, (), tmp_path),
-        "names": lambda: read_names(path, "bank", ","),
+        "names": lambda: read_names(path, "bank", CSV),
     }
     with pytest.raises(
-        ConfigurationError, match=r"bank\.csv of party 'bank' is not UTF-8 text .* save it as CSV UTF-8$"
+        ConfigurationError,
+        match=r"bank\.csv of party 'bank' is not UTF-8 text .* or give its encoding",
     ):
         readers[beside]()
 
