@@ -88,7 +88,7 @@ class AsyncVFL(VFLModule):
     """
 
     unsupported: ClassVar[Unsupported] = {
-        Part.WAITING: "nobody waits: every party is served when its message arrives; leave out waiting",
+        Part.WAITING: "nobody waits: messages are served as they arrive; leave out waiting (a policy recipe sets it)",
         Part.MISSING: "the latest embedding stands for a party that is not there; leave out missing",
         Part.HIDDEN: "the server stores single embeddings; use Concat, Sum, Mean or Max",
         Part.PROTECTED_EVALUATION: "use evaluate: plain",
