@@ -105,7 +105,7 @@ class DecoupledVFL(VFLModule):
     """
 
     unsupported: ClassVar[Unsupported] = {
-        Part.WAITING: "nobody waits: hosts train on what they have received; leave out waiting (a policy recipe sets it)",
+        Part.WAITING: "nobody waits: hosts train on what has arrived; leave out waiting (a policy recipe sets it)",
         Part.MISSING: "hosts train on the latest embeddings; leave out missing",
         Part.PROTECTED_EVALUATION: "use evaluate: plain",
         Part.GROUPS: "every guest trains an encoder of its own; use SplitVFL",
