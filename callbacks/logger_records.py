@@ -83,6 +83,8 @@ class WandbRecord(LoggerRecord):
         if run is None:  # it was never begun
             return
         folder = Path(run.dir).parent
+        if folder in before:  # somebody else has begun it
+            return
         run.finish(exit_code=1)
         rmtree(folder, ignore_errors=True)
         for link in folder.parent.glob("*"):
@@ -134,7 +136,10 @@ class MLFlowRecord(LoggerRecord):
         if not (self.logger._initialized and self.logger.save_dir):  # it was never begun, or is in a database
             return
         folder = Path(self.logger.save_dir).absolute()
-        rmtree(folder / self.logger.experiment_id / self.logger.run_id, ignore_errors=True)
+        run = folder / self.logger.experiment_id / self.logger.run_id
+        if run in before:  # it has the results of an earlier training, which this one was to go on with
+            return
+        rmtree(run, ignore_errors=True)
         self.logger._initialized = False  # else the logger ends a run that is not there
         for experiment in folder.glob("*"):
             if experiment not in before and not any(experiment.glob("*/meta.yaml")):

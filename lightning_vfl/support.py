@@ -36,6 +36,21 @@ def unsupported_by(protocol: type) -> dict[Part, str]:
     return {part: remedy for part, remedy in merged.items() if remedy is not None}
 
 
+def refuse_other_table(protocol: type) -> None:
+    """Refuse a table ``unsupported`` whose rows would be overlooked.
+
+    Raises:
+        TypeError: for anything but a mapping from ``Part`` to a text or None.
+    """
+    own = vars(protocol).get("unsupported", {})
+    rows = own.items() if isinstance(own, Mapping) else [(None, own)]
+    if not all(isinstance(part, Part) and isinstance(remedy, str | None) for part, remedy in rows):
+        raise TypeError(
+            f"unsupported of {protocol.__name__} must be a dictionary from a Part (lightning_vfl.support) to a text, "
+            f"which says what to use instead, or None; got {own!r}"
+        )
+
+
 def refuse_unsupported(protocol: type, given: Iterable[Part]) -> None:
     """Refuse parts that a protocol does not support.
 

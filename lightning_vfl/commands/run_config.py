@@ -55,7 +55,9 @@ class RunConfig(Callback):
             self._before = {one for one in (*self._root.parents, *self._root.rglob("*"), self._root) if one.exists()}
         self._records = records_of(trainer.loggers)
         for folder in _folders_of(trainer.loggers):
-            self._before |= {one for one in (folder, *folder.parents, *folder.glob("*")) if one.exists()}
+            self._before |= {
+                one for one in (folder, *folder.parents, *folder.glob("*"), *folder.glob("*/*")) if one.exists()
+            }
         taken: dict[str, int] = {}
         for logger in trainer.loggers:
             if (

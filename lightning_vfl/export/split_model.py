@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -103,7 +104,8 @@ def server_part(trained: Trained) -> Part:
     roll = roll_of(module)
     members, names, widths = roll.included_parties, party_names(module), module.embedding_widths
     *_, own = module.owners()
-    network = ServerNetwork([own], module.aggregator, module.head, module.objective, roll, widths).eval()
+    head = partial(module.head, columns=module.columns_from(roll))
+    network = ServerNetwork([own], module.aggregator, head, module.objective, roll, widths).eval()
     embeddings = tuple(torch.randn(EXAMPLES, widths[m], generator=torch.Generator().manual_seed(m)) for m in members)
     present = torch.ones(EXAMPLES, len(members), dtype=torch.bool)
     half = ServerHalf(

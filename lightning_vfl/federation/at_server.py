@@ -149,7 +149,7 @@ class AtServer(Place):
                 raise ConfigurationError(f"the {names.stage} cannot be decoded; the line above says why")
             value, columns = aggregate.value, aggregate.columns
         else:
-            value, columns = self._in_the_clear(module, batch, uploads), None
+            value, columns = self._in_the_clear(module, batch, uploads), module.columns_from(uploads.roll)
         output: Tensor = module.head(value, columns)
         return output
 

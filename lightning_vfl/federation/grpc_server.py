@@ -207,7 +207,7 @@ class Port:
 def pass_over(pieces: Iterator[bytes], most: int) -> None:
     """Read the rest of a refused frame, up to so many bytes: its sender gets the reason after its last byte."""
     for piece in pieces:
-        most -= len(piece)
+        most -= max(len(piece), 1)  # empty pieces must end too
         if most < 0:
             return
 

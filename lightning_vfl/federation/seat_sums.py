@@ -34,21 +34,17 @@ class SeatSums:
     Args:
         ledger: of the seat.
         summed: the sums of the module, which become those of the ledger.
-        module: the protocol, whose training records a checkpoint of an older version knows by their positions.
     """
 
-    def __init__(self, ledger: PrivacyLedger, summed: SummedSets, module: Any) -> None:
+    def __init__(self, ledger: PrivacyLedger, summed: SummedSets) -> None:
         self.summed = summed
         self.loads = summed.loads
         self.left_out = ledger.left_out[summed.network]
         self._known = KnownRecords(ledger.known.key)
         self._hashes: dict[Stage, Hashes] = {}
-        before = summed.take(Stage.FIT)
-        summed.take(SEAT)
+        summed.drop(SEAT)
         for parties, hashes in ledger.sums.get(summed.network, ()):
             self._count(parties, hashes)
-        for parties, places in before:
-            self._note(ledger, parties, self._of_stage(module, Stage.FIT)[places])
         summed.run = ledger.run
 
     def enter(

@@ -21,9 +21,9 @@ from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.aggregators.readable import readable
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.networks._linear import Linear
+from lightning_vfl.networks.column_aware import ColumnAwareTop
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP
-from lightning_vfl.networks.told_top import ToldTop
 from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
@@ -442,8 +442,11 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
     def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
         """The top's output for the embeddings of the included parties (None: all), aggregated in real arithmetic."""
         roll = roll or Roll.everyone(self.roster.parties)
-        columns = None if roll.complete else self.aggregator.columns(self.embedding_widths, roll)
-        return self.output_of(self.bottoms(batch.features), roll, batch.present, columns)
+        return self.output_of(self.bottoms(batch.features), roll, batch.present, self.columns_from(roll))
+
+    def columns_from(self, roll: Roll) -> Tensor | None:
+        """(D_out,) bool, the columns of the aggregate that these parties bring; None: all."""
+        return None if roll.complete else self.aggregator.columns(self.embedding_widths, roll)
 
     def output_of(
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
@@ -457,7 +460,7 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output for an aggregate; ``columns`` (D_out,) bool: the columns that arrived, None: all."""
-        output: Tensor = self.top(value, columns) if isinstance(self.top, ToldTop) else self.top(value)
+        output: Tensor = self.top(value, columns) if isinstance(self.top, ColumnAwareTop) else self.top(value)
         return output
 
     def __prepare_scriptable__(self) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.networks.told_top import told
+from lightning_vfl.networks.column_aware import column_aware
 from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
 from lightning_vfl.types import Roll, Roster
@@ -279,8 +279,8 @@ def build_top(top: TopFactory, width: int, outputs: int, keys: Keys, widths: tup
     factory must choose the number itself. One with an open parameter ``widths`` gets the widths of the parties'
     embeddings, and a network whose ``forward`` takes ``columns`` is told which columns of the aggregate have arrived.
     """
-    told = {"outputs": outputs, "widths": widths}
-    wanted = {name: value for name, value in told.items() if _leaves_open(top, name)}
+    offered = {"outputs": outputs, "widths": widths}
+    wanted = {name: value for name, value in offered.items() if _leaves_open(top, name)}
     return build_for(None, "top", keys, (width,), partial(_of_server, top, "the top", width, outputs, wanted))
 
 
@@ -290,7 +290,7 @@ def build_norm(norm: Callable[[int], nn.Module], width: int, keys: Keys) -> nn.M
 
 
 def _of_server(factory: TopFactory, who: str, width: int, outputs: int, wanted: Mapping[str, Any]) -> nn.Module:
-    network = told(_make(factory, who, width, **wanted))
+    network = column_aware(_make(factory, who, width, **wanted))
     _try(network, (2, width), outputs, f"{who} {type(network).__name__}")
     return network
 

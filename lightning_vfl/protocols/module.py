@@ -41,7 +41,7 @@ from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.support import Part, Unsupported, refuse_unsupported, unsupported_by
+from lightning_vfl.support import Part, Unsupported, refuse_other_table, refuse_unsupported, unsupported_by
 from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitForAll, WaitingRule
 from lightning_vfl.wire import Contribution, Embeddings, Gate, PartyView, ServerView
@@ -103,13 +103,17 @@ class VFLModule(BuiltModule):
         given = {
             Part.WAITING: waiting is not None,
             Part.MISSING: missing is not None,
-            Part.HIDDEN: aggregator.wire is not None,
+            Part.HIDDEN: aggregator.wire is not None or aggregator.accounting is not None,
             Part.PROTECTED_EVALUATION: self.protected_evaluation,
         }
         self._refuse_unsupported(given)
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
         self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        refuse_other_table(cls)
 
     def _refuse_unsupported(self, given: Mapping[Part, bool]) -> None:
         refuse_unsupported(type(self), [part for part, is_given in given.items() if is_given])

@@ -57,9 +57,9 @@ class SummedSets:
         found[inside] = summed[places[inside]]
         return ~found
 
-    def take(self, stage: str) -> "list[tuple[tuple[int, ...], NDArray[np.int64]]]":
-        """Remove the sums of a stage: the parties of each, and the positions of its records."""
-        return [(who, np.flatnonzero(summed)) for who, summed in self._records.pop(str(stage), {}).items()]
+    def drop(self, stage: str) -> None:
+        """Forget the sums of a stage."""
+        self._records.pop(str(stage), None)
 
     def records(self) -> int:
         """The number of records that have been summed in the stage that has the most."""
@@ -98,7 +98,7 @@ class SummedSets:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        sums = state.get("sums", {} if "network" in state else state)  # an older checkpoint has the sums alone
+        sums = state.get("sums", {})
         self._records = {
             stage: {tuple(who): summed.numpy().copy() for who, summed in sets} for stage, sets in sums.items()
         }

@@ -84,6 +84,11 @@ def test_a_refused_training_leaves_no_run_of_a_logger(logger, monkeypatch, reque
     assert [path for path in left() if not path.endswith(("debug.log", "debug-internal.log"))] == [
         path for path in before if not path.endswith(("debug.log", "debug-internal.log"))
     ]
+    if logger == "mlflow":  # a training that was to go on with the run of another one, which must stay
+        again = ["--trainer.logger.run_id", done.trainer.logger.run_id]
+        with pytest.raises(ConfigurationError, match="on purpose"):
+            run([*FIT, "--config", "protocol/mean", *named, *again], [Fails("on_train_start")])
+        assert set(before) <= set(left())
     with pytest.raises(ConfigurationError, match="on purpose"):
         run([*FIT, "--config", "protocol/mean", *named], [Fails("on_train_end")])
     assert len(left()) > len(before)

@@ -107,6 +107,7 @@ class DecoupledVFL(VFLModule):
     unsupported: ClassVar[Unsupported] = {
         Part.WAITING: "nobody waits: hosts train on what has arrived; leave out waiting (a policy recipe sets it)",
         Part.MISSING: "hosts train on the latest embeddings; leave out missing",
+        Part.HIDDEN: "hosts train on single embeddings; use SplitVFL",
         Part.PROTECTED_EVALUATION: "use evaluate: plain",
         Part.GROUPS: "every guest trains an encoder of its own; use SplitVFL",
         Part.PROCESSES: "the hosts' buffers are in one process; use devices: 1, or SplitVFL for several",

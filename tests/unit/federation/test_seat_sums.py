@@ -156,20 +156,6 @@ def test_a_lost_ledger_is_refused_with_the_word_that_begins_a_new_one(tmp_path):
     assert begun.module.summed.run != run
 
 
-def test_sums_of_an_older_checkpoint_are_taken_into_the_ledger(tmp_path):
-    party = Party(tmp_path)
-    for batch in party.batches[Stage.FIT]:
-        party.module.enter_sum(Stage.FIT, SETS[0], batch)
-    older = party.module.summed.state()["sums"]
-    with pytest.warns(UserWarning, match="party 2's embeddings of 10 records"):
-        Party(tmp_path, state=older).note(Stage.FIT, 0, (0, 1))
-    assert Party(tmp_path).exposed() == {}  # nothing is read before the first round
-    fresh = Party(tmp_path)
-    with pytest.warns(UserWarning, match="party 1's embeddings of 10 records"):
-        fresh.note(Stage.FIT, 1, (0, 2))
-    assert fresh.exposed() == {(1,): 10, (2,): 10}
-
-
 def test_a_training_with_everybody_there_writes_each_record_once(tmp_path):
     party = Party(tmp_path)
     for _ in range(3):

@@ -40,6 +40,20 @@ def test_a_table_extends_those_of_the_bases_and_takes_back():
         refuse_unsupported(Own, [Part.WAITING, Part.FAULTS])
 
 
+@pytest.mark.parametrize("table", [{"faults": "train without"}, {Part.FAULTS}, {Part.FAULTS: True}])
+def test_a_table_that_would_be_overlooked_is_refused(table):
+    with pytest.raises(TypeError, match=r"unsupported of Mine must be a dictionary from a Part"):
+        type("Mine", (VFLModule,), {"unsupported": table})
+
+
+def test_an_aggregator_in_the_clear_that_charges_is_refused_with_those_that_hide():
+    class Charging(Mean):
+        accounting = object()
+
+    with pytest.raises(ConfigurationError, match="AsyncVFL does not support aggregators that hide or charge uploads"):
+        AsyncVFL(Charging())
+
+
 def test_the_page_of_docs_has_the_tables():
     assert page(PROTOCOLS) in PAGE.read_text(encoding="utf-8"), "print(page(PROTOCOLS)) into docs/support.md"
 
@@ -71,6 +85,8 @@ def test_what_a_protocol_is_given_and_does_not_support_is_refused(protocol, tmp_
         Part.FEDERATION: lambda: refuse_protocol(protocol),
         Part.AUDIT: lambda: fit(Audit("server")),
     }
+    if protocol is DecoupledVFL:  # it has no setting for an aggregator
+        given.pop(Part.HIDDEN)
     for part in unsupported_by(protocol):
         if part in given:  # of the others, a class without the part has no setting
             with pytest.raises(ConfigurationError, match=re.escape(f"does not support {part.value}; ")):

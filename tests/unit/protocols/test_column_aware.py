@@ -6,10 +6,13 @@ from torch import nn
 from lightning_vfl import SplitVFL, VerticalBatch
 from lightning_vfl.aggregators import Concat, MaskedSum, Sum
 from lightning_vfl.callbacks import FaultInjector
-from lightning_vfl.networks.told_top import ToldTop
+from lightning_vfl.export.split_model import server_part
+from lightning_vfl.export.trained import Trained
+from lightning_vfl.networks.column_aware import ColumnAwareTop
 from lightning_vfl.simulation import PartyDropout
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.types import Roll
+from tests.exported import built
 from tests.subjects import Blobs, trainer
 
 
@@ -67,9 +70,20 @@ def test_a_sum_has_all_columns_whoever_is_there(tmp_path):
 
 def test_its_work_is_counted_and_its_weights_resume(tmp_path):
     module = fitted(Concat(), tmp_path)
-    assert isinstance(module.top, ToldTop)
+    assert isinstance(module.top, ColumnAwareTop)
     assert module.costs.work()[1].forward == 2 * 12 * 3
     again = SplitVFL(Concat(), top=Noting, width=4, seed=1)
     again.build_for(Blobs(batch_size=10))
     again.load_state_dict(module.state_dict())
     assert torch.equal(again.top.network.layer.weight, module.top.network.layer.weight)
+
+
+def test_exported_halves_are_told_who_is_never_called(tmp_path):
+    """As evaluation is: a party that training never calls brings no columns."""
+    module, _ = built(Concat(), top=Noting)
+    module.books.left_out = (1,)
+    roll = module.evaluation_roll()
+    server_part(Trained(module, ""))  # it runs the half once
+    columns = module.aggregator.columns(module.embedding_widths, roll).tolist()
+    assert not all(columns)
+    assert module.top.network.told[-1][0] == columns

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class ToldTop(nn.Module):
+class ColumnAwareTop(nn.Module):
     """Calls a top whose ``forward`` takes ``columns``, with all columns where nobody says which have arrived.
 
     Args:
@@ -25,6 +25,6 @@ class ToldTop(nn.Module):
         return output
 
 
-def told(network: nn.Module) -> nn.Module:
+def column_aware(network: nn.Module) -> nn.Module:
     """The network, or one that gives it ``columns`` if its ``forward`` takes them."""
-    return ToldTop(network) if "columns" in inspect.signature(network.forward).parameters else network
+    return ColumnAwareTop(network) if "columns" in inspect.signature(network.forward).parameters else network
