@@ -21,6 +21,7 @@ class Part(Enum):
     PROCESSES = "several processes (DDP)"
     FEDERATION = "parties on hosts (federate)"
     AUDIT = "audits"
+    HALVES = "a top in two halves (U-shape)"
 
 
 Unsupported = Mapping[Part, str | None]

@@ -154,13 +154,18 @@ def refuse_hosts(module: VFLModule) -> None:
     """Accept a protocol whose server joins the embeddings itself.
 
     Raises:
-        ConfigurationError: for ``DecoupledVFL``, whose hosts compute between the parties and the owner, and for
-            protocols with a head at every party.
+        ConfigurationError: for ``DecoupledVFL``, whose hosts compute between the parties and the owner, for protocols
+            with a head at every party, and for a top in two halves.
     """
     if isinstance(module, HeadsVFL):
         raise ConfigurationError(
             f"{type(module).__name__} has a head at every party and no server, which export does not write; use "
             "lightning-vfl predict"
+        )
+    if module.halved:
+        raise ConfigurationError(
+            "the top has a half at the active party, and export writes one server; export single parties with --party "
+            "NAME, or use lightning-vfl predict"
         )
     if isinstance(module, DecoupledVFL):
         raise ConfigurationError(

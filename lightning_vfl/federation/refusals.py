@@ -48,6 +48,11 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
     elif not isinstance(model.subsets, Everybody) or model.faults_in_evaluation:
         setting = "faults_in_evaluation" if model.faults_in_evaluation else f"subsets: {type(model.subsets).__name__}"
         raise ConfigurationError(f"{setting} runs simulated only; leave it out between processes")
+    if model.halved:
+        raise ConfigurationError(
+            "a top in halves runs simulated only; between processes let the party with the labels run the server, and "
+            "leave out active"
+        )
     if run.charter.weights == Weights.SECRET:
         refuse_seeded(model.aggregator, getattr(model, "downlink", None))
     aggregator, kind = model.aggregator, type(model.aggregator).__name__

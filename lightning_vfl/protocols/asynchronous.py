@@ -95,6 +95,7 @@ class AsyncVFL(VFLModule):
         Part.GROUPS: "it serves one party at a time; use SplitVFL",
         Part.PROCESSES: "it serves one party at a time in one process; use devices: 1",
         Part.FEDERATION: None,
+        Part.HALVES: "the server holds the labels; use SplitVFL",
     }
     replayed: Callable[[FirstComeFirstServed], Schedule] | None = None
     """Makes the order of events that have happened in a federation, if this training repeats it."""

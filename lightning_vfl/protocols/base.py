@@ -22,6 +22,7 @@ from lightning_vfl.aggregators.readable import readable
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.column_aware import ColumnAwareTop
+from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.objectives import Objective, objective_for
@@ -30,8 +31,10 @@ from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import (
     SHAPES,
     BottomFactory,
+    Halves,
     TopFactory,
     build_bottoms,
+    build_halves,
     build_top,
     drop_others,
     note_outputs,
@@ -92,7 +95,10 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         bottom: makes a party's network from (per-record shape of its features, embedding width).
         top: makes the server's network from the aggregate's width. A factory with a parameter ``outputs`` that is left
             open gets the number of outputs that the task needs, one with ``widths`` the widths of the parties'
-            embeddings. A network whose ``forward`` takes ``columns`` is told which columns have arrived.
+            embeddings. A network whose ``forward`` takes ``columns`` is told which columns have arrived. In two halves
+            (U-shape), ``{"server": factory, "active": factory}``: the server's half ends in ``width`` numbers of a
+            record, and the half of the active party predicts from them, so that labels and predictions stay with it.
+            Not guaranteed: that the server does not learn labels; the gradients at the cut tell it of them.
         width: D, the embedding width of every party (an aggregator may correct it).
         objective: loss, predictions and default metrics; None: multi-class, binary or regression, chosen by the data.
         metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
@@ -141,7 +147,7 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         self,
         aggregator: Aggregator,
         bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
+        top: Halves | TopFactory = Linear,
         width: int = 64,
         objective: Objective | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -181,6 +187,7 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         self.aggregator, self.width, self.active = aggregator, width, active
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
         self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
+        self.halved = isinstance(top, Mapping)
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
         self.faults = Faults(self.seed)
         self.preparation = Preparation()
@@ -218,13 +225,17 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         return self.aggregator.out_width(self.width, self.roster)
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        """Messages that are sent with the parties' last leg; default: the labels, if a party holds them."""
-        return labels_leg(rows, self.roster)
+        """Messages that go with the parties' last leg; default: the labels, if the server needs those of a party."""
+        return () if self.halved else labels_leg(rows, self.roster)
 
     def owners(self) -> Iterator[nn.Module]:
-        """The networks that belong to different owners: each party's bottom, then the server's."""
-        yield from self.bottoms.parties
-        yield self.top
+        """The networks that belong to different owners: those of each party, then the server's."""
+        for party, bottom in enumerate(self.bottoms.parties):
+            if isinstance(self.top, HalvedTop) and party == self.roster.active:
+                yield nn.ModuleList([bottom, self.top.active])
+            else:
+                yield bottom
+        yield self.top.server if isinstance(self.top, HalvedTop) else self.top
 
     def parts(self) -> dict[str, str]:
         """The parts of the model as comparable texts; a checkpoint with other parts is refused."""
@@ -324,8 +335,13 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         refuse_parameters_of(self.aggregator)
         try_aggregator(self.aggregator, self.width, self.roster)
         widths = self.aggregator.widths(self.width, self.roster)
-        self.top = build_top(self._top, self.top_width(), self.objective.outputs(classes), self.keys, widths)
-        note_outputs(self.hparams, self._top, self.objective.outputs(classes))
+        outputs = self.objective.outputs(classes)
+        if isinstance(self._top, Mapping):
+            active = self.roster.active
+            self.top = build_halves(self._top, self.top_width(), self.width, outputs, self.keys, widths, active)
+        else:
+            self.top = build_top(self._top, self.top_width(), outputs, self.keys, widths)
+        note_outputs(self.hparams, self._top, outputs)
         self._refuse_other_width()
         self.books.begin(self.roster.parties)
         chosen = self._metrics or self.objective.metrics(classes)
@@ -460,7 +476,8 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The server's output for an aggregate; ``columns`` (D_out,) bool: the columns that arrived, None: all."""
-        output: Tensor = self.top(value, columns) if isinstance(self.top, ColumnAwareTop) else self.top(value)
+        takes_columns = isinstance(self.top, ColumnAwareTop | HalvedTop)
+        output: Tensor = self.top(value, columns) if takes_columns else self.top(value)
         return output
 
     def __prepare_scriptable__(self) -> Any:

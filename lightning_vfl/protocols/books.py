@@ -116,6 +116,8 @@ class Books:
         if costs.downlink is not None:
             self.meter.add(costs.downlink, plan.answered)
         if not plan.skipped:
+            for leg in costs.cut:
+                self.meter.add(leg)
             self.mini_batches += len(plan.roll.included_parties)
 
     def enter_opening(self, legs: Sequence[Leg], stage: Stage, number: int) -> float:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.column_aware import column_aware
+from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
 from lightning_vfl.types import Roll, Roster
@@ -21,6 +22,15 @@ from lightning_vfl.wire import LinearForms
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
 TopFactory = Callable[..., nn.Module]
 Shape = tuple[int, ...]
+
+
+class Halves(TypedDict):
+    """A top in two halves: the factories of the server's and of the active party's."""
+
+    server: TopFactory
+    active: TopFactory
+
+
 SHAPES = ("party_shapes", "num_classes", "party_groups")  # what the datamodule tells
 _NOTED = ("seed", *SHAPES)  # the base class notes these for every protocol
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"  # rebuilds parts in load_from_checkpoint
@@ -50,7 +60,7 @@ def note_shapes(hparams: Any, data: Any) -> None:
     hparams["party_groups"] = several(getattr(data, "party_groups", None))
 
 
-def note_outputs(hparams: Any, top: TopFactory, outputs: int) -> None:
+def note_outputs(hparams: Any, top: Halves | TopFactory, outputs: int) -> None:
     """Keep the number of outputs of a top whose class requires it: it is built again from what is kept."""
     kept = hparams.get("top")
     parameter = inspect.signature(top).parameters.get("outputs") if isinstance(top, type) else None
@@ -272,8 +282,15 @@ def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> lis
     return networks
 
 
-def build_top(top: TopFactory, width: int, outputs: int, keys: Keys, widths: tuple[int, ...] = ()) -> nn.Module:
-    """The top for an aggregate of this width.
+def build_top(
+    top: TopFactory,
+    width: int,
+    outputs: int,
+    keys: Keys,
+    widths: tuple[int, ...] = (),
+    active: int | None = None,
+) -> nn.Module:
+    """The top for an aggregate of this width; ``active``: the party that has it, None: the server.
 
     A factory with a parameter ``outputs`` that is left open gets the number of outputs that the task needs; any other
     factory must choose the number itself. One with an open parameter ``widths`` gets the widths of the parties'
@@ -281,15 +298,33 @@ def build_top(top: TopFactory, width: int, outputs: int, keys: Keys, widths: tup
     """
     offered = {"outputs": outputs, "widths": widths}
     wanted = {name: value for name, value in offered.items() if _leaves_open(top, name)}
-    return build_for(None, "top", keys, (width,), partial(_of_server, top, "the top", width, outputs, wanted))
+    who = "the top" if active is None else "the active party's half of the top"
+    return build_for(active, "top", keys, (width,), partial(_above, top, who, width, outputs, wanted))
+
+
+def build_halves(
+    halves: Halves, width: int, cut: int, outputs: int, keys: Keys, widths: tuple[int, ...], active: int | None
+) -> HalvedTop:
+    """A top in two halves; the server's gives ``cut`` numbers of a record to that of the active party.
+
+    Raises:
+        ConfigurationError: if no party holds the labels, and for a half that does not fit.
+    """
+    if active is None:
+        raise ConfigurationError(
+            "top has a half for the active party, but no party holds the labels; give the number of the one that does "
+            "(--model.active), or one top"
+        )
+    server = build_top(halves["server"], width, cut, keys, widths)
+    return HalvedTop(server, build_top(halves["active"], cut, outputs, keys, widths, active), cut)
 
 
 def build_norm(norm: Callable[[int], nn.Module], width: int, keys: Keys) -> nn.Module:
     """The norm over an aggregate of this width."""
-    return build_for(None, "norm", keys, (width,), partial(_of_server, norm, "the norm", width, width, {}))
+    return build_for(None, "norm", keys, (width,), partial(_above, norm, "the norm", width, width, {}))
 
 
-def _of_server(factory: TopFactory, who: str, width: int, outputs: int, wanted: Mapping[str, Any]) -> nn.Module:
+def _above(factory: TopFactory, who: str, width: int, outputs: int, wanted: Mapping[str, Any]) -> nn.Module:
     network = column_aware(_make(factory, who, width, **wanted))
     _try(network, (2, width), outputs, f"{who} {type(network).__name__}")
     return network

@@ -11,6 +11,7 @@ from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.aggregators.clear import shared_bottoms_of, wire_of
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import Work, work_of, works_of
+from lightning_vfl.networks.halved_top import ACTIVATIONS, GRADIENTS, HalvedTop
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.types import Roster, Stage
@@ -27,7 +28,7 @@ class Costs:
         roster: the parties.
         clock: converts bytes and FLOPs into seconds.
         bottoms: the parties' networks.
-        top: the server's network.
+        top: the server's network, or the halves of the server and the active party.
         shapes: the per-record shape of each party's features.
         width: D, the embedding width of the protocol, which the aggregator may correct.
         top_width: how many numbers the top gets of a record.
@@ -52,6 +53,7 @@ class Costs:
         self.widths = aggregator.widths(width, roster)
         self.top_width = top_width
         self._work: tuple[list[Work], Work] | None = None
+        self._active_work: Work | None = None
         self._basis: tuple[int, ...] | None = None
         self._rounds: dict[tuple[int, int], RoundCosts] = {}
         self._evaluation: dict[tuple[int, Stage], tuple[Leg, ...]] = {}
@@ -69,7 +71,8 @@ class Costs:
         if key not in self._rounds:
             legs = (*self.legs(coded), *self.more(rows))
             downlink = self.wire.downlink(rows, self.widths, self.roster)
-            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, self.updates())
+            updates, cut = self.updates(), self.cut(rows)
+            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, updates, cut)
         return self._rounds[key]
 
     def use(self, clock: VirtualClock) -> None:
@@ -84,6 +87,24 @@ class Costs:
             self._evaluation[rows, stage] = tuple(named)
         return self._evaluation[rows, stage]
 
+    def cut(self, rows: int) -> tuple[Leg, ...]:
+        """What crosses the cut of a top in halves in a training round, and comes back; empty for any other top."""
+        if not isinstance(self.top, HalvedTop) or self.roster.active is None:
+            return ()
+        work = self._active_work or work_of(self.top.active, (self.top.cut,), input_gradient=True)
+        self._active_work = work
+        elements = torch.zeros(self.roster.parties, dtype=torch.int64)
+        elements[self.roster.active] = rows * self.top.cut
+        nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
+        flops = nothing.clone()
+        flops[self.roster.active] = (work.forward + work.backward) * rows
+        there = Leg(ACTIVATIONS, "parties", elements, FLOAT_BITS, nothing)
+        return there, Leg(GRADIENTS, "server", elements, FLOAT_BITS, flops)
+
+    def cut_of_evaluation(self, rows: int, stage: Stage) -> tuple[Leg, ...]:
+        """What crosses the cut in a round of evaluation, under a kind of its own."""
+        return tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in self.cut(rows)[:1])
+
     def legs(self, rows: int) -> tuple[Leg, ...]:
         """The aggregator's legs in a round of ``rows`` (coded) rows."""
         if rows not in self._legs:
@@ -93,7 +114,8 @@ class Costs:
     def work(self) -> tuple[list[Work], Work]:
         """FLOPs for one record: of each party's bottom, and of the top."""
         if self._work is None:
-            top = work_of(self.top, (self.top_width,), input_gradient=True)
+            server = self.top.server if isinstance(self.top, HalvedTop) else self.top
+            top = work_of(server, (self.top_width,), input_gradient=True)
             bottoms = works_of(self.bottoms.parties, list(self.shapes))
             if self.aggregator.form is LinearForms:  # no party runs its bottom: a leg counts the products
                 bottoms = [Work(0.0, work.backward) for work in bottoms]
@@ -125,6 +147,7 @@ class Costs:
     def know(self) -> None:
         """Compute what depends on the networks, so that they are not needed any more."""
         self.work()
+        self.cut(1)
         self.basis_widths()
 
 

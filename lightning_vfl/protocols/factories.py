@@ -25,7 +25,7 @@ def refuse_made(**given: Any) -> None:
     """Accept functions and classes; None stands for a default.
 
     Args:
-        given: by setting; of ``bottom_of`` the values are checked.
+        given: by setting; of ``bottom_of``, and of a ``top`` in halves, the values are checked.
 
     Raises:
         ConfigurationError: for a network, an optimiser or a schedule that is made already, and for what makes nothing.
@@ -35,10 +35,13 @@ def refuse_made(**given: Any) -> None:
         raise ConfigurationError(
             f"bottom_of must be a dictionary from party numbers to factories, such as {{1: MLP}}; got {parties!r}"
         )
+    top = given.get("top")
+    if isinstance(top, Mapping) and set(top) != {"server", "active"}:
+        raise ConfigurationError(f"a top in halves must have the keys server and active; got {sorted(map(str, top))}")
     for setting, value in given.items():
         if isinstance(value, Mapping):
-            for party, own in value.items():
-                _check(f"{setting}[{party}]", "bottom", own)
+            for name, own in value.items():
+                _check(f"{setting}[{name}]", "top" if setting == "top" else "bottom", own)
         elif value is not None:
             _check(setting, setting, value)
 

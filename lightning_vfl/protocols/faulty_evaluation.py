@@ -73,7 +73,9 @@ def forward_costs(module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -
     bottoms, top = module.costs.work()
     forward = [Work(work.forward, 0.0) for work in bottoms]
     legs = module.costs.legs_of_evaluation(module.coded_rows(batch), names.stage)
-    return RoundCosts.of(legs, None, joint_rows(batch).total, forward, Work(top.forward, 0.0), module.clock)
+    rows = joint_rows(batch).total
+    cut = module.costs.cut_of_evaluation(rows, names.stage)
+    return RoundCosts.of(legs, None, rows, forward, Work(top.forward, 0.0), module.clock, cut=cut)
 
 
 def faulty_output(
@@ -90,6 +92,8 @@ def faulty_output(
         module.clock.advance(module.enter_opening(joint_rows(batch).total, names, plan.roll.called))
     for leg, senders in zip(costs.legs, plan.sent, strict=True):
         module.books.meter.add(leg.among(called), senders)
+    for leg in () if plan.skipped else costs.cut:
+        module.books.meter.add(leg)
     module.clock.advance(plan.seconds)
     if module.protected_evaluation:
         charge_evaluation(module, plan.roll, plan.sent[0], batch)

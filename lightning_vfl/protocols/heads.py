@@ -37,6 +37,7 @@ class HeadsVFL(VFLModule):
         Part.PROTECTED_EVALUATION: "parties send embeddings in the clear; use evaluate: plain",
         Part.HIDDEN: "parties read each other's embeddings; use Mean, Sum or Max",
         Part.GROUPS: "every party has a head of its own; use SplitVFL",
+        Part.HALVES: "every party has a head of its own; use SplitVFL",
         Part.PROCESSES: "it draws in one process; use devices: 1",
     }
     parties_learn_from_joiner = False  # there is no server
@@ -55,7 +56,8 @@ class HeadsVFL(VFLModule):
     def build(self) -> None:
         super().build()
         outputs = self.objective.outputs(self.hparams["num_classes"])
-        more = (build_top(self._top, self.top_width(), outputs, self.keys) for _ in range(self.roster.parties - 1))
+        head: Any = self._top  # not in halves, which are refused
+        more = (build_top(head, self.top_width(), outputs, self.keys) for _ in range(self.roster.parties - 1))
         self.top = nn.ModuleList([self.top, *more])
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:

@@ -1,7 +1,12 @@
-"""The labels of a batch as a message, for an audit."""
+"""What the party with the labels sends of them, as messages for an audit: the labels, or gradients of a cut."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from lightning_vfl.networks.halved_top import ACTIVATIONS, HalvedTop
+from lightning_vfl.rounds.ends import Hear
 from lightning_vfl.types import RoundNames, VerticalBatch
 from lightning_vfl.wire import Message
 
@@ -10,7 +15,22 @@ if TYPE_CHECKING:
 
 
 def tell_of_labels(module: "VFLModule", batch: VerticalBatch, names: RoundNames) -> None:
-    """The labels that the active party sends to the server; nothing is sent if the server holds the labels."""
+    """The labels that the active party sends to the server; nothing is sent if one of the two keeps them."""
     active, tell = module.roster.active, module.listener(batch.record_ids)
-    if active is not None and tell is not None and batch.labels is not None:
-        tell(Message("labels", "server", (active,), (batch.labels,), round=names))
+    if active is None or module.halved or tell is None or batch.labels is None:
+        return
+    tell(Message("labels", "server", (active,), (batch.labels,), round=names))
+
+
+def listen_at_cut(module: "VFLModule", batch: VerticalBatch, names: RoundNames) -> None:
+    """Tell what crosses the cut of a top in halves in this round; nothing does in a top that the server has alone."""
+    tell = module.listener(batch.record_ids)
+    if isinstance(module.top, HalvedTop) and tell is not None and module.roster.active is not None:
+        module.top.hear = partial(_tell_of_cut, tell, module.roster.active, names)
+
+
+def _tell_of_cut(tell: Hear, active: int, names: RoundNames, kind: str, values: Tensor) -> None:
+    if kind == ACTIVATIONS:
+        tell(Message(kind, "parties", (), (values,), receivers=(active,), round=names))
+    else:
+        tell(Message(kind, "server", (active,), (values,), round=names))

@@ -15,6 +15,7 @@ from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
+from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.privacy.events import PrivacyEvent
@@ -26,13 +27,13 @@ from lightning_vfl.protocols.accounts.charging import (
     open_evaluation,
 )
 from lightning_vfl.protocols.base import BuiltModule
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, refuse_overlap
+from lightning_vfl.protocols.build import BottomFactory, Halves, TopFactory, refuse_overlap
 from lightning_vfl.protocols.checks import refuse_scaler, refuse_several_processes
 from lightning_vfl.protocols.groups.exposed import exposure_of
 from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
 from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.labels import tell_of_labels
+from lightning_vfl.protocols.labels import listen_at_cut, tell_of_labels
 from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import GivenUp, Outcome
@@ -84,7 +85,7 @@ class VFLModule(BuiltModule):
         self,
         aggregator: Aggregator,
         bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
+        top: Halves | TopFactory = Linear,
         width: int = 64,
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
@@ -105,6 +106,7 @@ class VFLModule(BuiltModule):
             Part.MISSING: missing is not None,
             Part.HIDDEN: aggregator.wire is not None or aggregator.accounting is not None,
             Part.PROTECTED_EVALUATION: self.protected_evaluation,
+            Part.HALVES: self.halved,
         }
         self._refuse_unsupported(given)
         self.waiting = waiting or WaitForAll()
@@ -229,6 +231,7 @@ class VFLModule(BuiltModule):
         plan = self.enter_round(batch, names)
         if self.tap is not None:
             tell_of_labels(self, batch, names)
+            listen_at_cut(self, batch, names)
         at_server = self.rows_at_server(batch, names, plan.roll)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
         before = after = None
@@ -359,10 +362,15 @@ class VFLModule(BuiltModule):
         value, exchange = self.exchange(at_server or batch, contribution, names, roll, policy)
         if self.trains_jointly and not roll.complete:  # DDP needs a gradient of every parameter in every process
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
-        return self.head(self.guard(value, batch, names), exchange.aggregate.columns), exchange
+        guard = partial(self.guard, batch=batch, names=names)
+        if isinstance(self.top, HalvedTop):
+            self.top.guard = guard
+        else:
+            value = guard(value)
+        return self.head(value, exchange.aggregate.columns), exchange
 
     def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        """The aggregate for the head; a protocol may change the gradient that goes back through it."""
+        """The aggregate for the head, or the cut of a top in halves; a protocol may change the gradient through it."""
         return value
 
     def exchange(
@@ -558,6 +566,8 @@ class VFLModule(BuiltModule):
         """Count the messages of a round of protected evaluation."""
         for leg in self.costs.legs_of_evaluation(self.coded_rows(batch), names.stage):
             self.books.meter.add(leg, roll.called)
+        for leg in self.costs.cut_of_evaluation(joint_rows(batch).total, names.stage):
+            self.books.meter.add(leg)
         self.enter_opening(joint_rows(batch).total, names, roll.called)
 
     def party_view(

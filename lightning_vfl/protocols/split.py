@@ -12,10 +12,11 @@ from lightning_vfl.downlinks import Downlink, guard
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks._linear import Linear
+from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.accounts.charging import joint_ids, open_account
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_norm
+from lightning_vfl.protocols.build import BottomFactory, Halves, TopFactory, build_norm
 from lightning_vfl.protocols.checks import labels_of, refuse_scaler
 from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -59,7 +60,8 @@ class SplitVFL(VFLModule):
         waiting: when the server stops waiting; None: ``WaitForAll()``.
         missing: the policy for missing embeddings; None: ``Exclude()``.
         norm: makes a norm over the aggregate, in front of the top, from the aggregate's width; None: no norm.
-        downlink: protects the labels in what the server sends back; None: gradients are sent as they are.
+        downlink: protects the labels in the gradients that leave the server, or the half of a top that the active party
+            has; None: gradients are sent as they are.
         subsets: the subsets of the parties that each batch is computed for, so that the model can predict without some
             parties; None: ``Everybody()``.
         faults_in_evaluation: validation, test and prediction meet the faults, the waiting rule and the policy too, at
@@ -88,7 +90,7 @@ class SplitVFL(VFLModule):
         self,
         aggregator: Aggregator,
         bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
+        top: Halves | TopFactory = Linear,
         width: int = 64,
         waiting: WaitingRule | None = None,
         missing: MissingPolicy | None = None,
@@ -111,7 +113,8 @@ class SplitVFL(VFLModule):
         self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width(), self.keys))
         if self.downlink is not None:
             self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
-            guard.refuse_mixed_gradients(self.downlink, self.norm, self.top)
+            behind = self.top.active if isinstance(self.top, HalvedTop) else self.top
+            guard.refuse_mixed_gradients(self.downlink, None if self.halved else self.norm, behind)
             if guard.protects_labels(self.downlink):
                 self.objective.leave_labels()
             guard.refuse_unprotected_loss(
@@ -205,7 +208,7 @@ class SplitVFL(VFLModule):
         return batch._replace(labels=self.downlink.targets(labels_of(batch), batch.record_ids, self.seed))
 
     def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        """The aggregate, whose gradient the downlink changes in training; its release is charged first."""
+        """The aggregate or the cut, whose gradient the downlink changes in training; its release is charged first."""
         downlink = self.downlink
         if downlink is None or names.stage != Stage.FIT:
             return value
@@ -247,8 +250,9 @@ class SplitVFL(VFLModule):
         return super().join(self.norm(value, columns), columns)
 
     def owners(self) -> Iterator[nn.Module]:
-        yield from self.bottoms.parties
-        yield self.top if self.norm is None else nn.ModuleList([self.norm, self.top])
+        *parties, server = super().owners()
+        yield from parties
+        yield server if self.norm is None else nn.ModuleList([self.norm, server])
 
     def protection(self, uploads: int) -> str | None:
         """The claims about embeddings and updates of groups, and that of the downlink about labels."""

@@ -39,6 +39,7 @@ class RoundCosts:
         clock: the clock with the speeds of parties and links.
         updates: what learners and the server send after the answer: model updates of groups and shared bottoms.
         updating: the time of ``updates`` at parties and on links.
+        cut: what goes from the server's half of a top to the active party's, and back, between aggregate and answer.
     """
 
     legs: tuple[Leg, ...]
@@ -52,6 +53,7 @@ class RoundCosts:
     clock: VirtualClock
     updates: tuple[Leg, ...]
     updating: Tensor
+    cut: tuple[Leg, ...] = ()
 
     def sending_among(self, number: int, called: int) -> Tensor:
         """(M,) seconds, the transfer time of leg ``number`` in a round with ``called`` called parties."""
@@ -69,6 +71,7 @@ class RoundCosts:
         top: Work,
         clock: VirtualClock,
         updates: tuple[Leg, ...] = (),
+        cut: tuple[Leg, ...] = (),
     ) -> "RoundCosts":
         """The costs of a round of ``rows`` records, from the networks' work for one record."""
 
@@ -93,7 +96,13 @@ class RoundCosts:
                 (*(clock.transfer(leg) for leg in updates), *(clock.computing(leg.flops) for leg in by_parties)),
                 start=nothing,
             ),
+            cut,
         )
+
+    def crossing(self, slowdown: Tensor) -> float:
+        """The seconds until the gradients of the cut are back, from the (M,) slowdown of the parties."""
+        legs = [self.clock.transfer(leg) + self.clock.computing(leg.flops) * slowdown for leg in self.cut]
+        return sum(float(seconds.max()) for seconds in legs)
 
 
 @dataclass(frozen=True)
@@ -196,7 +205,7 @@ def plan_round(
     if roster is not None:  # members of a group that hold no record of the batch do not count
         learners = learners & roster.whole(learners | ~held)
     back = (costs.answering + costs.backward * backward.slowdown + costs.updating).where(learners, 0.0)
-    seconds += costs.server + float(back.max())
+    seconds += costs.server + costs.crossing(backward.slowdown) + float(back.max())
     return RoundPlan(roll, learners, tuple(sent), included, seconds, False)
 
 

@@ -1,8 +1,9 @@
-"""A passive party reads labels off its gradients, as docs/protection.md says."""
+"""A passive party reads labels off its gradients, as docs/protection.md says, and the server those of a cut."""
 
 import pytest
 
-from tests.attacks.labels import SETTINGS, majority, stolen
+from lightning_vfl.aggregators import MaskedSum
+from tests.attacks.labels import PLAIN, SETTINGS, majority, stolen
 from tests.further import further
 
 
@@ -10,3 +11,7 @@ from tests.further import further
 def test_a_passive_party_reads_labels_off_its_gradients(name: str) -> None:
     aggregator, bottom, width = SETTINGS[name]
     assert stolen(aggregator(), bottom, width) > 0.97 > 0.7 > majority()
+
+
+def test_the_server_reads_labels_off_the_gradients_of_a_cut() -> None:
+    assert stolen(MaskedSum(), PLAIN, 64, cut=True) > 0.97 > 0.7 > majority()
