@@ -177,6 +177,7 @@ def test_every_recipe_is_tested_here():
     assert {*KINDS, *BOUNDED, *PLAIN} == set(DATA)
 
 
+@pytest.mark.filterwarnings("ignore:.*scores are those of chance")  # one short epoch
 @pytest.mark.parametrize("name", [slow(name) if name in OTHER_DATA else name for name in PLAIN])
 def test_data_recipes(name, tmp_path):
     fit_then_test([*of(name, tmp_path), "--config", PLAIN[name]], tmp_path)
@@ -214,6 +215,7 @@ def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path):
 OTHERS = (["protocol/cvfl", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"])
 
 
+@pytest.mark.filterwarnings("ignore:.*scores are those of chance")  # one short epoch
 @pytest.mark.parametrize(
     ("name", "protocol"),
     [
@@ -260,6 +262,7 @@ def test_paces_of_active_parties(name, tmp_path):
 @pytest.mark.slow
 def test_the_demo_recipe_learns(tmp_path, capsys):
     arguments = ["--config", "data/digits", "--config", "protocol/mean", "--config", "trainer/demo", *QUIET]
+    arguments += ["--summary", "full"]
     fit_and_test(arguments, tmp_path)
     assert (tmp_path / "runs/demo/learning_curve.png").stat().st_size > 10_000
     printed = capsys.readouterr().out
