@@ -140,7 +140,7 @@ class NotAttacked(Exception):
 class Attack(ABC):
     """An attack on a training or on its messages.
 
-    One attack is one file with a final class. Its attributes are its settings.
+    One attack is one file with a final class, best a dataclass. Its attributes are its settings.
 
     Class data:
         target: what it guesses.
@@ -175,15 +175,15 @@ class Attack(ABC):
         return
 
 
-def needed(entries: tuple[Tensor, Tensor], what: str) -> tuple[Tensor, Tensor]:
-    """Ids and rows, if there are any.
+def asked_for(knowledge: Tensor | None) -> Tensor:
+    """Side knowledge that ``Attack.needs`` has asked for.
 
     Raises:
-        NothingSeen: if there are none; ``what`` names what is not sent.
+        TypeError: if it has not.
     """
-    if not len(entries[0]):
-        raise NothingSeen(what)
-    return entries
+    if knowledge is None:
+        raise TypeError("the attack uses side knowledge that its needs do not ask for")
+    return knowledge
 
 
 def cosines(rows: Tensor, directions: Tensor) -> Tensor:

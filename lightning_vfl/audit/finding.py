@@ -2,7 +2,6 @@
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -43,17 +42,16 @@ class Finding:
     without: float | None
     claimed: float | None
     verdict: str
-    seconds: float
+    seconds: float = 0.0
     plain: float | None = None
     pictures: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
 
 def label(attack: Attack) -> str:
     """The name of an attack, with the settings that are not the defaults."""
-    settings: dict[str, Any] = {}
+    settings = []
     for name, parameter in inspect.signature(type(attack)).parameters.items():
         value = getattr(attack, name, parameter.default)
         if value != parameter.default:
-            settings[name] = value
-    inside = ", ".join(f"{name}={value}" for name, value in settings.items())
-    return type(attack).__name__ + (f"({inside})" if inside else "")
+            settings.append(f"{name}={value}")
+    return type(attack).__name__ + (f"({', '.join(settings)})" if settings else "")

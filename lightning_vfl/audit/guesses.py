@@ -20,45 +20,39 @@ def refuse_other_guesses(case: Case, attack: Attack, guesses: Any) -> None:
     Raises:
         ConfigurationError: naming the attack, what it returns, and what it has to return.
     """
+    who = type(attack).__name__
     if not isinstance(guesses, Guesses):
         raise ConfigurationError(
-            f"run of {type(attack).__name__} must return Guesses, or raise NothingSeen if it has none; got {guesses!r}"
+            f"run of {who} must return Guesses, or raise NothingSeen if it has none; got {guesses!r}"
         )
     ids, values = guesses.ids, guesses.values
-    for name, given in (("ids", ids), ("values", values)):
-        if not isinstance(given, Tensor) or given.device.type != "cpu":
-            raise ConfigurationError(
-                f"{name} that {type(attack).__name__} guesses must be a tensor on the CPU; got {_form(given)}"
-            )
+    for name, tensor in (("ids", ids), ("values", values)):
+        if not isinstance(tensor, Tensor) or tensor.device.type != "cpu":
+            raise ConfigurationError(f"{name} that {who} guesses must be a tensor on the CPU; got {_form(tensor)}")
     if ids.dim() != 1 or ids.dtype != torch.int64:
-        raise ConfigurationError(f"ids that {type(attack).__name__} guesses must be (n,) torch.int64; got {_form(ids)}")
-    wanted = _shapes(case, attack, len(ids), values.shape[-1] if values.dim() == 2 else 0)
-    if tuple(values.shape) not in wanted or values.is_complex():
-        either = " or ".join(map(str, wanted))
+        raise ConfigurationError(f"ids that {who} guesses must be (n,) torch.int64; got {_form(ids)}")
+    shapes = _shapes(case, attack, len(ids), values.shape[-1] if values.dim() == 2 else 0)
+    if tuple(values.shape) not in shapes or values.is_complex():
         raise ConfigurationError(
-            f"{type(attack).__name__} guesses {attack.target.value}, so that values for {len(ids)} ids must be "
-            f"{either}; got {_form(values)}"
+            f"{who} guesses {attack.target.value}, so that values for {len(ids)} ids must be "
+            f"{' or '.join(map(str, shapes))}; got {_form(values)}"
         )
-    _refuse_other_ids(case, attack, ids)
-
-
-def _refuse_other_ids(case: Case, attack: Attack, ids: Tensor) -> None:
-    what, known = _known(case, attack)
-    strange = ids[~torch.isin(ids, known)]
-    if len(strange):
+    what, existing = _existing(case, attack)
+    unknown = ids[~torch.isin(ids, existing)]
+    if len(unknown):
         raise ConfigurationError(
-            f"{type(attack).__name__} guesses for {what} {int(strange[0])}, which does not exist; use ids of the "
-            "entries of seen.transcript, or of known"
+            f"{who} guesses for {what} {int(unknown[0])}, which does not exist; use ids of the entries of "
+            "seen.transcript, or of known"
         )
-    first, times = torch.unique(ids, return_counts=True)
-    if bool((times > 1).any()):
-        again = int(first[times > 1][0])
+    several, times = torch.unique(ids, return_counts=True)
+    if len(several) < len(ids):
+        most = int(times.argmax())
         raise ConfigurationError(
-            f"{type(attack).__name__} guesses for {what} {again} {int(times.max())} times; return one guess for each"
+            f"{who} guesses for {what} {int(several[most])} {int(times[most])} times; return one guess for each"
         )
 
 
-def _known(case: Case, attack: Attack) -> tuple[str, Tensor]:
+def _existing(case: Case, attack: Attack) -> tuple[str, Tensor]:
     """What an id is the number of, and all such numbers."""
     if attack.target == Target.COUNTS:
         return "round", torch.tensor(sorted({entry.round for entry in case.transcript.entries if len(entry.ids)}))

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isnan
+from math import isnan, nan
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from lightning_vfl.audit.finding import NOT_ATTACKED, Finding, label
 from lightning_vfl.audit.guesses import refuse_other_guesses
 from lightning_vfl.audit.mechanism import run_trials
 from lightning_vfl.audit.scores import Score, epsilon_of_trials
-from lightning_vfl.audit.side_knowledge import choose_known, known_to
+from lightning_vfl.audit.side_knowledge import known_records, known_to
 from lightning_vfl.audit.success import RULES, chance_of, measure_of, score_of, success_without
 from lightning_vfl.errors import ConfigurationError
 
@@ -45,62 +46,61 @@ def refuse_unsuitable(case: Case, attacks: Sequence[Attack]) -> None:
             Attacker(False, (attack.party,)).refuse_strangers(case.truth.parties)
         attack.check(case.seen())
         if not isinstance(attack, CanariesInTraining):
-            choose_known(case, attack.needs, attack.party, Target.FEATURES)
+            known_records(case, attack.needs)
 
 
 def run_attack(case: Case, attack: Attack) -> Finding:
     """One attack: choose its side knowledge, run it, score its guesses and the guesses without the protocol."""
-    began, attacker = time.perf_counter(), str(case.transcript.attacker)
+    began = time.perf_counter()
     if isinstance(attack, EpsilonLowerBound) and case.transcript.attacker.server:
-        return _of_mechanism(case, attack, began)
-    seen = case.seen()
-    known = known_to(case, attack)
-    without = success_without(case, attack, known)
-    try:
-        guesses = attack.run(seen, known)
-    except NothingSeen as nothing:
-        chance = chance_of(case, attack)
-        score = Score(measure_of(case, attack.target), chance, chance, chance, chance)
-        verdict = f"nothing to attack: {nothing}"
-        return _finding(attack, attacker, str(nothing), score, without, None, verdict, began)
-    except NotAttacked as why:
-        unknown = float("nan")
-        score = Score(measure_of(case, attack.target), unknown, unknown, unknown, chance_of(case, attack))
-        verdict = f"{NOT_ATTACKED}: {why}; this is not a safety result"
-        return _finding(attack, attacker, str(why), score, without, None, verdict, began)
-    refuse_other_guesses(case, attack, guesses)
-    score = score_of(case, attack, guesses, known.ids)
-    claimed = case.claimed_epsilon(attack.delta) if isinstance(attack, CanariesInTraining) else None
-    verdict = _verdict(score, without, claimed)
-    found = _finding(attack, attacker, guesses.saw, score, without, claimed, verdict, began)
-    pictures = _pictures(case, attack, guesses, known.ids)
-    if guesses.plain is None:
-        return replace(found, pictures=pictures)
-    plain = replace(guesses, values=guesses.plain)
-    refuse_other_guesses(case, attack, plain)
-    return replace(found, pictures=pictures, plain=score_of(case, attack, plain, known.ids).success)
+        finding = _on_mechanism(case, attack)
+    else:
+        finding = _on_training(case, attack)
+    return replace(finding, seconds=time.perf_counter() - began)
 
 
-def _of_mechanism(case: Case, attack: EpsilonLowerBound, began: float) -> Finding:
+def _on_mechanism(case: Case, attack: EpsilonLowerBound) -> Finding:
     trials = run_trials(case.module.aggregator, case.module.roster, attack, case.module.seed)
     guesses = attack.run(trials.seen, Known(torch.empty(0, dtype=torch.int64)))
     score = epsilon_of_trials(guesses.values.numpy(), trials.second.numpy(), attack.delta)
     verdict = _verdict(score, None, trials.claimed)
-    return _finding(attack, "server", guesses.saw, score, None, trials.claimed, verdict, began)
+    details: dict[str, Any] = {"claimed": trials.claimed, "verdict": verdict, **vars(score)}
+    return Finding(label(attack), "server", guesses.saw, without=None, **details)
 
 
-def _finding(
-    attack: Attack,
-    attacker: str,
-    saw: str,
-    score: Score,
-    without: float | None,
-    claimed: float | None,
-    verdict: str,
-    began: float,
-) -> Finding:
-    measured = score.measure, score.success, score.low, score.high, score.chance
-    return Finding(label(attack), attacker, saw, *measured, without, claimed, verdict, time.perf_counter() - began)
+def _on_training(case: Case, attack: Attack) -> Finding:
+    known = known_to(case, attack)
+    without = success_without(case, attack, known)
+    claimed = plain = pictures = None
+    try:
+        guesses = attack.run(case.seen(), known)
+    except NothingSeen as nothing:
+        saw = str(nothing)
+        score = _not_scored(case, attack, chance_of(case, attack))
+        verdict = f"nothing to attack: {nothing}"
+    except NotAttacked as why:
+        saw = str(why)
+        score = _not_scored(case, attack, nan)
+        verdict = f"{NOT_ATTACKED}: {why}; this is not a safety result"
+    else:
+        refuse_other_guesses(case, attack, guesses)
+        saw = guesses.saw
+        score = score_of(case, attack, guesses, known.ids)
+        if isinstance(attack, CanariesInTraining):
+            claimed = case.claimed_epsilon(attack.delta)
+        verdict = _verdict(score, without, claimed)
+        pictures = _pictures(case, attack, guesses, known.ids)
+        if guesses.plain is not None:
+            uploads = replace(guesses, values=guesses.plain)
+            refuse_other_guesses(case, attack, uploads)
+            plain = score_of(case, attack, uploads, known.ids).success
+    details: dict[str, Any] = {"claimed": claimed, "verdict": verdict, **vars(score)}
+    who = str(case.transcript.attacker)
+    return Finding(label(attack), who, saw, without=without, plain=plain, pictures=pictures, **details)
+
+
+def _not_scored(case: Case, attack: Attack, success: float) -> Score:
+    return Score(measure_of(case, attack.target), success, success, success, chance_of(case, attack))
 
 
 def _verdict(score: Score, without: float | None, claimed: float | None) -> str:
@@ -108,8 +108,8 @@ def _verdict(score: Score, without: float | None, claimed: float | None) -> str:
         return "not measured"
     if claimed is not None:
         return "within the accountant's ε" if score.success <= claimed else "ABOVE the accountant's ε"
-    reference = max(score.chance, score.chance if without is None or isnan(without) else without)
-    if score.low > reference + MARGIN:
+    known_anyway = score.chance if without is None or isnan(without) else max(score.chance, without)
+    if score.low > known_anyway + MARGIN:
         return "leaks"
     return "no more than without the protocol" if score.low > score.chance + MARGIN else "chance"
 
@@ -118,11 +118,7 @@ def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tu
     """Guesses and truth of features, of a few records."""
     if attack.target != Target.FEATURES:
         return None
-    ids = guesses.ids[~torch.isin(guesses.ids, known)][:400]
-    place = torch.full((case.truth.records,), -1)
-    place[guesses.ids] = torch.arange(len(guesses.ids))
+    some = (~torch.isin(guesses.ids, known)).nonzero().flatten()[:400]
+    values, truth = guesses.values[some], case.truth.features(attack.party)[guesses.ids[some]]
     shape = case.truth.shape(attack.party)
-    return tuple(  # type: ignore[return-value]  # two of them
-        table.view(len(ids), *shape) if len(shape) > 1 else table
-        for table in (guesses.values[place[ids]], case.truth.features(attack.party)[ids])
-    )
+    return (values, truth) if len(shape) < 2 else (values.view(-1, *shape), truth.view(-1, *shape))

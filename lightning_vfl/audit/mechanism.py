@@ -47,33 +47,35 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
     Raises:
         ConfigurationError: for an aggregator that does not account for privacy, or without single embeddings.
     """
-    accounting, m = aggregator.accounting, roster.parties
+    name = type(aggregator).__name__
+    accounting, wire = aggregator.accounting, aggregator.wire
     clip = getattr(aggregator, "clip", None)
     if accounting is None or not isinstance(clip, float | int):
         raise ConfigurationError(
-            f"{type(aggregator).__name__} has no clip or accounts for no privacy, so there are no two embeddings to "
-            "tell apart; use PoissonBinomial or LocalGaussian"
+            f"{name} has no clip or accounts for no privacy, so there are no two embeddings to tell apart; use "
+            "PoissonBinomial or LocalGaussian"
         )
     widths = aggregator.widths(attack.width, roster)
-    everybody = tuple(range(m))
-    event = accounting.event(everybody, widths, roster)
+    parties = tuple(range(roster.parties))
+    event = accounting.event(parties, widths, roster)
     if event is None:
-        raise ConfigurationError(f"{type(aggregator).__name__} accounts for nothing with these parties")
-    of_record = getattr(aggregator, "bounds", "value") == "record"  # the norm is clipped, not each value
-    extremes = [_extreme(width, float(clip), of_record) for width in widths]
-    coins = torch.rand(attack.trials, generator=torch.Generator().manual_seed(seed)) < 0.5
-    transcript = Transcript(Attacker(server=True))
-    wire, memory = aggregator.wire, None
+        raise ConfigurationError(f"{name} accounts for nothing with these parties")
     if wire is None:
-        raise ConfigurationError(f"{type(aggregator).__name__} sends no messages of its own")
-    sides, roll, number = Sides.of(wire), Roll.everyone(m), 0
-    for begin in range(0, attack.trials, ROWS):
-        own = coins[begin : begin + ROWS]
-        ids = torch.arange(begin, begin + len(own))
-        h = tuple(_embeddings(own if party == attack.party else None, extremes[party], len(own)) for party in everybody)
+        raise ConfigurationError(f"{name} sends no messages of its own")
+    extremes = [torch.full((width,), float(clip)) for width in widths]
+    if getattr(aggregator, "bounds", "value") == "record":  # the norm is clipped, not each value
+        for extreme in extremes:
+            extreme[1:] = 0.0
+    second = torch.rand(attack.trials, generator=torch.Generator().manual_seed(seed)) < 0.5
+    transcript = Transcript(Attacker(server=True))
+    sides, roll, memory, number = Sides.of(wire), Roll.everyone(roster.parties), None, 0
+    for ids in torch.split(torch.arange(attack.trials), ROWS):
+        signs = torch.where(second[ids], 1.0, -1.0)[:, None]
+        firsts = -torch.ones_like(signs)
+        h = tuple((signs if party == attack.party else firsts) * extremes[party] for party in parties)
         for _ in range(attack.uploads):
-            names, rows = RoundNames(seed, Stage.FIT, number), Rows(ids, 0, len(own))
-            view = PartyView(names, roster, everybody, roll.called, rows)
+            names, rows = RoundNames(seed, Stage.FIT, number), Rows(ids, 0, len(ids))
+            view = PartyView(names, roster, parties, roll.called, rows)
             if aggregator.opening is not None:
                 memory = aggregator.opening.empty_memory(view) if memory is None else memory
                 memory = open_round(aggregator.opening, memory, view)
@@ -82,27 +84,9 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
             with torch.no_grad():
                 Exchange(aggregator, Embeddings(h), view, server, sides=sides, wire=wire, tap=transcript).run()
             number += 1
-    ends = [_noiseless(aggregator, roll, extremes, attack.party, sign) for sign in (-1.0, 1.0)]
-    inputs = {"first": ends[0], "second": ends[1]}
+    inputs = {}
+    for which, sign in (("first", -1.0), ("second", 1.0)):
+        h = tuple((sign if party == attack.party else -1.0) * extremes[party][None] for party in parties)
+        inputs[which] = aggregator.plain(h, roll)[0].double()
     seen = Seen(Attacker(server=True), transcript, attack.trials, 2, {}, {}, None, roster, aggregator, inputs=inputs)
-    return Trials(seen, coins, rounded_up(composed_epsilon({event: attack.uploads}, attack.delta)))
-
-
-def _extreme(width: int, clip: float, of_record: bool) -> Tensor:
-    """(D,) an embedding as far from zero as clipping allows."""
-    extreme = torch.full((width,), clip)
-    if of_record:
-        extreme[1:] = 0.0
-    return extreme
-
-
-def _embeddings(coins: Tensor | None, extreme: Tensor, rows: int) -> Tensor:
-    """(rows, D): the second embedding where the coin says so, the first otherwise."""
-    signs = -torch.ones(rows) if coins is None else torch.where(coins, 1.0, -1.0)
-    return signs[:, None] * extreme
-
-
-def _noiseless(aggregator: "Aggregator", roll: Roll, extremes: list[Tensor], party: int, sign: float) -> Tensor:
-    h = tuple((sign if other == party else -1.0) * extreme[None] for other, extreme in enumerate(extremes))
-    value: Tensor = aggregator.plain(h, roll)[0].double()
-    return value
+    return Trials(seen, second, rounded_up(composed_epsilon({event: attack.uploads}, attack.delta)))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from lightning_vfl.audit.truth import Truth
     from lightning_vfl.protocols import VFLModule
 
-MOST, AT_ONCE = 5000, 1024  # records of either kind
+MOST = 5000  # records of either kind
+AT_ONCE = 1024
 
 
 def members_and_others(module: "VFLModule", truth: "Truth") -> tuple[dict[str, Tensor], Tensor]:
@@ -23,16 +24,15 @@ def members_and_others(module: "VFLModule", truth: "Truth") -> tuple[dict[str, T
     The attacker sees ``predictions`` (n, C) or (n,), and knows the ``labels`` (n,), of as many training records as
     validation records; nothing if they have no labels.
     """
-    data = truth.data
-    sources = data.records("train"), data.records("val")
-    count = min(MOST, *map(len, sources))
     predictions, labels = [], []
-    for name, source in zip(("train", "val"), sources, strict=True):
-        order = np.random.Generator(stream(module.seed, "audit", "members", name)).permutation(len(source))
-        ids = torch.from_numpy(order[:count].copy()).sort().values
-        predictions.append(_predict(module, source, ids))
+    sources = {name: truth.data.records(name) for name in ("train", "val")}
+    count = min(MOST, *map(len, sources.values()))
+    for name, source in sources.items():
         if source.labels is None:
             return {}, torch.empty(0, dtype=torch.bool)
+        order = np.random.Generator(stream(module.seed, "audit", "members", name)).permutation(len(source))
+        ids = torch.from_numpy(order[:count]).sort().values
+        predictions.append(_predict(module, source, ids))
         labels.append(source.labels[ids])
     member = torch.arange(2 * count) < count
     return {"predictions": torch.cat(predictions).double(), "labels": torch.cat(labels)}, member
@@ -40,12 +40,15 @@ def members_and_others(module: "VFLModule", truth: "Truth") -> tuple[dict[str, T
 
 @torch.no_grad()
 def _predict(module: "VFLModule", source: RecordSource, ids: Tensor) -> Tensor:
-    like, parts = next(module.bottoms.parameters()), []
+    like = next(module.bottoms.parameters())
+    parts = []
     with evaluating(module):
-        for number, own in enumerate(torch.split(ids, AT_ONCE)):
-            present = None if source.present is None else source.present[own]
-            batch = VerticalBatch(tuple(x.to(like) for x in source.rows(own)), None, own, present)
-            names = RoundNames(module.seed, Stage.PREDICT, number)
-            output = module.output_in_the_clear(batch) if module.protected_evaluation else module.output(batch, names)
+        for number, some in enumerate(torch.split(ids, AT_ONCE)):
+            present = None if source.present is None else source.present[some]
+            batch = VerticalBatch(tuple(x.to(like) for x in source.rows(some)), None, some, present)
+            if module.protected_evaluation:
+                output = module.output_in_the_clear(batch)
+            else:
+                output = module.output(batch, RoundNames(module.seed, Stage.PREDICT, number))
             parts.append(module.objective.predict(output).float().cpu())
     return torch.cat(parts)

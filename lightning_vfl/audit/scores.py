@@ -1,7 +1,7 @@
 """The success of guesses, with a 95 % interval."""
 
 from dataclasses import dataclass
-from math import log, sqrt
+from math import log, nan, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,15 +50,14 @@ def auc(values: "Numbers", positive: "NDArray[np.bool_]") -> Score:
 
     n, m = int(positive.sum()), int((~positive).sum())
     if not n or not m:
-        return Score("AUC", float("nan"), 0.0, 1.0, 0.5)
+        return Score("AUC", nan, 0.0, 1.0, 0.5)
     area = (float(rankdata(values)[positive].sum()) - n * (n + 1) / 2) / (n * m)
     first, second = area / (2 - area), 2 * area**2 / (1 + area)
     variance = (area * (1 - area) + (n - 1) * (first - area**2) + (m - 1) * (second - area**2)) / (n * m)
     half = 1.959964 * sqrt(max(variance, 0.0))
-    low, high = max(0.0, area - half), min(1.0, area + half)
     if area in (0.0, 1.0):  # the formula has no width here: the rule of three for the smaller class
-        width = 3 / min(n, m) if min(n, m) > 3 else 1.0
-        low, high = (1 - width, 1.0) if area else (0.0, width)
+        half = 3 / min(n, m) if min(n, m) > 3 else 1.0
+    low, high = max(0.0, area - half), min(1.0, area + half)
     if high < 0.5:  # the order is the other way round: an attacker turns it, and knows as much
         return Score(REVERSED, 1 - area, 1 - high, 1 - low, 0.5)
     return Score("AUC", area, low, high, 0.5)
@@ -71,7 +70,7 @@ def share(right: int, of: int, chance: float, measure: str = "accuracy") -> Scor
         Clopper, Pearson, "The Use of Confidence or Fiducial Limits", Biometrika 26, 1934.
     """
     low, high = clopper_pearson(right, of, 1 - CONFIDENCE)
-    return Score(measure, right / of if of else float("nan"), low, high, chance)
+    return Score(measure, right / of if of else nan, low, high, chance)
 
 
 def clopper_pearson(right: int, of: int, risk: float) -> tuple[float, float]:
@@ -92,7 +91,7 @@ def r_squared(guesses: "Numbers", truth: "Numbers") -> Score:
     """1 - Σ (guess - truth)² / Σ (truth - mean)², over all columns that vary; a bootstrap over the rows."""
     varying = truth.var(0) > 1e-9 if len(truth) else np.zeros(1, bool)
     if not varying.any():
-        return Score("R²", float("nan"), float("nan"), float("nan"), 0.0)
+        return Score("R²", nan, nan, nan, 0.0)
     wrong = ((guesses - truth) ** 2)[:, varying].sum(1)
     spread = ((truth - truth.mean(0)) ** 2)[:, varying].sum(1)
     generator = np.random.default_rng(DRAWS_SEED)
@@ -118,23 +117,27 @@ def epsilon_of_trials(values: "Numbers", second: "NDArray[np.bool_]", delta: flo
     bounds, estimates = [0.0], [0.0]
     a, b = values[~second], values[second]
     for rare, often in ((a, b), (-b, -a)):
-        (choose_rare, rare_left), (choose_often, often_left) = (np.split(own, [len(own) // 4]) for own in (rare, often))
+        choose_rare, rare_left = np.split(rare, [len(rare) // 4])
+        choose_often, often_left = np.split(often, [len(often) // 4])
         places = np.unique(np.concatenate([choose_rare, choose_often]))
         if len(places) > 200:
             places = np.unique(np.quantile(places, np.linspace(0, 1, 201)))
-        places = (places[1:] + places[:-1]) / 2
-        if not len(places):
+        thresholds = (places[1:] + places[:-1]) / 2
+        if not len(thresholds):
             continue
-        best = max(places, key=lambda place: _bound_at(place, choose_rare, choose_often, delta))
+        best = max(thresholds, key=lambda threshold: _bound_at(threshold, choose_rare, choose_often, delta))
         bounds.append(_bound_at(best, rare_left, often_left, delta))
         hits, false = (often_left > best).mean(), (rare_left > best).mean()
-        estimates.append(log((hits - delta) / false) if hits > delta and false > 0 else 0.0)
-    return Score("ε (lower bound)", max(bounds), max(bounds), max(max(estimates), max(bounds)), 0.0)
+        if hits > delta and false > 0:
+            estimates.append(log((hits - delta) / false))
+    bound = max(bounds)
+    return Score("ε (lower bound)", bound, bound, max(*estimates, bound), 0.0)
 
 
 def _bound_at(threshold: float, rare: "Numbers", often: "Numbers", delta: float) -> float:
-    p = clopper_pearson(int((often > threshold).sum()), len(often), (1 - CONFIDENCE) / 2)[0]
-    q = clopper_pearson(int((rare > threshold).sum()), len(rare), (1 - CONFIDENCE) / 2)[1]
+    risk = (1 - CONFIDENCE) / 2
+    p, _ = clopper_pearson(int((often > threshold).sum()), len(often), risk)
+    _, q = clopper_pearson(int((rare > threshold).sum()), len(rare), risk)
     return max(0.0, log((p - delta) / q)) if p > delta else 0.0
 
 
@@ -147,25 +150,23 @@ def epsilon_of_one_run(values: "Numbers", second: "NDArray[np.bool_]", delta: fl
     References:
         Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, theorem 5.2.
     """
-    m, order = len(values), np.argsort(-np.abs(values))
-    right = ((values > 0) == second)[order]
-    sizes = sorted({max(1, round(m * tenth / 10)) for tenth in range(1, 11)})
+    m = len(values)
+    right = ((values > 0) == second)[np.argsort(-np.abs(values))]
+    sizes = {max(1, round(m * tenth / 10)) for tenth in range(1, 11)}
     risk = (1 - CONFIDENCE) / len(sizes)
-    bounds = [_one_run_bound(m, size, int(right[:size].sum()), delta, risk) for size in sizes]
-    return Score("ε (lower bound)", max(bounds), max(bounds), float("inf"), 0.0)
+    bound = max(_one_run_bound(m, size, int(right[:size].sum()), delta, risk) for size in sizes)
+    return Score("ε (lower bound)", bound, bound, float("inf"), 0.0)
 
 
 def _one_run_bound(m: int, guesses: int, right: int, delta: float, risk: float) -> float:
     """The largest ε that is refuted, by bisection."""
     low, high = 0.0, 20.0
-    if one_run_p_value(m, guesses, right, 0.0, delta) > risk:
-        return 0.0
+    if one_run_p_value(m, guesses, right, low, delta) > risk:
+        return low
     while high - low > 1e-4:
         middle = (low + high) / 2
-        if one_run_p_value(m, guesses, right, middle, delta) <= risk:
-            low = middle
-        else:
-            high = middle
+        refuted = one_run_p_value(m, guesses, right, middle, delta) <= risk
+        low, high = (middle, high) if refuted else (low, middle)
     return low
 
 

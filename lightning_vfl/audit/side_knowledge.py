@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Known, Needs, Target
 from lightning_vfl.audit.attacks.canaries import CanariesInTraining
@@ -12,51 +13,48 @@ from lightning_vfl.streams import stream
 
 def known_to(case: Case, attack: Attack) -> Known:
     """The side knowledge of an attack."""
-    if isinstance(attack, CanariesInTraining):
-        return _known_coins(case, attack)
-    return choose_known(case, attack.needs, attack.party, attack.target)
+    truth, needs = case.truth, attack.needs
+    if isinstance(attack, CanariesInTraining):  # the coins of every second canary
+        ids = attack.chosen(truth.records, case.module.seed)[::2]
+        return Known(ids, None if case.coins is None else case.coins[ids].long())
+    ids = known_records(case, needs)
+    prior = torch.bincount(truth.labels(), minlength=truth.classes).double() / truth.records if needs.prior else None
+    if needs.records:
+        embeddings = attack.target == Target.EMBEDDINGS
+        features = truth.embeddings(case.module, attack.party) if embeddings else truth.features(attack.party)
+        return Known(ids, features=features[ids], prior=prior)
+    return Known(ids, truth.labels()[ids] if len(ids) else None, prior=prior)
 
 
-def choose_known(case: Case, needs: Needs, party: int, target: Target) -> Known:
-    """The side knowledge: records drawn by the run's seed, the same for every attack with the same needs.
+def known_records(case: Case, needs: Needs) -> Tensor:
+    """(k,) records drawn by the run's seed, the same for every attack with the same needs.
 
     Raises:
         ConfigurationError: for more records than there are.
     """
     truth = case.truth
-    draw = np.random.Generator(stream(case.module.seed, "audit", "known")).permutation(truth.records)
-    prior = None
-    if needs.prior:
-        prior = torch.bincount(truth.labels(), minlength=truth.classes).double() / truth.records
+    order = np.random.Generator(stream(case.module.seed, "audit", "known")).permutation(truth.records)
+    drawn = torch.from_numpy(order)
     if needs.records:
         if needs.records >= truth.records:
             raise ConfigurationError(
                 f"known must be less than the number of training records, {truth.records:,}; got {needs.records:,}"
             )
-        ids = torch.from_numpy(draw[: needs.records].copy())
-        attacked = truth.embeddings(case.module, party) if target == Target.EMBEDDINGS else truth.features(party)
-        return Known(ids, None, attacked[ids], prior)
+        return drawn[: needs.records]
     if not needs.labels_per_class and not needs.positives:
-        return Known(torch.empty(0, dtype=torch.int64), prior=prior)
+        return drawn[:0]
     if truth.classes < 2:
         raise ConfigurationError("the attack guesses classes, but the labels are numbers; attack features instead")
-    labels, order = truth.labels(), torch.from_numpy(draw.copy())
-    only = truth.classes == 2 and needs.positives
+    classes, count = list(range(truth.classes)), needs.labels_per_class
+    if truth.classes == 2 and needs.positives:
+        classes, count = [1], needs.positives
     chosen = []
-    for c in [1] if only else range(truth.classes):
-        own = order[labels[order] == c]
-        k = needs.positives if only else needs.labels_per_class
-        if k >= len(own):
+    for c in classes:
+        members = drawn[truth.labels()[drawn] == c]
+        if count >= len(members):
             raise ConfigurationError(
-                f"known must be less than the size of every class; class {c} has {len(own)} training records and the "
-                f"attack wants {k}"
+                f"known must be less than the size of every class; class {c} has {len(members)} training records and "
+                f"the attack wants {count}"
             )
-        chosen.append(own[:k])
-    ids = torch.cat(chosen)
-    return Known(ids, labels[ids], None, prior)
-
-
-def _known_coins(case: Case, attack: CanariesInTraining) -> Known:
-    """The coins of every second canary."""
-    ids = attack.chosen(case.truth.records, case.module.seed)[::2]
-    return Known(ids, None if case.coins is None else case.coins[ids].long())
+        chosen.append(members[:count])
+    return torch.cat(chosen)

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Target
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Target, cosines
 from lightning_vfl.audit.attacks.drift.measure import exact_columns, nearest_right
+from lightning_vfl.audit.attacks.regression import ridge_guesses
 from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.scores import Score, auc, epsilon_of_one_run, r_squared, share
-from lightning_vfl.audit.without import from_other_columns, from_own_features
 
 CLOSE = 0.05  # a record is recovered if its relative error in L2 norm is at most this
+
+
+Scoring = Callable[[Case, Attack, Tensor, Tensor], Score]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Rule:
     """
 
     measure: str
-    score: Callable[[Case, Attack, Tensor, Tensor], Score]
+    score: Scoring
     of_party: bool = False
     of_records: bool = True
 
@@ -60,17 +63,37 @@ def chance_of(case: Case, attack: Attack) -> float:
 
 def success_without(case: Case, attack: Attack, known: Known) -> float | None:
     """The success with the same side knowledge and without any message."""
-    truth, attacker = case.truth, case.transcript.attacker
-    if attack.target in (Target.RANKS, Target.CLASSES) and attacker.parties:
-        own = torch.cat([truth.features(party) for party in attacker.parties], 1)
-        ids = torch.arange(truth.records)
-        guesses = Guesses(ids, from_own_features(own, known, truth.classes), "")
-        return score_of(case, attack, guesses, known.ids).success
-    if attack.target in (Target.FEATURES, Target.EMBEDDINGS) and known.features is not None:
-        others = torch.cat([truth.features(m) for m in range(truth.parties) if m != attack.party], 1)
-        guesses = Guesses(torch.arange(truth.records), from_other_columns(others, known), "")
-        return score_of(case, attack, guesses, known.ids).success
-    return None
+    truth, parties = case.truth, case.transcript.attacker.parties
+    if attack.target in (Target.RANKS, Target.CLASSES) and parties:
+        values = _from_own_features(torch.cat([truth.features(party) for party in parties], 1), known, truth.classes)
+    elif attack.target in (Target.FEATURES, Target.EMBEDDINGS) and known.features is not None:
+        others = [truth.features(party) for party in range(truth.parties) if party != attack.party]
+        values = ridge_guesses(torch.cat(others, 1), known.features, known.ids)
+    else:
+        return None
+    return score_of(case, attack, Guesses(torch.arange(truth.records), values, ""), known.ids).success
+
+
+def _from_own_features(features: Tensor, known: Known, classes: int) -> Tensor:
+    """Label guesses (N,) or (N, C) from the attacker's own features (N, W).
+
+    A logistic regression on the known records, if labels of all classes are known; the mean cosine with the known
+    records of class 1, if only these are known; zeros, if no label is known.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    if known.labels is None or not len(known.ids):
+        return torch.zeros(len(features), dtype=torch.float64)
+    x = ((features - features.mean(0)) / features.std(0).clamp(min=1e-9)).double()
+    if len(torch.unique(known.labels)) < classes:
+        return cosines(x, x[known.ids]).mean(1)
+    model = LogisticRegression(max_iter=300).fit(x[known.ids].numpy(), known.labels.numpy())
+    return torch.from_numpy(model.predict_proba(x.numpy()))
+
+
+def _r_squared(truth_of: Callable[[Case, Attack, Tensor], Tensor]) -> Scoring:
+    """R² against these true numbers of records or rounds."""
+    return lambda case, attack, ids, values: r_squared(values.numpy(), truth_of(case, attack, ids).numpy())
 
 
 def _ranks(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
@@ -85,14 +108,6 @@ def _classes(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     return share(int((values.argmax(1) == labels).sum()), len(ids), most)
 
 
-def _counts(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    return r_squared(values.numpy(), case.truth.counts(case.transcript, ids).numpy())
-
-
-def _features(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    return r_squared(values.numpy(), case.truth.features(attack.party)[ids].numpy())
-
-
 def _records(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     truth = case.truth.group_features(attack.party)[ids]
     close = (values - truth).norm(dim=1) <= CLOSE * truth.norm(dim=1)
@@ -103,10 +118,6 @@ def _shares(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     truth = case.truth.shared_numbers(case.module, attack.party, ids)
     most = float((truth == truth.flatten().mode().values).double().mean())  # always the most frequent number
     return share(int((values == truth).sum()), truth.numel(), most, RULES[Target.SHARES].measure)
-
-
-def _embeddings(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    return r_squared(values.numpy(), case.truth.embeddings(case.module, attack.party)[ids].numpy())
 
 
 def _coins(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
@@ -137,14 +148,17 @@ def _members(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
     return auc(values.numpy(), case.members[ids].numpy())
 
 
+_COUNTS = _r_squared(lambda case, attack, rounds: case.truth.counts(case.transcript, rounds))
+_FEATURES = _r_squared(lambda case, attack, ids: case.truth.features(attack.party)[ids])
+_EMBEDDINGS = _r_squared(lambda case, attack, ids: case.truth.embeddings(case.module, attack.party)[ids])
 RULES = {
     Target.RANKS: Rule("AUC", _ranks),
     Target.CLASSES: Rule("accuracy", _classes),
-    Target.COUNTS: Rule("R²", _counts, of_records=False),
-    Target.FEATURES: Rule("R²", _features, of_party=True),
+    Target.COUNTS: Rule("R²", _COUNTS, of_records=False),
+    Target.FEATURES: Rule("R²", _FEATURES, of_party=True),
     Target.RECORDS: Rule("share of records within 5 %", _records, of_party=True),
     Target.SHARES: Rule("share of exact numbers", _shares, of_party=True),
-    Target.EMBEDDINGS: Rule("R²", _embeddings, of_party=True),
+    Target.EMBEDDINGS: Rule("R²", _EMBEDDINGS, of_party=True),
     Target.COINS: Rule("ε (lower bound)", _coins, of_records=False),
     Target.CANARIES: Rule("ε (lower bound)", _canaries, of_party=True),
     Target.NEIGHBOURS: Rule("share of nearest records", _neighbours),

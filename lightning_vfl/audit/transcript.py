@@ -1,9 +1,8 @@
 """Who received which tensor, for which records and in which round."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ from lightning_vfl.wire import Message, Tap
 
 AGGREGATES = "aggregates"  # kind of what the server has computed from messages
 LIMIT_BYTES = 2**31
-Way = Literal["up", "down", "peer", "own"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +33,7 @@ class Entry:
     """
 
     kind: str
-    way: Way
+    way: str
     sender: int | None
     receiver: int | None
     epoch: int
@@ -68,91 +66,52 @@ class Transcript(Tap):
         self.epoch = 0
         self.entries: list[Entry] = []
         self.kept_bytes = 0
-        self._numbers: dict[tuple[str, str], Counter[tuple[int, int]]] = {}
-        self._open: dict[tuple[str, str], tuple[int, dict[int, int]]] = {}
+        # by kind, direction, party, epoch and round, because the meter pads a leg of one round to whole bytes
+        self._numbers: Counter[tuple[str, str, int, int, int]] = Counter()
 
-    # ---- what is told
+    # ---- what a training tells
 
     def sent(self, message: Message, ids: Tensor, at: int | None = None) -> None:
         ids = ids.cpu()
         for part in (message, message.alongside):
             if part is not None:
-                self._one(part, ids, at)
+                self._hear(part, ids, at)
 
     def joined(
         self, value: Tensor, names: RoundNames, ids: Tensor, at: int | None = None, kind: str = AGGREGATES
     ) -> None:
         if names.stage == Stage.FIT and self.attacker.reads(at):
-            self._keep(kind, "own", None, at, names.round, ids.cpu(), value, {})
+            value = self._copy(value, names.round)
+            self.entries.append(Entry(kind, "own", None, at, self.epoch, names.round, ids.cpu(), value))
 
-    def _one(self, message: Message, ids: Tensor, at: int | None) -> None:
-        fit = message.round is None or message.round.stage == Stage.FIT
-        number = -1 if message.round is None else message.round.round
-        kind = message.kind if fit or message.round is None else f"{message.round.stage} {message.kind}"
+    def _hear(self, message: Message, ids: Tensor, at: int | None) -> None:
+        names, kind = message.round, message.kind
+        number = -1 if names is None else names.round
+        fit = names is None or names.stage == Stage.FIT
+        if names is not None and not fit:
+            kind = f"{names.stage} {kind}"
         way = DIRECTION[message.to]
-        mine, copies = self.attacker.parties, dict[int, Tensor]()
-        whole = message.lasting and self.attacker.reads(at)  # a part would keep the memory of all pieces
-        if message.to == "parties":
-            receivers = message.receivers or tuple(range(len(message.pieces)))
-            for receiver, piece in zip(receivers, message.pieces, strict=True):
-                if receiver == at:
-                    continue
-                self._count(kind, way, receiver, piece.numel(), number)
-                if fit and (receiver in mine or self.attacker.reads(at)):
-                    self._keep(kind, "down", at, receiver, number, ids, piece, copies, whole)
-            return
-        for sender, piece in zip(message.senders, message.pieces, strict=True):
-            if message.to == "server":
-                if sender == at:
-                    continue
-                self._count(kind, way, sender, piece.numel(), number)
-                if fit and (self.attacker.reads(at) or sender in mine):
-                    self._keep(kind, "up", sender, at, number, ids, piece, copies, whole)
+        copies: dict[int, Tensor] = {}  # several receivers may get one tensor
+        lasting = message.lasting and self.attacker.reads(at)  # a part would keep the memory of all pieces
+        for party, sender, receiver, piece in list(_deliveries(message, at)):
+            if sender == receiver:
                 continue
-            receivers = message.receivers or tuple(range(len(piece)))
-            others = [(place, receiver) for place, receiver in enumerate(receivers) if receiver != sender]
-            self._count(kind, way, sender, piece.numel() // max(len(receivers), 1) * len(others), number)
-            for place, receiver in others if fit else ():
-                if receiver in mine or sender in mine:
-                    self._keep(kind, "peer", sender, receiver, number, ids, piece[place], {})
+            self._numbers[kind, way, party, self.epoch, number] += piece.numel()
+            if fit and (self.attacker.reads(sender) or self.attacker.reads(receiver)):
+                if id(piece) not in copies:
+                    copies[id(piece)] = self._copy(piece, number, lasting)
+                entry = Entry(kind, way, sender, receiver, self.epoch, number, ids, copies[id(piece)])
+                self.entries.append(entry)
 
-    def _keep(
-        self,
-        kind: str,
-        way: Way,
-        sender: int | None,
-        receiver: int | None,
-        number: int,
-        ids: Tensor,
-        value: Tensor,
-        copies: dict[int, Tensor],
-        lasting: bool = False,
-    ) -> None:
-        """Keep a tensor; ``copies`` has those of the same message, in which several receivers may get one tensor."""
-        kept = copies.get(id(value))
-        if kept is None:
-            kept = copies[id(value)] = value.detach().to("cpu", copy=not lasting)
-            self.kept_bytes += kept.nbytes
-            if self.kept_bytes > self.limit_bytes:
-                raise ConfigurationError(
-                    f"what {self.attacker} receives takes more than limit_bytes = {self.limit_bytes:.0f} by round "
-                    f"{number}; raise limit_bytes, or train fewer epochs"
-                )
-        self.entries.append(Entry(kind, way, sender, receiver, self.epoch, number, ids, kept))
-
-    # ---- the count
-
-    def _count(self, kind: str, way: str, party: int, numbers: int, number: int) -> None:
-        begun = self._open.get((kind, way))
-        if begun is None or begun[0] != number:
-            self._close(kind, way)
-            begun = self._open[kind, way] = number, {}
-        counts = begun[1]
-        counts[party] = counts.get(party, 0) + numbers
-
-    def _close(self, kind: str, way: str) -> None:
-        if (begun := self._open.pop((kind, way), None)) is not None:
-            self._numbers.setdefault((kind, way), Counter()).update(begun[1].items())
+    def _copy(self, value: Tensor, number: int, lasting: bool = False) -> Tensor:
+        kept = value.detach().to("cpu", copy=not lasting)
+        self.kept_bytes += kept.nbytes
+        if self.kept_bytes > self.limit_bytes:
+            raise ConfigurationError(
+                f"what {self.attacker} receives takes more than limit_bytes = {self.limit_bytes:.0f} by round "
+                f"{number}; raise limit_bytes, or train fewer epochs"
+            )
+        return kept
 
     def bytes(self, meter: CommunicationMeter) -> dict[tuple[str, str], Tensor]:
         """(M,) int64 bytes by (kind, direction): the counted numbers in the bits that the legs of the meter announce.
@@ -160,26 +119,23 @@ class Transcript(Tap):
         The numbers of one leg in one round are padded to whole bytes, as the meter does. Kinds that the meter does not
         know are left out.
         """
-        for kind, way in list(self._open):
-            self._close(kind, way)
-        found: dict[tuple[str, str], Tensor] = {}
-        for key, counts in self._numbers.items():
-            if key in meter.bits:
-                total = found[key] = torch.zeros(meter.parties, dtype=torch.int64)
-                for (party, numbers), times in counts.items():
-                    total[party] += times * ((numbers * meter.bits[key] + 7) // 8)
-        return found
+        totals: dict[tuple[str, str], list[int]] = {}
+        for (kind, way, party, *_), numbers in self._numbers.items():
+            if (kind, way) in meter.bits:
+                total = totals.setdefault((kind, way), [0] * meter.parties)
+                total[party] += (numbers * meter.bits[kind, way] + 7) // 8
+        return {key: torch.tensor(total) for key, total in totals.items()}
 
     def kinds(self) -> frozenset[tuple[str, str]]:
         """The (kind, direction) of all messages."""
-        return frozenset({*self._numbers, *self._open})
+        return frozenset((kind, way) for kind, way, *_ in self._numbers)
 
     # ---- what an attack reads
 
     def find(
         self,
         kind: str | None = None,
-        way: Way | None = None,
+        way: str | None = None,
         sender: int | None = None,
         receiver: int | None = None,
         epoch: int | None = None,
@@ -194,6 +150,24 @@ class Transcript(Tap):
     def epochs(self) -> range:
         """The epochs of which there are entries."""
         return range(1, max((entry.epoch for entry in self.entries), default=0) + 1)
+
+
+def _deliveries(message: Message, at: int | None) -> Iterator[tuple[int, int | None, int | None, Tensor]]:
+    """Of each part of a message: the party that is charged for it, sender, receiver, and the tensor.
+
+    None: the server, if no party plays it (``at``).
+    """
+    if message.to == "parties":
+        receivers = message.receivers or range(len(message.pieces))
+        for receiver, piece in zip(receivers, message.pieces, strict=True):
+            yield receiver, at, receiver, piece
+        return
+    for sender, piece in zip(message.senders, message.pieces, strict=True):
+        if message.to == "server":
+            yield sender, sender, at, piece
+        else:
+            for receiver, part in zip(message.receivers or range(len(piece)), piece, strict=True):
+                yield sender, sender, receiver, part
 
 
 def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
@@ -215,8 +189,23 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
     if len(torch.unique(every)) == len(every):
         return every, rows
     last = {record: place for place, record in enumerate(every.tolist())}
-    places = torch.tensor(sorted(last.values()))
-    return every[places], rows[places]
+    kept = torch.tensor(sorted(last.values()))
+    return every[kept], rows[kept]
+
+
+def places(ids: Tensor, records: int) -> Tensor:
+    """(N,) the place of each of N records in ``ids``; -1: it is not there."""
+    place = torch.full((records,), -1)
+    place[ids] = torch.arange(len(ids))
+    return place
+
+
+def side_by_side(tables: Sequence[tuple[Tensor, Tensor]], records: int) -> tuple[Tensor, Tensor]:
+    """The records (n,) that are in all of one or more tables of ids and rows, ascending, and their rows joined."""
+    place = torch.stack([places(ids, records) for ids, _ in tables])
+    common = (place >= 0).all(0).nonzero().flatten()
+    joined = [rows[own] for (_, rows), own in zip(tables, place[:, common], strict=True)]
+    return common, torch.cat(joined, 1)
 
 
 class Several(Tap):

@@ -1,7 +1,7 @@
 """The records of a training: what the harness scores by."""
 
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +64,7 @@ class Truth:
     def raw(self, party: int) -> Tensor:
         """(N, *S), as the party's bottom is given them."""
         ids = torch.arange(self.records)
-        return torch.cat([self._records.features_of(party, own) for own in torch.split(ids, AT_ONCE)])
+        return torch.cat([self._records.features_of(party, some) for some in torch.split(ids, AT_ONCE)])
 
     def everything(self, but: Sequence[int] = ()) -> Tensor:
         """(N, Σ W) float64, all columns of all parties ``but`` these, as their bottoms are given them."""
@@ -73,36 +73,27 @@ class Truth:
 
     def group_features(self, party: int) -> Tensor:
         """(N, W) float64, of each record at the party of the group that holds it."""
-        group = next(
-            (g for g in self.data.party_groups or () if party in g),
-            (party,),
-        )
         present = self._records.present
         if present is None:
             return self.raw(party).flatten(1).double()
-        own = [torch.where(present[:, m, None].cpu(), self.raw(m).flatten(1).double(), 0.0) for m in group]
-        return torch.stack(own).sum(0)
+        group = next((group for group in self.data.party_groups or () if party in group), (party,))
+        held = [torch.where(present[:, m, None].cpu(), self.raw(m).flatten(1).double(), 0.0) for m in group]
+        return torch.stack(held).sum(0)
 
     def labels(self) -> Tensor:
         """(N,) int64."""
+        labels = self._records.labels
         if self.classes < 2:
             raise ConfigurationError("the labels are numbers and not classes; attack features instead")
-        return self._labels
-
-    @cached_property
-    def _labels(self) -> Tensor:
-        labels = self._records.labels
         if labels is None or labels.dim() > 1:
             raise ConfigurationError("an attack on labels needs one class for each training record")
         return labels.cpu().long()
 
     def counts(self, transcript: "Transcript", rounds: Tensor) -> Tensor:
         """(rounds, C) float64, the records of each class in the batches of these rounds."""
-        labels, counted = self.labels(), {}
-        for entry in transcript.entries:
-            if len(entry.ids) and entry.round not in counted:
-                counted[entry.round] = torch.bincount(labels[entry.ids], minlength=self.classes).double()
-        return torch.stack([counted[number] for number in rounds.tolist()])
+        ids = {entry.round: entry.ids for entry in reversed(transcript.entries) if len(entry.ids)}
+        labels = [self.labels()[ids[number]] for number in rounds.tolist()]
+        return torch.stack([torch.bincount(own, minlength=self.classes) for own in labels]).double()
 
     def shared_numbers(self, module: "VFLModule", party: int, ids: Tensor) -> Tensor:
         """(n, W) float64, the integers that a party shares under ``LagrangeCoded``."""
@@ -116,11 +107,7 @@ class Truth:
 
     def embeddings(self, module: "VFLModule", party: int) -> Tensor:
         """(N, D) float64, a party's embeddings by its trained bottom."""
-        bottom, ids = module.bottoms.parties[party], torch.arange(self.records)
+        bottom = module.bottoms.parties[party]
         like = next(module.bottoms.parameters())
         with torch.no_grad(), evaluating(bottom):
-            parts = [
-                bottom(self._records.features_of(party, own).to(like)).cpu().double()
-                for own in torch.split(ids, AT_ONCE)
-            ]
-        return torch.cat(parts)
+            return torch.cat([bottom(x.to(like)).cpu().double() for x in torch.split(self.raw(party), AT_ONCE)])

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import torch
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
 
 
 class BatchLabelCounts(Attack):
@@ -25,18 +25,16 @@ class BatchLabelCounts(Attack):
         return Needs(prior=True)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        if known.prior is None:
-            raise TypeError("BatchLabelCounts needs the share of each class")
-        rounds, values = [], []
+        prior = asked_for(known.prior)
+        rounds, counts = [], []
         for entry in seen.transcript.find("top gradients", "up"):
-            outputs = 1 if seen.classes == 2 else seen.classes
-            bias, rows = entry.value[-outputs:].double(), len(entry.ids)
-            if outputs == 1:
-                positive = rows * (known.prior[1] - bias[0])
-                values.append(torch.stack([rows - positive, positive]))
+            batch = len(entry.ids)
+            if seen.classes == 2:  # one output, for class 1
+                positive = batch * (prior[1] - entry.value[-1].double())
+                counts.append(torch.stack([batch - positive, positive]))
             else:
-                values.append(rows * (known.prior - bias))
+                counts.append(batch * (prior - entry.value[-seen.classes :].double()))
             rounds.append(entry.round)
         if not rounds:
             raise NothingSeen("no gradient of the top is sent")
-        return Guesses(torch.tensor(rounds), torch.stack(values), f"gradients of the top in {len(rounds):,} rounds")
+        return Guesses(torch.tensor(rounds), torch.stack(counts), f"gradients of the top in {len(rounds):,} rounds")

@@ -1,20 +1,22 @@
 """A lower bound on ε from canaries in one training."""
 
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target, asked_for
 from lightning_vfl.audit.attacks.feature_reconstruction import aggregates_by_record
-from lightning_vfl.audit.attacks.regression import ridge_guesses
+from lightning_vfl.audit.attacks.regression import guesses_from_known
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream
 from lightning_vfl.types import VerticalBatch
 
 
+@dataclass
 class CanariesInTraining(Attack):
     """Tell which of two values a party's features have, for many canary records in one training.
 
@@ -36,14 +38,14 @@ class CanariesInTraining(Attack):
     """
 
     target: ClassVar[Target] = Target.CANARIES
+    party: int = 0
+    canaries: int = 1000
+    value: float = 3.0
+    delta: float = 1e-5
+    _signs: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __init__(self, party: int = 0, canaries: int = 1000, value: float = 3.0, delta: float = 1e-5) -> None:
-        within("canaries", canaries, 20, whole=True)
-        self.party = party
-        self.canaries = canaries
-        self.value = value
-        self.delta = delta
-        self._signs: Tensor | None = None
+    def __post_init__(self) -> None:
+        within("canaries", self.canaries, 20, whole=True)
 
     def check(self, seen: Seen) -> None:
         within("canaries", self.canaries, 20, seen.records, whole=True, advice="use at most the training records")
@@ -61,9 +63,9 @@ class CanariesInTraining(Attack):
     def coins(self, records: int, seed: int) -> Tensor:
         """(N,) bool, the coins of the canaries; False for all other records."""
         flips = np.random.Generator(stream(seed, "audit", "coins")).random(self.canaries) < 0.5
-        found = torch.zeros(records, dtype=torch.bool)
-        found[self.chosen(records, seed)] = torch.from_numpy(flips)
-        return found
+        coins = torch.zeros(records, dtype=torch.bool)
+        coins[self.chosen(records, seed)] = torch.from_numpy(flips)
+        return coins
 
     def plant(self, batch: VerticalBatch, records: int, seed: int) -> None:
         """Put the canaries of a batch into its features, in place."""
@@ -71,27 +73,18 @@ class CanariesInTraining(Attack):
             self._signs = torch.zeros(records)
             ids = self.chosen(records, seed)
             self._signs[ids] = torch.where(self.coins(records, seed)[ids], self.value, -self.value)
-        own = batch.record_ids if batch.record_ids.dim() == 1 else batch.record_ids[:, self.party]
-        signs = self._signs[own.cpu()]
+        ids = batch.record_ids if batch.record_ids.dim() == 1 else batch.record_ids[:, self.party]
+        signs = self._signs[ids.cpu()]
         rows = signs.nonzero().flatten()
         features = batch.features[self.party]
         values = signs[rows].to(features).view(-1, *(1,) * (features.dim() - 1))
         features[rows.to(features.device)] = values.expand(-1, *features.shape[1:])
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        if known.labels is None:
-            raise TypeError("CanariesInTraining needs the coins of half of the canaries")
         ids, inputs, epochs = aggregates_by_record(seen)
-        place = torch.full((seen.records,), -1)
-        place[ids] = torch.arange(len(ids))
-        chosen = self.chosen(seen.records, seen.seed)
-        chosen = chosen[place[chosen] >= 0]
-        there = place[known.ids] >= 0
-        if int(there.sum()) < 10:
-            raise NothingSeen("the aggregates of fewer than ten canaries are seen")
-        rows, places = place[chosen], torch.full((seen.records,), -1)
-        places[chosen] = torch.arange(len(chosen))
-        signs = known.labels[there].double()[:, None] * 2 - 1
-        values = ridge_guesses(inputs[rows], signs, places[known.ids[there]])[:, 0]
-        left = ~torch.isin(chosen, known.ids)
-        return Guesses(chosen[left], values[left], f"aggregates of {epochs} epochs, {len(signs):,} known coins")
+        signs = asked_for(known.labels).double()[:, None] * 2 - 1
+        guesses = guesses_from_known(
+            seen, Known(known.ids, features=signs), ids, inputs, f"aggregates of {epochs} epochs", "known coins"
+        )
+        guessed = torch.isin(ids, self.chosen(seen.records, seen.seed)) & ~torch.isin(ids, known.ids)
+        return replace(guesses, ids=ids[guessed], values=guesses.values[guessed, 0])

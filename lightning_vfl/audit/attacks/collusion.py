@@ -1,5 +1,6 @@
 """What colluding parties compute from their shares of another party's records."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from lightning_vfl.field.lagrange import interpolate
 from lightning_vfl.types import Stage
 
 
+@dataclass
 class Collusion(Attack):
     """Colluding parties interpolate another party's records from the shares that they hold.
 
@@ -27,9 +29,7 @@ class Collusion(Attack):
     """
 
     target: ClassVar[Target] = Target.SHARES
-
-    def __init__(self, party: int = 0) -> None:
-        self.party = party
+    party: int = 0
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         aggregator = seen.aggregator
@@ -37,16 +37,17 @@ class Collusion(Attack):
             raise NothingSeen("no records are shared")
         parts: dict[int, list[torch.Tensor]] = {}
         for entry in seen.transcript.find(DATA, "peer", sender=self.party):
-            if entry.receiver in seen.attacker.parties and entry.receiver is not None:
+            if entry.receiver is not None and entry.receiver in seen.attacker.parties:
                 parts.setdefault(entry.receiver, []).append(entry.value)
         if not parts:
             raise NothingSeen("the attacker holds no share of this party")
-        coding, m = aggregator.wire.coding, seen.roster.parties
-        code, holders = coding.code(m), sorted(parts)
+        coding = aggregator.wire.coding
+        code = coding.code(seen.roster.parties)
+        holders = sorted(parts)
         shares = torch.stack([torch.cat(parts[holder]) for holder in holders]).to(torch.int64)  # (holders, rows, W)
         points = [code.alpha[holder] for holder in holders]
         blocks = coding.field.lift(interpolate(coding.field, shares, points, code.beta[: code.blocks]))
-        row, block = arrangement(coding, seen.records, m, seen.seed, Stage.FIT).place(torch.arange(seen.records))
-        needed = code.blocks + coding.privacy
-        saw = f"{len(holders)} shares of each record; {needed} are needed"
-        return Guesses(torch.arange(seen.records), blocks[block, row].double(), saw)
+        ids = torch.arange(seen.records)
+        row, block = arrangement(coding, seen.records, seen.roster.parties, seen.seed, Stage.FIT).place(ids)
+        saw = f"{len(holders)} shares of each record; {code.blocks + coding.privacy} are needed"
+        return Guesses(ids, blocks[block, row].double(), saw)

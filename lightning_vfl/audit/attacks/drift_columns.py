@@ -1,5 +1,6 @@
 """Columns with few values, from uploads that drift."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
@@ -7,6 +8,7 @@ from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, dr
 from lightning_vfl.audit.attacks.drift.levels import few_valued
 
 
+@dataclass
 class DriftColumns(Attack):
     """Columns with two to five values, read exactly with no known record, up to the names of the values.
 
@@ -18,9 +20,10 @@ class DriftColumns(Attack):
     """
 
     target: ClassVar[Target] = Target.COLUMNS
+    seconds: float = SECONDS
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds = checked_seconds(seconds)
+    def __post_init__(self) -> None:
+        checked_seconds(self.seconds)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, columns, saw = drifted(seen, self.seconds)

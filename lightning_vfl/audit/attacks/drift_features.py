@@ -1,15 +1,16 @@
 """Features of a party from uploads that drift, with few known records."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
 from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
 from lightning_vfl.audit.attacks.drift.measure import affine_guesses
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.audit.transcript import places
+from lightning_vfl.checks import positive
 
 
+@dataclass
 class DriftFeatures(Attack):
     """The columns up to rotation of ``DriftNeighbours``, turned by a regression from a few known records.
 
@@ -22,29 +23,24 @@ class DriftFeatures(Attack):
     """
 
     target: ClassVar[Target] = Target.FEATURES
+    party: int = 2
+    known: int = 40
+    seconds: float = SECONDS
 
-    def __init__(self, party: int = 2, known: int = 40, seconds: float = SECONDS) -> None:
-        if known < 1:
-            raise ConfigurationError(f"known must be at least 1; got {known}; DriftNeighbours needs no known record")
-        self.party = party
-        self.known = known
-        self.seconds = checked_seconds(seconds)
+    def __post_init__(self) -> None:
+        positive("known", self.known, whole=True, advice="DriftNeighbours needs no known record")
+        checked_seconds(self.seconds)
 
     @property
     def needs(self) -> Needs:
         return Needs(records=self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        if known.features is None:
-            raise TypeError("DriftFeatures needs known features")
         ids, columns, saw = drifted(seen, self.seconds)
-        place = torch.full((seen.records,), -1)
-        place[ids] = torch.arange(len(ids))
-        mine = place[known.ids] >= 0
-        if not bool(mine.any()):
+        place = places(ids, seen.records)[known.ids]
+        there = place >= 0
+        if not bool(there.any()):
             raise NothingSeen("the uploads of no known record are seen")
-        targets, train = known.features[mine], place[known.ids[mine]]
-        saw = f"{saw}, {int(mine.sum()):,} known records"
-        return Guesses(
-            ids, affine_guesses(columns, targets, train), saw, affine_guesses(shown(seen, ids), targets, train)
-        )
+        targets = asked_for(known.features)[there]
+        values, plain = (affine_guesses(table, targets, place[there]) for table in (columns, shown(seen, ids)))
+        return Guesses(ids, values, f"{saw}, {int(there.sum()):,} known records", plain)

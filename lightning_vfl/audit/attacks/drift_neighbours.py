@@ -1,11 +1,13 @@
 """Which records are alike, from uploads that drift."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
 from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
 
 
+@dataclass
 class DriftNeighbours(Attack):
     """The columns of all parties up to rotation, with no known record: they tell which records are alike.
 
@@ -23,9 +25,10 @@ class DriftNeighbours(Attack):
     """
 
     target: ClassVar[Target] = Target.NEIGHBOURS
+    seconds: float = SECONDS
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds = checked_seconds(seconds)
+    def __post_init__(self) -> None:
+        checked_seconds(self.seconds)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, columns, saw = drifted(seen, self.seconds)

@@ -1,5 +1,6 @@
 """A lower bound on ε of an aggregator's mechanism, from many trials."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 
 
+@dataclass
 class EpsilonLowerBound(Attack):
     """Tell which of two embeddings a party has uploaded, from the aggregates of real rounds of messages.
 
@@ -30,17 +32,16 @@ class EpsilonLowerBound(Attack):
     """
 
     target: ClassVar[Target] = Target.COINS
+    trials: int = 100_000
+    uploads: int = 1
+    width: int = 1
+    delta: float = 1e-5
+    party: int = 0
 
-    def __init__(
-        self, trials: int = 100_000, uploads: int = 1, width: int = 1, delta: float = 1e-5, party: int = 0
-    ) -> None:
-        for name, number in (("trials", trials), ("uploads", uploads), ("width", width)):
-            positive(name, number, whole=True)
-        self.trials = trials
-        self.uploads = uploads
-        self.width = width
-        self.delta = delta
-        self.party = party
+    def __post_init__(self) -> None:
+        positive("trials", self.trials, whole=True)
+        positive("uploads", self.uploads, whole=True)
+        positive("width", self.width, whole=True)
 
     def check(self, seen: Seen) -> None:
         if seen.aggregator.accounting is None:
@@ -52,10 +53,11 @@ class EpsilonLowerBound(Attack):
     def run(self, seen: Seen, known: Known) -> Guesses:
         if "second" not in seen.inputs:
             raise NothingSeen("aggregates are the server's")
-        along = seen.inputs["second"] - seen.inputs["first"]
+        first = seen.inputs["first"]
+        along = seen.inputs["second"] - first
         values = torch.zeros(self.trials, dtype=torch.float64)
         for entry in seen.transcript.find(AGGREGATES):
-            values[entry.ids] += (entry.value.double() - seen.inputs["first"]) @ along
+            values[entry.ids] += (entry.value.double() - first) @ along
         if not seen.transcript.entries:
             raise NothingSeen("no aggregate is computed")
         saw = f"aggregates of {self.trials:,} trials with {self.uploads} upload{'s' if self.uploads > 1 else ''}"

@@ -1,15 +1,16 @@
 """Features of a party from aggregates, with known records."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
-from lightning_vfl.audit.attacks.regression import ridge_guesses
-from lightning_vfl.audit.transcript import AGGREGATES, by_record
+from lightning_vfl.audit.attacks.regression import guesses_from_known
+from lightning_vfl.audit.transcript import AGGREGATES, by_record, side_by_side
 
 
+@dataclass
 class FeatureReconstruction(Attack):
     """The aggregates of a record from several epochs are many functions of the same features.
 
@@ -23,27 +24,18 @@ class FeatureReconstruction(Attack):
     """
 
     target: ClassVar[Target] = Target.FEATURES
-
-    def __init__(self, party: int = 2, known: int = 1000, epochs: int | str = "all") -> None:
-        self.party = party
-        self.known = known
-        self.epochs = epochs
+    party: int = 2
+    known: int = 1000
+    epochs: int | str = "all"
 
     @property
     def needs(self) -> Needs:
         return Needs(records=self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        if known.features is None:
-            raise TypeError("FeatureReconstruction needs known features")
-        ids, inputs, epochs = aggregates_by_record(seen, None if self.epochs == "all" else int(self.epochs))
-        place = torch.full((seen.records,), -1)
-        place[ids] = torch.arange(len(ids))
-        mine = place[known.ids] >= 0
-        if int(mine.sum()) < 10:
-            raise NothingSeen("the aggregates of fewer than ten known records are seen")
-        guesses = ridge_guesses(inputs, known.features[mine], place[known.ids[mine]])
-        return Guesses(ids, guesses, f"aggregates of {epochs} epochs, {int(mine.sum()):,} known records")
+        most = None if self.epochs == "all" else int(self.epochs)
+        ids, inputs, epochs = aggregates_by_record(seen, most)
+        return guesses_from_known(seen, known, ids, inputs, f"aggregates of {epochs} epochs")
 
 
 def aggregates_by_record(seen: Seen, most: int | None = None) -> tuple[Tensor, Tensor, int]:
@@ -58,19 +50,10 @@ def aggregates_by_record(seen: Seen, most: int | None = None) -> tuple[Tensor, T
     Raises:
         NothingSeen: if there is no aggregate.
     """
-    epochs = seen.transcript.epochs()
-    parts, there = [], torch.ones(seen.records, dtype=torch.bool)
-    for epoch in epochs if most is None else epochs[:most]:
-        ids, rows = by_record(seen.transcript.find(AGGREGATES, epoch=epoch))
-        if len(ids) < seen.records // 2:
-            continue
-        table = torch.zeros(seen.records, rows.shape[1], dtype=torch.float64)
-        table[ids] = rows
-        here = torch.zeros(seen.records, dtype=torch.bool)
-        here[ids] = True
-        there &= here
-        parts.append(table)
-    if not parts:
+    epochs = seen.transcript.epochs()[:most]
+    tables = [by_record(seen.transcript.find(AGGREGATES, epoch=epoch)) for epoch in epochs]
+    tables = [(ids, rows) for ids, rows in tables if len(ids) and len(ids) >= seen.records // 2]
+    if not tables:
         raise NothingSeen("no aggregate is computed")
-    ids = there.nonzero().flatten()
-    return ids, torch.cat(parts, 1)[ids], len(parts)
+    ids, rows = side_by_side(tables, seen.records)
+    return ids, rows, len(tables)

@@ -1,5 +1,6 @@
 """Whole records of a group from the sums of its model updates."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen
 from lightning_vfl.protocols.groups.updates import SUMS
 
 
+@dataclass
 class GroupInversion(Attack):
     """The update of a linear bottom is Gᵀ X, where G are the gradients that the server has sent: solve it for X.
 
@@ -24,29 +26,27 @@ class GroupInversion(Attack):
     """
 
     target: ClassVar[Target] = Target.RECORDS
-
-    def __init__(self, party: int = 1) -> None:
-        self.party = party
+    party: int = 1
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        found: dict[int, torch.Tensor] = {}
         group = next(group for group in seen.roster.groups if self.party in group)
-        of_round: dict[int, list[torch.Tensor]] = {}
-        for own in seen.transcript.find(GRADIENTS, "down"):
-            if own.receiver in group:
-                of_round.setdefault(own.round, []).append(own.value.double())
+        sent: dict[int, list[torch.Tensor]] = {}
+        for answer in seen.transcript.find(GRADIENTS, "down"):
+            if answer.receiver in group:
+                sent.setdefault(answer.round, []).append(answer.value.double())
+        records: dict[int, torch.Tensor] = {}
         for entry in seen.transcript.find(f"{SUMS} of party {self.party}"):
-            answers = of_round.get(entry.round)
-            if not answers or not len(entry.ids):
+            if entry.round not in sent or not len(entry.ids):
                 continue
-            several = torch.stack(answers)  # zeros in the rows that a member does not hold
+            several = torch.stack(sent[entry.round])  # zeros in the rows that a member does not hold
             gradients = several[several.norm(dim=2).argmax(0), torch.arange(len(entry.ids))]
             width = gradients.shape[1]
             columns = entry.value.numel() // width - 1  # the bias is behind the weight
             update = entry.value.double().flatten()[: width * columns].view(width, columns)
             rows = torch.linalg.pinv(gradients.T, rcond=1e-9) @ update
-            found |= dict(zip(entry.ids.tolist(), rows, strict=True))
-        if not found:
+            records |= dict(zip(entry.ids.tolist(), rows, strict=True))
+        if not records:
             raise NothingSeen("no sum of model updates is computed")
-        ids = torch.tensor(sorted(found))
-        return Guesses(ids, torch.stack([found[record] for record in ids.tolist()]), "gradients, and sums of updates")
+        ids = sorted(records)
+        values = torch.stack([records[record] for record in ids])
+        return Guesses(torch.tensor(ids), values, "gradients, and sums of updates")

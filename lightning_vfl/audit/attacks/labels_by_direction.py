@@ -1,13 +1,16 @@
 """Labels from the directions of gradients, with a few known labels."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, Seen, Target, cosines
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, Seen, Target, asked_for, cosines
 from lightning_vfl.audit.attacks.gradients import sent_gradients
+from lightning_vfl.audit.transcript import places
 
 
+@dataclass
 class LabelsByDirection(Attack):
     """Gradients of records of one class point in similar directions.
 
@@ -24,10 +27,8 @@ class LabelsByDirection(Attack):
     """
 
     target: ClassVar[Target] = Target.CLASSES
-
-    def __init__(self, known: int = 1, epoch: int = 1) -> None:
-        self.known = known
-        self.epoch = epoch
+    known: int = 1
+    epoch: int = 1
 
     @property
     def needs(self) -> Needs:
@@ -35,17 +36,12 @@ class LabelsByDirection(Attack):
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, rows = sent_gradients(seen, self.epoch)
-        if known.labels is None:
-            raise TypeError("LabelsByDirection needs known labels")
-        place = torch.full((seen.records,), -1)
-        place[ids] = torch.arange(len(ids))
-        there = place[known.ids] >= 0
-        labels, directions = known.labels[there], rows[place[known.ids[there]]]
-        alike = cosines(rows, directions)
-        columns = [1] if seen.classes == 2 else range(seen.classes)
-        scores = [
-            alike[:, labels == c].mean(1) if bool((labels == c).any()) else torch.full((len(rows),), -1.0).double()
-            for c in columns
-        ]
+        place = places(ids, seen.records)[known.ids]
+        there = place >= 0
+        labels = asked_for(known.labels)[there]
+        alike = cosines(rows, rows[place[there]])
+        classes = [1] if seen.classes == 2 else range(seen.classes)
+        # -1, the smallest cosine, for a class of which no known record is seen
+        scores = [alike[:, labels == c].mean(1).nan_to_num(-1.0) for c in classes]
         values = scores[0] if len(scores) == 1 else torch.stack(scores, 1)
         return Guesses(ids, values, f"gradients of epoch {self.epoch}")

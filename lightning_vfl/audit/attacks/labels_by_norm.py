@@ -1,5 +1,6 @@
 """Labels of two classes from the norms of gradients."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
@@ -7,6 +8,7 @@ from lightning_vfl.audit.attacks.gradients import sent_gradients
 from lightning_vfl.errors import ConfigurationError
 
 
+@dataclass
 class LabelsByNorm(Attack):
     """Records of the rarer class have larger gradients, because the model is less certain of them.
 
@@ -24,9 +26,7 @@ class LabelsByNorm(Attack):
     """
 
     target: ClassVar[Target] = Target.RANKS
-
-    def __init__(self, epoch: int = 3) -> None:
-        self.epoch = epoch
+    epoch: int = 3
 
     def check(self, seen: Seen) -> None:
         if seen.classes != 2:

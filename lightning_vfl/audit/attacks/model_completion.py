@@ -1,20 +1,23 @@
 """Labels from a party's own trained bottom, completed by a head."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.modes import evaluating
 
-GAMMA, LEAST, MOST = 1.0, 1.0, 5.0  # scale of the ratio of two gradients, and the range of the factor (Fu et al.)
+GAMMA = 1.0  # scale of the ratio of two gradients (Fu et al.)
+LEAST, MOST = 1.0, 5.0  # range of the factor
 CONFIDENT = (0.1, 0.2, 0.4, 0.6, 0.8)  # shares of all records that get pseudo-labels, one refit after the other
 
 
+@dataclass
 class ModelCompletion(Attack):
     """A party's bottom has learnt what its columns tell about labels; a few known labels make a head for it.
 
@@ -34,11 +37,9 @@ class ModelCompletion(Attack):
     """
 
     target: ClassVar[Target] = Target.CLASSES
-
-    def __init__(self, known: int = 40, active: bool = False) -> None:
-        self.known = known
-        self.active = active
-        self._last: dict[int, Tensor] = {}
+    known: int = 40
+    active: bool = False
+    _last: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def needs(self) -> Needs:
@@ -47,28 +48,24 @@ class ModelCompletion(Attack):
     def run(self, seen: Seen, known: Known) -> Guesses:
         from sklearn.linear_model import LogisticRegression
 
-        if not seen.features or known.labels is None:
+        if not seen.features:
             raise NothingSeen("the attacker has no bottom")
-        parts = []
-        for party, features in seen.features.items():
-            bottom = seen.bottoms[party]
-            like = next(bottom.parameters())
-            with torch.no_grad(), evaluating(bottom):
-                parts.append(torch.cat([bottom(x.to(like)).double().cpu() for x in torch.split(features, 8192)]))
-        embeddings = torch.cat(parts, 1)
+        embeddings = torch.cat([_embeddings(seen.bottoms[party], x) for party, x in seen.features.items()], 1)
         h = ((embeddings - embeddings.mean(0)) / embeddings.std(0).clamp(min=1e-9)).numpy()
-        ids, labels = known.ids.numpy(), known.labels.numpy()
+        ids, labels = known.ids.numpy(), asked_for(known.labels).numpy()
         model = LogisticRegression(max_iter=300).fit(h[ids], labels)
         for share in CONFIDENT:
             certain = model.predict_proba(h)
             guessed = certain.argmax(1)
-            chosen = [ids]
+            rows, targets = [ids], [labels]
             for c in range(seen.classes):  # as many of each class as it has guesses, so that no class dies out
                 own = np.flatnonzero(guessed == c)
-                chosen.append(own[np.argsort(-certain[own, c])[: int(share * len(own))]])
-            rows, targets = np.concatenate(chosen), np.concatenate([labels, *(guessed[own] for own in chosen[1:])])
-            if len(np.unique(targets)) == seen.classes:
-                model = LogisticRegression(max_iter=300).fit(h[rows], targets)
+                most_certain = own[np.argsort(-certain[own, c])[: int(share * len(own))]]
+                rows.append(most_certain)
+                targets.append(guessed[most_certain])
+            pseudo_labels = np.concatenate(targets)
+            if len(np.unique(pseudo_labels)) == seen.classes:
+                model = LogisticRegression(max_iter=300).fit(h[np.concatenate(rows)], pseudo_labels)
         saw = f"its trained bottom, {len(ids)} known labels" + (", amplified gradients" if self.active else "")
         return Guesses(torch.arange(len(h)), torch.from_numpy(model.predict_proba(h)), saw)
 
@@ -78,7 +75,14 @@ class ModelCompletion(Attack):
             for parameter in bottoms.parties[party].parameters():
                 if parameter.grad is None:
                     continue
-                own, last = parameter.grad.clone(), self._last.get(id(parameter))
+                gradient = parameter.grad.clone()
+                last = self._last.get(id(parameter))
                 if last is not None:
-                    parameter.grad.mul_((1 + GAMMA * own / (last + 1e-7)).clamp(LEAST, MOST))
-                self._last[id(parameter)] = own
+                    parameter.grad.mul_((1 + GAMMA * gradient / (last + 1e-7)).clamp(LEAST, MOST))
+                self._last[id(parameter)] = gradient
+
+
+def _embeddings(bottom: nn.Module, features: Tensor) -> Tensor:
+    like = next(bottom.parameters())
+    with torch.no_grad(), evaluating(bottom):
+        return torch.cat([bottom(x.to(like)).double().cpu() for x in torch.split(features, 8192)])

@@ -1,15 +1,31 @@
 """Linear maps from known records, and their guesses for all others."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from lightning_vfl.audit.attack import Guesses, Known, NothingSeen, Seen, asked_for
+from lightning_vfl.audit.transcript import places
 
 ALPHAS = np.logspace(-4, 6, 21)
+FEWEST = 10  # known records
+
+
+def guesses_from_known(
+    seen: Seen, known: Known, ids: Tensor, rows: Tensor, saw: str, known_as: str = "known records"
+) -> Guesses:
+    """Guesses for all records ``ids`` from their rows (n, D), by ``ridge_guesses`` from the known records.
+
+    Raises:
+        NothingSeen: if the rows of fewer than ten known records are seen.
+    """
+    place = places(ids, seen.records)[known.ids]
+    there = place >= 0
+    count = int(there.sum())
+    if count < FEWEST:
+        raise NothingSeen(f"the messages of fewer than ten {known_as} are seen")
+    guesses = ridge_guesses(rows, asked_for(known.features)[there], place[there])
+    return Guesses(ids, guesses, f"{saw}, {count:,} {known_as}")
 
 
 def ridge_guesses(inputs: Tensor, targets: Tensor, train: Tensor) -> Tensor:
@@ -25,15 +41,13 @@ def ridge_guesses(inputs: Tensor, targets: Tensor, train: Tensor) -> Tensor:
     from sklearn.linear_model import RidgeCV
 
     x, y = inputs.double().numpy(), targets.double().numpy()
-    known: NDArray[np.float64] = x[train.numpy()]
+    known = x[train.numpy()]
     scale = known.std(0)
     useful = scale > 1e-9 * max(1.0, float(scale.max(initial=0.0)))
-    if not useful.any():
-        return torch.from_numpy(np.broadcast_to(y.mean(0), (len(x), y.shape[1])).copy())
-    x, known = ((part[:, useful] - known[:, useful].mean(0)) / scale[useful] for part in (x, known))
     varying = y.std(0) > 1e-9
     guesses = np.broadcast_to(y.mean(0), (len(x), y.shape[1])).copy()
-    if varying.any():
-        model = RidgeCV(ALPHAS, alpha_per_target=True).fit(known, y[:, varying])
-        guesses[:, varying] = model.predict(x).reshape(len(x), -1)
+    if useful.any() and varying.any():
+        mean, scale = known[:, useful].mean(0), scale[useful]
+        model = RidgeCV(ALPHAS, alpha_per_target=True).fit((known[:, useful] - mean) / scale, y[:, varying])
+        guesses[:, varying] = model.predict((x[:, useful] - mean) / scale).reshape(len(x), -1)
     return torch.from_numpy(guesses)

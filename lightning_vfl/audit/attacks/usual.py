@@ -3,21 +3,8 @@
 from math import prod
 from typing import TYPE_CHECKING
 
+from lightning_vfl import audit
 from lightning_vfl.audit.attack import Attack
-from lightning_vfl.audit.attacks.batch_label_counts import BatchLabelCounts
-from lightning_vfl.audit.attacks.collusion import Collusion
-from lightning_vfl.audit.attacks.drift_columns import DriftColumns
-from lightning_vfl.audit.attacks.drift_features import DriftFeatures
-from lightning_vfl.audit.attacks.drift_neighbours import DriftNeighbours
-from lightning_vfl.audit.attacks.epsilon_lower_bound import EpsilonLowerBound
-from lightning_vfl.audit.attacks.feature_reconstruction import FeatureReconstruction
-from lightning_vfl.audit.attacks.group_inversion import GroupInversion
-from lightning_vfl.audit.attacks.known_plaintext import KnownPlaintext
-from lightning_vfl.audit.attacks.labels_by_direction import LabelsByDirection
-from lightning_vfl.audit.attacks.labels_by_norm import LabelsByNorm
-from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
-from lightning_vfl.audit.attacks.model_completion import ModelCompletion
-from lightning_vfl.audit.attacks.single_upload import SingleUpload
 from lightning_vfl.protocols import CascadeVFL
 
 if TYPE_CHECKING:
@@ -26,25 +13,32 @@ if TYPE_CHECKING:
 
 def usual_attacks(case: "Case") -> list[Attack]:
     """All attacks that suit the attacker and the data, with their defaults."""
-    attacker, classes, chosen = case.transcript.attacker, case.truth.classes, list[Attack]()
-    if attacker.parties and classes > 1:
-        chosen += [LabelsByNorm()] if classes == 2 else []
-        k = 1 if classes == 2 else 4
-        chosen += [LabelsByDirection(k), ModelCompletion(min(40, int(case.truth.labels().bincount().min()) // 2))]
-    if attacker.server or isinstance(case.module, CascadeVFL):  # an active party joins embeddings
-        chosen += [DriftNeighbours(), DriftColumns()]
+    attacker, truth, module = case.transcript.attacker, case.truth, case.module
+    others = [party for party in range(truth.parties) if party not in attacker.parties]
+    attacks = list[Attack]()
+    if attacker.parties and truth.classes > 1:
+        if truth.classes == 2:
+            attacks.append(audit.LabelsByNorm())
+        attacks.append(audit.LabelsByDirection(1 if truth.classes == 2 else 4))
+        smallest_class = int(truth.labels().bincount().min())
+        attacks.append(audit.ModelCompletion(min(40, smallest_class // 2)))
+    if attacker.server or isinstance(module, CascadeVFL):  # an active party joins embeddings
+        attacks += [audit.DriftNeighbours(), audit.DriftColumns()]
     if attacker.server:
-        target = next((m for m in reversed(range(case.truth.parties)) if m not in attacker.parties), 0)
-        known = min(1000, case.truth.records // 2)
-        chosen += [FeatureReconstruction(target, known), SingleUpload(target, known), KnownPlaintext(target, known)]
-        chosen += [DriftFeatures(target, k) for k in _sweep(case)]
-        chosen += [BatchLabelCounts()] if classes > 1 and isinstance(case.module, CascadeVFL) else []
-        chosen += [GroupInversion(group[0]) for group in case.module.roster.shared]
-        if case.module.aggregator.accounting is not None:
-            chosen.append(EpsilonLowerBound())
-    elif case.module.aggregator.setup is not None and len(attacker.parties) < case.truth.parties:
-        chosen.append(Collusion(next(m for m in range(case.truth.parties) if m not in attacker.parties)))
-    return [*chosen, MembershipByLoss()]
+        target = others[-1] if others else 0
+        known = min(1000, truth.records // 2)
+        attacks.append(audit.FeatureReconstruction(target, known))
+        attacks.append(audit.SingleUpload(target, known))
+        attacks.append(audit.KnownPlaintext(target, known))
+        attacks += [audit.DriftFeatures(target, k) for k in _sweep(case)]
+        if truth.classes > 1 and isinstance(module, CascadeVFL):
+            attacks.append(audit.BatchLabelCounts())
+        attacks += [audit.GroupInversion(group[0]) for group in module.roster.shared]
+        if module.aggregator.accounting is not None:
+            attacks.append(audit.EpsilonLowerBound())
+    elif module.aggregator.setup is not None and others:
+        attacks.append(audit.Collusion(others[0]))
+    return [*attacks, audit.MembershipByLoss()]
 
 
 def _sweep(case: "Case") -> list[int]:
