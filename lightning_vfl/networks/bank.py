@@ -61,37 +61,34 @@ class PartyBank(nn.Module):
 
     def forward(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The M embeddings."""
-        everybody = range(len(self.parties))
-        h = self.some(features, everybody)
-        return tuple([h[m] for m in everybody])
+        h = self.some(features, range(len(self)))
+        return tuple([h[m] for m in range(len(self))])
 
     def some(self, features: tuple[Tensor, ...], parties: Collection[int]) -> dict[int, Tensor]:
         """The embeddings of ``parties``; the other bottoms do not run."""
         h: dict[int, Tensor] = {}
-        everybody = list(self.parties)  # an index into a ModuleList takes 1 µs
+        bottoms = list(self.parties)  # an index into a ModuleList takes 1 µs
         for group in self.groups:
             run = [m for m in group if m in parties]
             if len({features[m].shape for m in run}) == 1:
-                bottoms = [everybody[m] for m in run]
-                together = batched(bottoms[0], bottoms, torch.stack([features[m] for m in run]))
+                alike = [bottoms[m] for m in run]
+                together = batched(alike[0], alike, torch.stack([features[m] for m in run]))
                 h.update(zip(run, together.unbind(0), strict=True))
         for m in parties:
             if m not in h:
-                if m in self._drawing:
-                    self._seed(m, features[m].device)
-                h[m] = everybody[m](features[m])
+                self._seed(m, features[m].device)
+                h[m] = bottoms[m](features[m])
         return h
 
     def one(self, party: int, x: Tensor) -> Tensor:
         """The embedding (B, D_m) of one party, alone."""
-        if party in self._drawing:
-            self._seed(party, x.device)
+        self._seed(party, x.device)
         h: Tensor = self.parties[party](x)
         return h
 
     def _seed(self, party: int, device: torch.device) -> None:
         """Make what a bottom draws next depend on ``stream`` and its party alone."""
-        if self.stream is not None:
+        if party in self._drawing and self.stream is not None:
             seed, names = self.stream
             seed_torch(device, self.keys.get(party, seed), *names, "party", party)
 
@@ -101,9 +98,9 @@ class PartyBank(nn.Module):
         Shapes: x (n, B, *S); output (n, B, D).
         """
         if parties not in self.groups:
-            return torch.stack([self.parties[m](own) for m, own in zip(parties, x, strict=True)])
-        everybody = list(self.parties)  # an index into a ModuleList takes 1 µs
-        bottoms = [everybody[m] for m in parties]
+            return torch.stack([self.parties[m](rows) for m, rows in zip(parties, x, strict=True)])
+        every_bottom = list(self.parties)  # an index into a ModuleList takes 1 µs
+        bottoms = [every_bottom[m] for m in parties]
         return batched(bottoms[0], bottoms, x)
 
     def leading(self) -> list[nn.Parameter]:
@@ -116,8 +113,8 @@ class PartyBank(nn.Module):
         """Make all copies of a shared bottom equal to the first copy, as the server sends it to the group."""
         for first, *others in self.shared:
             for m in others:
-                for own, leading in zip(self.parties[m].parameters(), self.parties[first].parameters(), strict=True):
-                    own.copy_(leading)
+                for copied, leading in zip(self.parties[m].parameters(), self.parties[first].parameters(), strict=True):
+                    copied.copy_(leading)
 
     def withhold(self, parties: Iterable[int]) -> None:
         """Delete the gradients of ``parties``: the optimiser then changes neither their parameters nor their state."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.images import image_shape
 
 
 class ConvNet(nn.Module):
@@ -37,12 +37,7 @@ class ConvNet(nn.Module):
         output_activation: Callable[[], nn.Module] | None = None,
     ) -> None:
         super().__init__()
-        if len(shape) != 3:
-            raise ConfigurationError(
-                f"ConvNet needs images (channels, height, width) but a party's features have shape {tuple(shape)}; "
-                "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
-            )
-        depth, height, length = shape
+        depth, height, length = image_shape(shape, self)
         layers: list[nn.Module] = []
         for wide in channels:
             layers += [nn.Conv2d(depth, wide, kernel_size=3, padding=1), nn.ReLU()]

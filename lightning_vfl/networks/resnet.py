@@ -8,7 +8,7 @@ from torch.nn.functional import relu
 
 from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks.group_norm import group_norm
+from lightning_vfl.networks.images import group_norm, image_shape
 
 # Output channels of the four stages in units of `base`; a stage has two blocks; all stages but the first halve sides.
 _STAGES = (1, 2, 4, 8)
@@ -59,14 +59,10 @@ class ResNet18(nn.Module):
         output_activation: Callable[[], nn.Module] | None = None,
     ) -> None:
         super().__init__()
-        if len(shape) != 3:
-            raise ConfigurationError(
-                f"ResNet18 needs images (channels, height, width) but a party's features have shape {tuple(shape)}; "
-                "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
-            )
+        channels, _, _ = image_shape(shape, self)
         positive("base", base, whole=True)
         make_norm = _maker(norm)
-        layers: list[nn.Module] = [_convolution(shape[0], base, 3), make_norm(base), nn.ReLU(inplace=True)]
+        layers: list[nn.Module] = [_convolution(channels, base, 3), make_norm(base), nn.ReLU(inplace=True)]
         depth = base
         for times in _STAGES:
             for stride in (1 if times == 1 else 2, 1):

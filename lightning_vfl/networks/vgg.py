@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import stated
-from lightning_vfl.networks.group_norm import group_norm
+from lightning_vfl.networks.images import group_norm, image_shape
 
 # Configuration B: five blocks of two convolutions and a pooling; channels of each block in units of `base`.
 _BLOCKS = (1, 2, 4, 8, 8)
@@ -81,13 +81,15 @@ class VGG13(nn.Module):
             shape = _square(inputs, channels)
             layers.append(nn.Unflatten(1, shape))
         else:
-            shape = _image(inputs)
+            shape = image_shape(inputs, self)
         depth, height, length = shape
         for times in _BLOCKS:
             for _ in range(2):
                 layers.append(nn.Conv2d(depth, times * base, kernel_size=3, padding=1))
                 depth = times * base
-                layers += [*([make_norm(depth)] if make_norm else []), nn.ReLU(inplace=True)]
+                if make_norm:
+                    layers.append(make_norm(depth))
+                layers.append(nn.ReLU(inplace=True))
             window = (min(2, height), min(2, length))
             layers.append(nn.MaxPool2d(window))
             height, length = height // window[0], length // window[1]
@@ -107,16 +109,6 @@ class VGG13(nn.Module):
         """(B, C, H, W) or (B, channels · side²) to (B, outputs)."""
         out: Tensor = self.layers(x)
         return out
-
-
-def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    if len(shape) != 3:
-        raise ConfigurationError(
-            f"VGG13 needs images (channels, height, width) but a party's features have shape {tuple(shape)}; "
-            "choose an image partitioner (RowStrips, Grid) or an MLP bottom"
-        )
-    depth, height, length = shape
-    return depth, height, length
 
 
 def _square(width: int, channels: int) -> tuple[int, int, int]:
