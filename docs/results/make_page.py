@@ -42,7 +42,6 @@ STATES = {
     "shrunk": "fewer epochs, records, seeds or channels, or another goal",
     "missing": "not run",
 }
-BEGIN, END = "<!-- made by make results: -->", "<!-- until here -->"
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,6 @@ class Entry:
         details: page that tells more.
         figure: file of the curves.
         optional: "true" leaves the entry out as long as a table is missing.
-        short: "true" puts its table into the project's README too, between the marks there.
         over: what the means are over; a ``*`` in a run's name stands for the runs that differ in it alone, and each of
             these counts once, with the mean of its seeds.
     """
@@ -126,7 +124,6 @@ class Entry:
     details: str = ""
     figure: str = ""
     optional: str = ""
-    short: str = ""
     over: str = "seeds"
 
     def place(self, row: Row, column: Column) -> Place:
@@ -288,17 +285,6 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-def in_short(text: str, folder: Path = HERE) -> str:
-    """The project's README with the tables of the entries that are ``short`` between its marks."""
-    if BEGIN not in text:
-        return text
-    page, tables = read_page(folder), Tables(folder / "tables")
-    entries = [entry for section in page.sections for entry in section.entries if entry.short == "true"]
-    shown = [f"{entry.setting.strip()}.\n\n{_grid(entry, tables)}" for entry in entries]
-    before, rest = text.split(BEGIN, 1)
-    return "\n\n".join((before + BEGIN, *shown, END + rest.split(END, 1)[1]))
-
-
 def _grid(entry: Entry, tables: Tables) -> str:
     head = [entry.corner, *(column.label or column.name for column in entry.columns)]
     return _table([head, *([row.label or row.name, *_cells(entry, row, tables)] for row in entry.rows)])
@@ -384,8 +370,6 @@ def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
                 print(line)
             return 0
         pages = {folder / "README.md": overview(folder), folder / ALL: make(folder)}
-        if (root := folder.parents[1] / "README.md").is_file():
-            pages[root] = in_short(root.read_text(encoding="utf-8"), folder)
     except Mistake as mistake:
         print(f"docs/results: {mistake}", file=sys.stderr)
         return 1
@@ -393,8 +377,9 @@ def main(arguments: list[str] | None = None, folder: Path = HERE) -> int:
         if not said.check:
             file.write_text(page, encoding="utf-8")
         elif not file.is_file() or file.read_text(encoding="utf-8") != page:
-            where = f"docs/results/{file.name}" if file.parent == folder else "README.md"
-            print(f"{where} is not what page.yaml and tables/ make; run `make results`", file=sys.stderr)
+            print(
+                f"docs/results/{file.name} is not what page.yaml and tables/ make; run `make results`", file=sys.stderr
+            )
             return 1
     return 0
 

@@ -20,8 +20,7 @@ def test_the_assumption_is_in_the_page_as_it_is_printed():
     told = re.findall(r"\| `(party|record|party-record|record \(paper\)|party \(paper\))` \|", PAGE)
     assert tuple(told) == UNITS
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"the ε of a record holds {ASSUMED}" in readme
-    assert f"ε of a party-record, {ASSUMED}, δ = 1e-5" in readme
+    assert f"ε of a party-record, {ASSUMED}, is 1,036: no protection" in readme
     for claim in ("never below the true", "charges every round to its records, exactly"):
         assert claim not in PAGE + readme
 

@@ -217,7 +217,7 @@ def test_tables_are_collected_from_what_a_study_has_written(small, tmp_path, cap
 
 def test_a_star_pools_runs_and_every_seed_is_kept(small, tmp_path):
     page = PAGE.replace('run: "{row}, {column}"', 'run: "*, {column}"\n        over: data sets').replace(
-        "optional", "short"
+        "        optional: true\n", ""
     )
     (small / "page.yaml").write_text(page.replace("rows: [MNIST, Adult]", "rows: [all]"))
     outputs(tmp_path / "out" / "pbm_phishing_5")
@@ -284,3 +284,13 @@ def test_a_grid_of_one_seed_is_there_as_soon_as_its_table_is(small, tmp_path):
     page = make_page.make(small)
     assert "LIGHTNING_VFL_DATA=DIR lightning-vfl study studies/all_data\n" in page
     assert "One of them. One seed.\n\n|  | mean | dvfl |\n| --- | --- | --- |\n| MNIST | 90.0 | 90.0 |" in page
+
+
+def test_the_readme_has_the_costs_of_the_table_of_all_protocols():
+    """Accuracy, virtual seconds and GB, rounded, each in the row of its recipe."""
+    rows = (RESULTS / "all_tables.md").read_text(encoding="utf-8").partition("| SplitVFL, waits ")[2].split("\n\n")[0]
+    rows = [line.split("|")[1:5] for line in ("| SplitVFL, waits " + rows).splitlines()]
+    readme = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
+    for name, *cells in rows:
+        accuracy, seconds, size = (float(cell.split(" ± ")[0].replace(",", "")) for cell in cells)
+        assert f"{accuracy:.1f} %, {seconds:.0f} s, {size:.2f} GB" in readme, name
