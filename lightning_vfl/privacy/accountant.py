@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf, log, log1p, nextafter, sqrt
+from math import inf, log, nextafter, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str =
     References:
         As ``compose_rdp``, ``rdp_epsilon`` and ``gaussian_epsilon``.
     """
-    prices = _Prices(tuple(uses), _checked(delta), unit)
+    prices = _prices(tuple(uses), within("delta", delta, 0, 1), unit)
     for count in uses.values():
         within("count of releases", count, 0, 2**63 - 1, whole=True)
     return prices.of(list(uses.values()))
@@ -155,7 +155,7 @@ class PrivacyAccountant:
     def epsilon(self, delta: float, unit: str = "party-record") -> float:
         """ε of the record with the highest cost, or of all records together for ``party``; 0 without charges."""
         unit_of_one_release(unit)
-        prices = _prices(tuple(self._counts), _checked(delta), unit)
+        prices = _prices(tuple(self._counts), within("delta", delta, 0, 1), unit)
         if unit == "party":
             return prices.of(self._totals())
         upto, highest = self._known.get((delta, unit), (None, 0.0))
@@ -172,15 +172,13 @@ class PrivacyAccountant:
         Guarantee: as ``epsilon``, and never above it.
         Not guaranteed: that no charge lowers the figure: it is rounded up by up to 1e-4 of ε, not always by as much.
         """
-        renyi, kinds = self.epsilon(delta, unit), tuple(self._counts)
-        prices = _prices(kinds, delta, unit)
+        renyi = self.epsilon(delta, unit)
+        prices = _prices(tuple(self._counts), delta, unit)
         if prices.gaussian.all():
-            return Figure(renyi, Account.GAUSSIAN if kinds else Account.RENYI)
+            return Figure(renyi, Account.GAUSSIAN if self._counts else Account.RENYI)
         if unit == "party":
-            return smaller(
-                renyi, loss_epsilon([([event], n) for event, n in zip(kinds, self._totals(), strict=True)], delta, unit)
-            )
-        return smaller(renyi, prices.highest_by_losses(self._rows(slice(None)), kinds, unit))
+            return smaller(renyi, prices.by_losses(self._totals()))
+        return smaller(renyi, prices.highest_by_losses(self._rows(slice(None))))
 
     def reserve(self, event: PrivacyEvent, record_ids: Tensor, delta: float, unit: str = "party-record") -> float:
         """The ε after this event, without a charge.
@@ -193,16 +191,16 @@ class PrivacyAccountant:
         now = self.epsilon(delta, unit)
         if not ids.size:
             return now
-        kinds = tuple(self._counts) if event in self._counts else (*self._counts, event)
-        own = kinds.index(event)
+        kinds = tuple(dict.fromkeys([*self._counts, event]))
+        place = kinds.index(event)
         prices = _prices(kinds, delta, unit)
         if unit == "party":
             totals = [*self._totals(), 0][: len(kinds)]
-            totals[own] += int(times.sum())
+            totals[place] += int(times.sum())
             return prices.of(totals)
         after = np.zeros((len(kinds), ids.size), np.int64)
         after[: len(self._counts)] = self._rows(ids)
-        after[own] += times
+        after[place] += times
         return prices.highest(after, now)
 
     def against(self, colluders: int) -> "PrivacyAccountant":
@@ -222,10 +220,11 @@ class PrivacyAccountant:
 
         The records of the other accountant are the first of this one.
         """
-        first, nothing = other.records, np.zeros(self.records, np.int32)
-        return self.records >= first and all(
-            bool((self._counts.get(event, nothing)[:first] >= counts).all()) for event, counts in other._counts.items()
-        )
+        if self.records < other.records:
+            return False
+        nothing = np.zeros(self.records, np.int32)
+        charged = [self._counts.get(event, nothing)[: other.records] for event in other._counts]
+        return all(bool((own >= counts).all()) for own, counts in zip(charged, other._counts.values(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint, for the safe loader: N, the events, counts (kinds, N) int32."""
@@ -295,74 +294,80 @@ class _Prices:
     """
 
     def __init__(self, kinds: tuple[PrivacyEvent, ...], delta: float, unit: str) -> None:
+        self.kinds = kinds
         self.delta = delta
+        self.unit = unit
         self.curves = [event.curve(unit) for event in kinds]
-        self.signals = [event.signal(unit) for event in kinds]
-        self.gaussian = np.array([signal is not None for signal in self.signals], bool)
-        self.signal = np.array([signal or 0.0 for signal in self.signals])[:, None]
+        signals = [event.signal(unit) for event in kinds]
+        self.gaussian = np.array([signal is not None for signal in signals], bool)
+        self.signal = np.minimum([signal or 0.0 for signal in signals], _LARGE)[:, None]
         self.table: Floats = np.minimum(np.array(self.curves).reshape(len(kinds), len(ORDERS)), _LARGE)
         self.offset, self.slack = _offsets(delta)
 
     def of(self, counts: Sequence[int]) -> float:
         """ε of one column."""
-        if not any(counts):
+        column = np.array(counts, np.int64)[:, None]
+        if not column.any():
             return 0.0
-        if all(signal is not None for signal, count in zip(self.signals, counts, strict=True) if count):
-            return _gaussian(float(self._joint(np.array(counts, np.int64)[:, None])[0]), self.delta)
-        least, most = self.bounds(np.array(counts, np.float64)[:, None])
-        best = np.flatnonzero(least[0] <= most[0].min()).tolist()
-        nearest = int((np.array(counts, np.float64) @ self.table).argmin())  # a first candidate for the order
-        some = sorted({nearest, *best})
-        together = compose_rdp([([curve[i] for i in some], n) for curve, n in zip(self.curves, counts, strict=True)])
-        return rdp_epsilon([ORDERS[i] for i in some], together, self.delta).epsilon
+        if not column[~self.gaussian].any():
+            return self.of_gaussian(column)
+        least, most = self.bounds(column)
+        best = np.flatnonzero(least[0] <= most.min())
+        smallest = (column.T @ self.table).argmin()  # this order may show that the ε is 0
+        orders = sorted({int(smallest), *best.tolist()})
+        curves = [[curve[i] for i in orders] for curve in self.curves]
+        together = compose_rdp(list(zip(curves, counts, strict=True)))
+        return rdp_epsilon([ORDERS[i] for i in orders], together, self.delta).epsilon
 
     def highest(self, columns: "Counts", floor: float) -> float:
         """The largest ε of these columns, or ``floor`` if that is larger."""
-        columns = _distinct(columns[:, columns.any(axis=0)])
+        columns = _distinct(columns)
         exact = ~columns[~self.gaussian].any(axis=0)
-        if exact.any():
-            floor = max(floor, _gaussian(float(self._joint(columns[:, exact]).max()), self.delta))
+        if columns[:, exact].any():
+            floor = max(floor, self.of_gaussian(columns[:, exact]))
         columns = columns[:, ~exact]
-        for first in range(0, columns.shape[1], _AT_ONCE):
-            some = columns[:, first : first + _AT_ONCE]
-            limits = self.bounds(some.astype(np.float64))[1].min(axis=1)
-            for i in np.argsort(-limits):
-                if limits[i] <= floor:
-                    break
-                floor = max(floor, self.of(some[:, i].tolist()))
+        limits = self.limits(columns)
+        for i in np.argsort(-limits):
+            if limits[i] <= floor:
+                break
+            floor = max(floor, self.of(columns[:, i].tolist()))
         return floor
 
-    def highest_by_losses(self, columns: "Counts", kinds: tuple[PrivacyEvent, ...], unit: str) -> float:
+    def highest_by_losses(self, columns: "Counts") -> float:
         """The largest, over the columns, of the smaller figure of both accounts; of some columns, the Rényi figure."""
-        columns = _distinct(columns[:, columns.any(axis=0)])
-        limits = self.bounds(columns.astype(np.float64))[1].min(axis=1)
-        limits = np.where(limits >= _LARGE, np.inf, limits)
-        order, floor = np.argsort(-limits), 0.0
-        for tried, i in enumerate(order):
-            if limits[i] <= floor or tried == _COLUMNS:
-                return max(floor, float(limits[i]) if limits[i] > floor else 0.0)
-            counts = columns[:, i].tolist()
-            loss = loss_epsilon([([event], n) for event, n in zip(kinds, counts, strict=True)], self.delta, unit)
-            floor = max(floor, min(float(limits[i]), loss))
+        columns = _distinct(columns)
+        limits = self.limits(columns)
+        floor = 0.0
+        for tried, i in enumerate(np.argsort(-limits)):
+            limit = float(limits[i])
+            if limit <= floor or tried == _COLUMNS:
+                return max(floor, limit)
+            floor = max(floor, min(limit, self.by_losses(columns[:, i].tolist())))
         return floor
 
-    def bounds(self, columns: "Floats") -> "tuple[Floats, Floats]":
+    def by_losses(self, counts: Sequence[int]) -> float:
+        """ε of one column by privacy loss distributions; infinite if they do not apply."""
+        return loss_epsilon([([event], n) for event, n in zip(self.kinds, counts, strict=True)], self.delta, self.unit)
+
+    def of_gaussian(self, columns: "Counts") -> float:
+        """The largest ε of columns with only Gaussian noise. Squared μ are added kind by kind, always in this order."""
+        return _gaussian(float((columns * self.signal).sum(axis=0).max()) * _UP, self.delta)
+
+    def limits(self, columns: "Counts") -> "Floats":
+        """Bounds above the ε of each column; infinite where the ε is."""
+        parts = np.array_split(columns, 1 + columns.shape[1] // _AT_ONCE, axis=1)
+        limits = np.concatenate([self.bounds(part)[1].min(axis=1) for part in parts])
+        return np.where(limits >= _LARGE, inf, limits)
+
+    def bounds(self, columns: "Counts") -> "tuple[Floats, Floats]":
         """Bounds below and above the ε of each order, (columns, orders), if it is not rounded to 0."""
         renyi = columns.T @ self.table
-        middle, slack = renyi + self.offset, _ROUNDED * renyi + self.slack
+        middle = renyi + self.offset
+        slack = _ROUNDED * renyi + self.slack
         return middle - slack, middle + slack
 
-    def _joint(self, columns: "Counts") -> "Floats":
-        """The squared μ of columns with only Gaussian noise, rounded up; summed kind by kind, always in this order."""
-        products = np.multiply(columns, self.signal, where=columns > 0, out=np.zeros(columns.shape))
-        joint: Floats = products.sum(axis=0) * _UP
-        return joint
 
-
-@lru_cache(maxsize=64)
-def _prices(kinds: tuple[PrivacyEvent, ...], delta: float, unit: str) -> _Prices:
-    """The cached prices of kinds of events."""
-    return _Prices(kinds, delta, unit)
+_prices = lru_cache(maxsize=64)(_Prices)
 
 
 @lru_cache(maxsize=1024)
@@ -373,28 +378,20 @@ def _gaussian(joint: float, delta: float) -> float:
 
 def _offsets(delta: float) -> "tuple[Floats, Floats]":
     """The terms that the conversion adds to ε(α), as in ``rdp_epsilon``, (orders,), and bounds on rounding errors."""
-    offsets, slacks = [0.0], [0.0]  # of order ∞
-    for order in ORDERS[-2::-1]:
-        share, chance = log1p(-1 / order), -log(delta) / (order - 1) if delta else _LARGE
-        offsets.append(share + chance - log(order) / (order - 1))
-        slacks.append(_ROUNDED * (-share + chance + log(order) / (order - 1)))
-    return np.array(offsets[::-1]), np.array(slacks[::-1])
+    orders = np.array(ORDERS[:-1])
+    share = np.log1p(-1 / orders)
+    chance = -log(delta) / (orders - 1) if delta else np.full(len(orders), _LARGE)
+    loss = np.log(orders) / (orders - 1)
+    slack = _ROUNDED * (-share + chance + loss)
+    return np.append(share + chance - loss, 0.0), np.append(slack, 0.0)  # order ∞ needs no conversion
 
 
 def _distinct(columns: "Counts") -> "Counts":
-    """Every different column once; columns are compared by a number if it fits into 63 bits."""
-    if len(columns) == 1:
-        return columns[:, [columns.argmax()]] if columns.size else columns  # of one kind, the highest count costs most
-    sizes = [int(row.max(initial=0)) + 1 for row in columns]
-    names, stride = np.zeros(columns.shape[1], np.int64), 1
-    for row, size in zip(columns, sizes, strict=True):
-        if stride * size >= 2**63:
-            return np.unique(columns, axis=1)
-        names += row * stride
-        stride *= size
-    return columns[:, np.unique(names, return_index=True)[1]]
-
-
-def _checked(delta: float) -> float:
-    """The value of δ, after a check that it is a probability."""
-    return within("delta", delta, 0, 1)
+    """Every different column once."""
+    if not columns.size:
+        return columns
+    try:
+        numbers = np.ravel_multi_index(tuple(columns), tuple(columns.max(axis=1) + 1))
+    except ValueError:  # there could be more different columns than an integer counts
+        return np.unique(columns, axis=1)
+    return columns[:, np.unique(numbers, return_index=True)[1]]

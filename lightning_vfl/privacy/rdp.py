@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from math import fsum, inf, log, nextafter
 from typing import NamedTuple
 
+import numpy as np
+
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 
@@ -52,8 +54,7 @@ def compose_rdp(releases: Sequence[tuple[Sequence[float], float]]) -> tuple[floa
     if len({len(curve) for curve, _ in releases}) != 1:
         raise ConfigurationError("there must be one or more curves of equal length; use one grid of orders for all")
     for curve, count in releases:
-        for epsilon in curve:
-            within("epsilon", epsilon, 0, most=inf)
+        _check(curve)
         within("count of releases", count, 0, whole=True)
     some = [(curve, count) for curve, count in releases if count]
     orders = range(len(releases[0][0]))
@@ -97,17 +98,23 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
     """
     from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # here: the import takes a second
 
-    _fits(orders, curve)
+    if len(orders) != len(curve) or not orders:
+        raise ConfigurationError(
+            f"a curve must have one figure for each order, and at least one; got {len(curve)} for {len(orders)} orders"
+        )
+    within("an order of the conversion", float(np.min(orders)), above=_LEAST_ORDER, most=inf)
+    _check(curve)
     within("delta", delta, 0, 1)
-    pure = min((e for a, e in zip(orders, curve, strict=True) if a == inf), default=inf)
-    finite = [(a, e) for a, e in zip(orders, curve, strict=True) if a < inf] + [
-        (2.0, pure)
-    ]  # order ∞ bounds every order
+    pairs = list(zip(orders, curve, strict=True))
+    pure = min((epsilon for order, epsilon in pairs if order == inf), default=inf)
     if delta in (0, 1):
         return Converted(0.0 if delta == 1 else pure, inf)
+    finite = [pair for pair in pairs if pair[0] < inf]
+    finite.append((2.0, pure))  # order ∞ bounds every order
     epsilon, order = compute_epsilon(*zip(*finite, strict=True), delta)
     if 0 < epsilon < inf:  # a sum of terms with a few rounding errors each
-        apart, renyi = order - 1, min(e for a, e in finite if a == order)  # order 2 also stands for order ∞
+        apart = order - 1
+        renyi = min(epsilon for of, epsilon in finite if of == order)  # order 2 also stands for order ∞
         terms = (renyi, log(order / apart), log(delta) / apart, log(order) / apart)
         epsilon = fsum((epsilon, 8 * _ULP * fsum(map(abs, terms)), 5e-324))
     return Converted(float(epsilon), float(order)) if epsilon <= pure else Converted(pure, inf)
@@ -118,12 +125,6 @@ def up(number: float) -> float:
     return nextafter(number, inf) if number else 0.0
 
 
-def _fits(orders: Sequence[float], curve: Sequence[float]) -> None:
-    """Check that every order has its ε."""
-    if len(orders) != len(curve) or not orders:
-        raise ConfigurationError(
-            f"a curve must have one figure for each order, and at least one; got {len(curve)} for {len(orders)} orders"
-        )
-    for order, epsilon in zip(orders, curve, strict=True):
-        within("an order of the conversion", order, above=_LEAST_ORDER, most=inf)
-        within("epsilon", epsilon, 0, most=inf)
+def _check(curve: Sequence[float]) -> None:
+    """Refuse a curve with an ε that is negative or NaN."""
+    within("epsilon", float(np.min(curve, initial=0)), 0, most=inf)  # NaN if one of them is
