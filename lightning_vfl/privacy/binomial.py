@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -88,15 +89,11 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, t
         ICML 2022, https://arxiv.org/abs/2207.09916, Algorithm 1 (what the draws are for).
         Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011 (Philox4x32-10).
     """
-    if not 1 <= trials < inf or trials != int(trials):
-        raise ConfigurationError(f"trials {trials} is no number of trials; use 1, 2, 3, ...")
-    if start < 0:
-        raise ConfigurationError(f"start {start} is before the first element; use 0 or more")
-    flat = _floats(probability)
-    drawn = np.empty(flat.size, np.int64)
-    if flat.size and not _fill(drawn, flat, AS_THEY_ARE, int(trials), words, start, ties):
-        raise ConfigurationError("probabilities outside [0, 1] or NaN have no draws; clip the embeddings before")
-    return torch.from_numpy(drawn).to(probability.device).reshape(probability.shape)
+    positive("trials", trials, whole=True)
+    within("start", start, 0, whole=True)
+    drawn = torch.empty(probability.shape, dtype=torch.int64)
+    binomial_of(probability, AS_THEY_ARE, trials, words, drawn, start, ties)
+    return drawn.to(probability.device)
 
 
 def binomial_of(
@@ -110,8 +107,8 @@ def binomial_of(
     Raises:
         ConfigurationError: if a p is outside [0, 1] or NaN.
     """
-    flat = _floats(values)
-    if flat.size and not _fill(out.view(-1).numpy(), flat, line, trials, words, start, ties):
+    x = _floats(values)
+    if x.size and not _fill(out.view(-1).numpy(), x, line, trials, words, start, ties):
         raise ConfigurationError("probabilities outside [0, 1] or NaN have no draws; clip the embeddings before")
 
 

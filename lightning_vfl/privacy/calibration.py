@@ -1,6 +1,7 @@
 """Rules for the Gaussian noise of uploads: a given σ, a budget, PBM-VFL's published σ, or a σ matched to its sums."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import sqrt
 
 from lightning_vfl.checks import positive, within
@@ -20,10 +21,6 @@ class Noise(ABC):
             sensitivity: the largest L2 distance of two uploads.
             parties: M.
         """
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({settings})"
 
 
 class Sigma(Noise):
@@ -47,6 +44,7 @@ class Sigma(Noise):
         return f"Sigma(sigma={self._sigma!r})"
 
 
+@dataclass(frozen=True)
 class Budget(Noise):
     """The smallest σ that makes ONE upload of one record (ε, δ)-differentially private, exactly calibrated.
 
@@ -65,15 +63,17 @@ class Budget(Noise):
         Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8.
     """
 
-    def __init__(self, epsilon: float = 5.0, delta: float = 1e-5) -> None:
-        analytic_sigma(epsilon, delta, 1.0)  # checks the numbers
-        self.epsilon = epsilon
-        self.delta = delta
+    epsilon: float = 5.0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        analytic_sigma(self.epsilon, self.delta, 1.0)  # checks the numbers
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:
         return analytic_sigma(self.epsilon, self.delta, sensitivity)
 
 
+@dataclass(frozen=True)
 class PublishedPBM(Noise):
     r"""The noise of the local baseline in PBM-VFL's experiments: :math:`\sigma^2 = C^2 \, 2 M / (b \beta^2)`.
 
@@ -93,17 +93,18 @@ class PublishedPBM(Noise):
         Tran, Castiglia, Patterson, Milanova, PBM-VFL, section 7 (LDP).
     """
 
-    def __init__(self, levels: int, beta: float) -> None:
-        poisson_binomial_rdp(levels, beta, 1, 2.0)  # checks the numbers
-        within("beta", beta, above=0, most=0.25, advice="beta 0 needs infinite noise")
-        self.levels = levels
-        self.beta = beta
+    levels: int
+    beta: float
+
+    def __post_init__(self) -> None:
+        _check(self.levels, self.beta)
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:
         return clip * sqrt(2 * parties / self.levels) / self.beta
 
 
-class MatchedPBM(PublishedPBM):
+@dataclass(frozen=True)
+class MatchedPBM(Noise):
     r"""As private as a value of the PBM's sum of all M parties, at one order: :math:`\sigma^2 = 2 α C^2 / ε_{PBM}(α)`.
 
     A value in [-C, C] with this noise has the same Rényi ε of order α as one coordinate of the sum, exactly computed.
@@ -122,9 +123,19 @@ class MatchedPBM(PublishedPBM):
         '1.133'
     """
 
-    def __init__(self, levels: int, beta: float, order: float = 2.0) -> None:
-        super().__init__(levels, beta)
-        self.order = within("order", order, above=1)
+    levels: int
+    beta: float
+    order: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check(self.levels, self.beta)
+        within("order", self.order, above=1)
 
     def sigma(self, clip: float, sensitivity: float, parties: int) -> float:
         return clip * sqrt(2 * self.order / poisson_binomial_rdp(self.levels, self.beta, parties, self.order))
+
+
+def _check(levels: int, beta: float) -> None:
+    """Refuse settings that a Poisson binomial mechanism cannot have, and a β for which the noise is infinite."""
+    poisson_binomial_rdp(levels, beta, 1, 2.0)
+    within("beta", beta, above=0, most=0.25, advice="beta 0 needs infinite noise")

@@ -146,7 +146,7 @@ class PoissonBinomialEvent(PrivacyEvent):
 
     def __post_init__(self) -> None:
         poisson_binomial_curve(self.levels, self.beta, self.parties, (), "record")  # checks them
-        _count(coordinates=self.coordinates)
+        positive("coordinates", self.coordinates, whole=True)
         _make_plain(self)
 
     def refuse_unit(self, unit: str) -> None:
@@ -259,12 +259,13 @@ def restored(plain: Mapping[str, str | int | float]) -> PrivacyEvent:
         >>> restored({"mechanism": "Laplace", "scale": 1.0}).curve()[0]
         inf
     """
-    parameters: dict[str, str | int | float] = {name: value for name, value in plain.items() if name != "mechanism"}
+    parameters: dict[str, Any] = dict(plain)
+    mechanism = str(parameters.pop("mechanism"))
     for known in PrivacyEvent.__subclasses__():
-        named = {f.name for f in _fields(known)}
-        if known is not UnknownEvent and known.__name__ == plain["mechanism"] and named == set(parameters):
+        named = {field.name for field in _fields(known)}
+        if known is not UnknownEvent and known.__name__ == mechanism and named == parameters.keys():
             return known(**parameters)
-    return UnknownEvent(str(plain["mechanism"]), tuple(parameters.items()))
+    return UnknownEvent(mechanism, tuple(parameters.items()))
 
 
 def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
@@ -350,10 +351,3 @@ def _make_plain(event: PrivacyEvent) -> None:
     for field in _fields(type(event)):
         number = getattr(event, field.name)
         object.__setattr__(event, field.name, int(number) if field.type is int else float(number))
-
-
-def _count(**counts: float) -> None:
-    """Check whole numbers of at least 1."""
-    for name, count in counts.items():
-        if not 1 <= count < inf or count != int(count):
-            raise ConfigurationError(f"{name} must be 1, 2, 3, ...; got {count}")

@@ -123,15 +123,17 @@ class PrivacyLedger:
         path = place.absolute() if named else place.absolute() / cls.file_name(run)
         known = known or KnownRecords(run * 2)
         head = {"privacy_ledger": VERSION, "run": run, "records": accountant.records, "whole": whole, "key": known.key}
+        if after:
+            head["after"] = after
         names: list[dict[str, Any]] = [{"named": _raw(known.hashes)}] if len(known) else []
-        replaced = {"after": after} if after else {}
-        text = b"".join(map(_line, (head | replaced, *names, *_carried(accountant))))
+        text = b"".join(map(_line, (head, *names, *_carried(accountant))))
         try:
             with whole_file(path, 0o600) as file:  # a kill must not leave a first line that cannot be read
                 file.write(text)
         except OSError as error:
-            remedy = "make its folder writable" if named else "give the trainer a logger or a default_root_dir whose "
-            remedy += "" if named else "folder can be written"
+            remedy = "give the trainer a logger or a default_root_dir whose folder can be written"
+            if named:
+                remedy = "make its folder writable"
             raise ConfigurationError(
                 f"the privacy ledger {path} cannot be created ({error.strerror}); {remedy}"
             ) from error
@@ -151,32 +153,32 @@ class PrivacyLedger:
         number, version = 1, VERSION
         try:
             head = json.loads(lines[0])
-            version, run = head["privacy_ledger"], str(head["run"])
-            records, whole, after = int(head["records"]), bool(head["whole"]), str(head.get("after", ""))
+            version = head["privacy_ledger"]
+            run, after = str(head["run"]), str(head.get("after", ""))
+            records, whole = int(head["records"]), bool(head["whole"])
             known = KnownRecords(str(head.get("key", run * 2)))
             for line in lines[1:]:
                 number += 1
-                entry = json.loads(line)
-                if "named" in entry:
-                    known.add(_from_raw(entry["named"]))
-                    records = max(records, len(known))
-                    continue
-                if "clear" in entry:
-                    clear.append(_from_raw(entry["clear"]))
-                    continue
-                if "summed" in entry:
-                    members = tuple(int(party) for party in entry["summed"])
-                    sums.setdefault(str(entry["network"]), []).append((members, _from_raw(entry["records"])))
-                    continue
-                if "left_out" in entry:
-                    left_out[str(entry["left_out"])] += 1
-                    continue
-                event, ids = restored(entry["event"]), _unpacked(entry["ids"])
-                one = counts[event] = _longer(counts.get(event, np.zeros(0, np.int64)), records)
-                np.add.at(one, ids, int(entry.get("times", 1)))
-                if "stage" not in entry:
-                    trained = _longer(trained, records)
-                    trained[ids] = True
+                entry: dict[str, Any] = json.loads(line)
+                match entry:
+                    case {"named": hashes}:
+                        known.add(_from_raw(hashes))
+                        records = max(records, len(known))
+                    case {"clear": hashes}:
+                        clear.append(_from_raw(hashes))
+                    case {"summed": parties, "network": str(network), "records": hashes}:
+                        sums.setdefault(network, []).append((tuple(map(int, parties)), _from_raw(hashes)))
+                    case {"left_out": str(network)}:
+                        left_out[network] += 1
+                    case {"event": plain, "ids": ids}:
+                        event, positions = restored(plain), _unpacked(ids)
+                        charged = counts[event] = _longer(counts.get(event, np.zeros(0, np.int64)), records)
+                        np.add.at(charged, positions, int(entry.get("times", 1)))
+                        if "stage" not in entry:
+                            trained = _longer(trained, records)
+                            trained[positions] = True
+                    case _:
+                        raise ValueError("no line of a ledger")
         except (LookupError, ValueError, TypeError, zlib.error) as error:
             if version in READABLE:
                 raise ConfigurationError(
@@ -189,15 +191,9 @@ class PrivacyLedger:
             )
         accountant = PrivacyAccountant(records)
         if counts:
-            accountant.load_state_dict(
-                {
-                    "records": records,
-                    "events": [event.plain() for event in counts],
-                    "counts": torch.from_numpy(
-                        np.stack([_longer(c, records) for c in counts.values()]).astype(np.int32)
-                    ),
-                }
-            )
+            rows = np.stack([_longer(charged, records) for charged in counts.values()]).astype(np.int32)
+            events = [event.plain() for event in counts]
+            accountant.load_state_dict({"records": records, "events": events, "counts": torch.from_numpy(rows)})
         size = sum(len(line) + 1 for line in lines)
         sent = np.unique(np.concatenate(clear))
         return cls(path, run, records, whole, size, after, known, trained, sent, sums, left_out), accountant
@@ -224,8 +220,10 @@ class PrivacyLedger:
             record_ids: (B,) positions.
             stage: of the round, if it does not train.
         """
-        about = {"round": number, **({"stage": stage} if stage else {})}
-        self._write(about | {"event": event.plain(), "ids": _packed(record_ids.cpu().numpy())})
+        entry: dict[str, Any] = {"round": number}
+        if stage:
+            entry["stage"] = stage
+        self._write(entry | {"event": event.plain(), "ids": _packed(record_ids.cpu().numpy())})
 
     def name(self, hashes: "NDArray[np.int64]") -> None:
         """Append the hashes of further records, and wait until they are on the disk."""

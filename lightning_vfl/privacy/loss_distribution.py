@@ -114,20 +114,19 @@ def loss_epsilon(uses: Sequence[tuple[Sequence[PrivacyEvent], int]], delta: floa
         '2.075'
     """
     unit = unit_of_one_release(unit)
-    used = [(list(events), count) for events, count in uses if count]
-    known: list[tuple[list[PoissonBinomialEvent], int]] = []
-    for events, count in used:
-        some = [event for event in events if isinstance(event, PoissonBinomialEvent)]
-        if len(some) < len(events):
-            return inf
-        some = [event for event in some if event.beta]  # β = 0 discloses nothing
-        if some:
-            known.append((some, count))
     if unit == "record (paper)" or not 0 < delta < 1:
         return inf
-    if not known:
+    disclosing: list[tuple[list[PoissonBinomialEvent], int]] = []
+    for events, count in uses:
+        binomial = [event for event in events if isinstance(event, PoissonBinomialEvent)]
+        if count and len(binomial) < len(events):
+            return inf
+        binomial = [event for event in binomial if event.beta]  # β = 0 discloses nothing
+        if count and binomial:
+            disclosing.append((binomial, count))
+    if not disclosing:
         return 0.0
-    parts = _trials(known) if unit == "record" else _numbers(known)
+    parts = _trials(disclosing) if unit == "record" else _numbers(disclosing)
     if not parts or max(count for _, count in parts) > _MOST_COMPOSED or delta <= _ROUNDING:
         return inf
     return float(_composed(tuple(parts)).get_epsilon_for_delta(delta - _ROUNDING))
@@ -146,13 +145,11 @@ def _numbers(uses: "list[tuple[list[PoissonBinomialEvent], int]]") -> Parts:
     half = ceil(largest * (1 + 1e-12) / spacing)  # above the largest loss
     if 2 * half > _MOST_LOSSES or any(len({event.coordinates for event in events}) > 1 for events, _ in uses):
         return []
-    return [
-        (
-            _number(tuple(sorted({(event.levels, event.beta, event.parties) for event in events})), spacing, half),
-            count * events[0].coordinates,
-        )
-        for events, count in uses
-    ]
+    parts = []
+    for events, count in uses:
+        kinds = {(event.levels, event.beta, event.parties) for event in events}
+        parts.append((_number(tuple(sorted(kinds)), spacing, half), count * events[0].coordinates))
+    return parts
 
 
 def _trials(uses: "list[tuple[list[PoissonBinomialEvent], int]]") -> Parts:

@@ -6,6 +6,8 @@ the returned value has been computed and is within the target.
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import composed_epsilon
@@ -76,11 +78,12 @@ def worst_epsilon(
     uses = total if unit == "party" else most
     if not events:
         return 0.0
-    strongest = max(events, key=lambda event: event.signal(unit) or 0.0)
-    alone = composed_epsilon({strongest: uses}, delta, unit)  # also checks the numbers
-    if len(events) == 1 or all(event.signal(unit) is not None for event in events):
+    signals = [event.signal(unit) for event in events]
+    strongest = max(range(len(events)), key=lambda i: signals[i] or 0.0)
+    alone = composed_epsilon({events[strongest]: uses}, delta, unit)  # also checks the numbers
+    if len(events) == 1 or None not in signals:
         return alone
-    highest = [max(column) for column in zip(*(event.curve(unit) for event in events), strict=True)]
+    highest = np.max([event.curve(unit) for event in events], axis=0).tolist()
     return rdp_epsilon(ORDERS, compose_rdp([(highest, uses)]), delta).epsilon if uses else 0.0
 
 

@@ -186,7 +186,13 @@ def test_what_is_no_probability_is_refused(p):
 
 @pytest.mark.parametrize(
     ("trials", "start", "said"),
-    [(0, 0, "trials 0"), (1.5, 0, "trials 1.5"), (inf, 0, "trials inf"), (nan, 0, "trials nan"), (4, -1, "start -1")],
+    [
+        (0, 0, "trials must be .*; got 0"),
+        (1.5, 0, "trials must be .*; got 1.5"),
+        (inf, 0, "trials must be .*; got inf"),
+        (nan, 0, "trials must be .*; got nan"),
+        (4, -1, "start must be .*; got -1"),
+    ],
 )
 def test_what_has_no_meaning_is_refused(trials, start, said):
     with pytest.raises(ConfigurationError, match=said):
