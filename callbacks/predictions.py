@@ -35,7 +35,8 @@ class PredictionWriter(Callback):
     Args:
         path: the file to write, ``.csv`` or ``.parquet``.
         at: in a federation, who writes the file: the server, or every party, which the server then tells the predicted
-            values. A simulation writes it in any case.
+            values, and who took part in each. A party writes the records that it holds. A simulation writes the file
+            in any case.
 
     Guarantee: one line for each record, in the order of the datamodule, for any number of processes. The file appears
         complete or not at all.
@@ -89,6 +90,8 @@ class PredictionWriter(Callback):
 
     def _write(self, data: Any, module: LightningModule, found: Tensor, values: Tensor, parties: Tensor) -> None:
         positions, order = found.sort()
+        known = _known(data, module, positions)
+        positions, order = positions[known], order[known]
         rows = positions.numpy()
         ids = rows if data is None else data.records("predict").ids[rows]
         of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
@@ -100,6 +103,13 @@ class PredictionWriter(Callback):
                 table = with_absent(table, there, names)
         write_predictions(table, self.path)
         print(f"{len(table):,} predictions: {self.path}")
+
+
+def _known(data: Any, module: LightningModule, positions: Tensor) -> Tensor:
+    """(n,) bool, the records at these positions whose ids this process knows: a party has ids of its own records."""
+    party = module.owner if isinstance(module, VFLModule) else None
+    present = None if data is None or party is None else data.records("predict").present
+    return torch.ones(len(positions), dtype=torch.bool) if present is None else present[positions, party]
 
 
 def _columns(predictions: Sequence[Predictions]) -> tuple[list[Tensor], ...]:

@@ -327,7 +327,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
         """Give the model what it is trained with; a trained model has the ids of all its trainings."""
         train = self._records.get("train")
         if self._of_model and self.fitted is not None and train is not None and train.blocks is None:
-            ids = self.fitted.trained.including(train.ids)
+            ids = self.fitted.trained.including(train.known)
             self.fitted = replace(self.fitted, trained=ids)
         if self._module is not None:
             self._module.fitted = self.fitted
@@ -406,7 +406,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
         used = None if records.present is None else self.partitioner.only_held(name, records.present.numpy())
         self._records[name] = self._of_seat(records if used is None else records.only(used))
         if name == "test" and not self.ids_are_places and self._of_model:
-            self._warn_of_trained(self._records[name].ids)
+            self._warn_of_trained(self._records[name].known)
 
     def _warn_of_trained(self, ids: "NDArray[np.generic]") -> None:
         """Warn if records to be tested are among those that the model was trained on."""

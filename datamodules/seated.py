@@ -40,8 +40,8 @@ class SeatedFiles(ABC):
         """The common ids of each split, in order."""
 
     @abstractmethod
-    def align(self, order: "Mapping[str, Ids]") -> None:
-        """Take the ids of each split."""
+    def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids]") -> None:
+        """Take the ids of each split, and at the server those of the parties."""
 
     @abstractmethod
     def own_shape(self) -> tuple[int, ...]:
@@ -72,6 +72,8 @@ class SeatedDataModule(BatchedDataModule, ABC):
 
     own_files: ClassVar[bool] = False
     """Whether every party has a file of its own, so that the parties may be on different hosts."""
+    everybody_holds: bool = True
+    """Whether every party holds every record of the common order, for data with ``own_files``."""
     seat: Seat | None = None
     """The seat of this process; None: it has the records of all parties."""
     labels_at: int | None = None
@@ -125,13 +127,18 @@ class SeatedDataModule(BatchedDataModule, ABC):
         """
         return self._own_files().split_records(ids_by_party)
 
-    def align(self, order: "Mapping[str, Ids]") -> None:
+    def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids] | None" = None) -> None:
         """Take the ids of each split, in the common order.
 
+        Args:
+            order: the ids of each split; see ``lightning_vfl.types.SeatedData``.
+            ids_by_party: at the server, the ids of the parties, where they need not hold every record.
+
         Raises:
-            ConfigurationError: for ids that this process's table does not have, and repeated ids.
+            ConfigurationError: for repeated ids, and for ids that this process's table does not have, where every party
+                holds every record.
         """
-        self._own_files().align(order)
+        self._own_files().align(order, ids_by_party or {})
 
     def own_shape(self) -> tuple[int, ...]:
         """The per-record shape of this party's features, after ``align``.

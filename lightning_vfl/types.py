@@ -136,6 +136,11 @@ class SeatedData(Protocol):
         ...
 
     @property
+    def everybody_holds(self) -> bool:
+        """Whether every party holds every record of the common order."""
+        ...
+
+    @property
     def party_names(self) -> tuple[str, ...]:
         """The names of the parties, in the order of their numbers."""
         ...
@@ -164,8 +169,18 @@ class SeatedData(Protocol):
         """
         ...
 
-    def align(self, order: "Mapping[str, Sequence[str] | NDArray[np.generic]]") -> None:
-        """Take the ids of each split, in the common order; the process that made the order needs not call it."""
+    def align(
+        self,
+        order: "Mapping[str, Sequence[str] | NDArray[np.generic]]",
+        ids_by_party: "Mapping[int, Sequence[str] | NDArray[np.generic]] | None" = None,
+    ) -> None:
+        """Take the ids of each split, in the common order; the process that made the order needs not call it.
+
+        Args:
+            order: the ids of each split. Where a party need not hold every record, an id that its table lacks stands
+                for a record that it does not hold, and ``predict`` has all records.
+            ids_by_party: at the server, ``own_ids`` of the parties, where they need not hold every record.
+        """
         ...
 
     def own_shape(self) -> tuple[int, ...]:

@@ -143,15 +143,15 @@ def check_label_column(tables: "Mapping[str, PartyTable]", party: str, column: s
 
 
 def join(
-    tables: dict[str, ColumnTable], groups: Sequence[tuple[str, ...]], inner: bool, label_party: str
+    tables: dict[str, ColumnTable], groups: Sequence[tuple[str, ...]], inner: bool, kept: str
 ) -> "tuple[NDArray[np.generic], dict[str, NDArray[np.bool_] | None], dict[str, NDArray[np.generic]], str]":
     """Put the tables into the order of the joined records; returns their sorted ids and which of them each party has.
 
     Args:
         tables: party -> its table, which is replaced.
         groups: the groups of tables; every table is in one.
-        inner: whether a record must be in a table of every group; otherwise in that of the label party.
-        label_party: the party with the labels.
+        inner: whether a record must be in a table of every group.
+        kept: else, the table of which all records are used; if there is none, all records of all tables are.
 
     Returns:
         (N,) ids; party -> (N,) bool, None for all; party -> the ids of its other records; a text that says how many
@@ -164,7 +164,7 @@ def join(
     if inner:
         needed = groups
     else:
-        needed = ((label_party,),) if label_party in tables else (tuple(tables),)
+        needed = ((kept,),) if kept in tables else (tuple(tables),)
     ids = common_ids(tables, needed)
     held: dict[str, NDArray[np.bool_] | None] = {}
     left_out: dict[str, NDArray[np.generic]] = {}

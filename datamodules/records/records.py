@@ -128,6 +128,11 @@ class Records(Dataset[VerticalBatch], ABC):
         """(N,) the labels of all records; None: there are none."""
         return self._labels
 
+    @property
+    def known(self) -> "NDArray[np.generic]":
+        """The ids without stand-ins for records that the party of this process does not hold."""
+        return self.ids
+
     def labels_at(self, ids: Tensor) -> Tensor | None:
         """(B,) the labels of the records at these positions; None: there are none."""
         return None if self._labels is None else self._labels.index_select(0, ids)

@@ -29,6 +29,8 @@ class SeatedRecords(Records):
         shapes: per-record shape of each party.
         labels: (N,) or None; poisoned if they are in another process, see ``poisoned``.
         ids: (N,) the user's own record ids.
+        present: (N, M) bool, whether party m holds record n, as far as this process knows: a party of tables knows its
+            own column, and has True in the others. None: every party holds every record.
         weights: (N,) float32, the weights in the training loss; None: all weigh the same, or the labels are in another
             process.
 
@@ -44,9 +46,10 @@ class SeatedRecords(Records):
         shapes: Sequence[tuple[int, ...]],
         labels: Tensor | None,
         ids: "NDArray[np.generic]",
+        present: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> None:
-        super().__init__(shapes, labels, ids, weights=weights)
+        super().__init__(shapes, labels, ids, present, weights=weights)
         self.own = own
         self.place = place
         self.seat = seat
@@ -57,24 +60,27 @@ class SeatedRecords(Records):
         """The part of the records of all parties that a seat has; the features of other parties are not kept.
 
         Raises:
-            ConfigurationError: for a party that there is not, and records that some party does not hold.
+            ConfigurationError: for a party that there is not.
         """
         if seat.party is not None and seat.party >= len(records.shapes):
             raise ConfigurationError(
                 f"there is no party {seat.party}, the data have {len(records.shapes)} parties; use 0 to "
                 f"{len(records.shapes) - 1}"
             )
-        if records.present is not None:
-            raise ConfigurationError(
-                "records that some party does not hold (groups, overlap: keep, LimitedOverlap) are simulated only, not "
-                "between processes yet; use records that every party holds"
-            )
         labels = records.labels if has_labels or records.labels is None else poisoned(records.labels)
         own, place = (None, 0) if seat.party is None else (records, seat.party)
         if isinstance(own, VerticalRecords):  # a copy, so that the memory of the others is free again
             alone = own.features_of(place, torch.arange(len(own))).flatten(1)
             own, place = VerticalRecords(alone, (records.shapes[place],), None, records.ids), 0
-        return cls(own, place, seat, records.shapes, labels, records.ids, records.weights if has_labels else None)
+        weights = records.weights if has_labels else None
+        return cls(own, place, seat, records.shapes, labels, records.ids, records.present, weights)
+
+    @property
+    def known(self) -> "NDArray[np.generic]":
+        if self.present is None or self.seat.party is None:
+            return self.ids
+        known: NDArray[np.generic] = self.ids[self.present[:, self.seat.party].numpy()]
+        return known
 
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.features_of(party, ids) for party in range(len(self.shapes)))
@@ -89,8 +95,8 @@ class SeatedRecords(Records):
 
     def only(self, positions: "NDArray[np.int64]") -> "SeatedRecords":
         own = None if self.own is None else self.own.only(positions)
-        labels, ids, _, _, weights = self._about(positions)
-        return SeatedRecords(own, self.place, self.seat, self.shapes, labels, ids, weights)
+        labels, ids, present, _, weights = self._about(positions)
+        return SeatedRecords(own, self.place, self.seat, self.shapes, labels, ids, present, weights)
 
 
 def poisoned(labels: Tensor) -> Tensor:

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+ALL = "the federation"
+"""Stands for the tables of all others: the records that are used."""
+
 
 @dataclass(frozen=True)
 class ToldRecords:
     """The ids of records in tables of other processes.
 
     Args:
-        ids: name of a table -> its ids, or the ids that all tables have in common.
+        ids: name of a table -> its ids; ``ALL`` -> the ids of the records that are used, once they are known.
         order: the ids of each split; None: this process divides the records.
         labels: whether this process has the labels.
         classes: the classes, if it does not have them.

@@ -213,6 +213,10 @@ class CSVTables(VerticalDataModule):
         return self._joined.left_out if self._files is None else self._files.left_out
 
     @property
+    def everybody_holds(self) -> bool:  # type: ignore[override]  # it follows from the settings
+        return self.overlap != "keep" and not self.groups
+
+    @property
     def _label_columns(self) -> tuple[str, ...]:
         return self.targets or (str(self.label_column),)
 
@@ -386,8 +390,7 @@ class CSVTables(VerticalDataModule):
 
     @cached_property
     def _form(self) -> TableForm:
-        everyone = self.overlap != "keep" and not self.groups
-        return form_of(self._joined, self._encoders, everyone, self.fitted is not None)
+        return form_of(self._joined, self._encoders, self.everybody_holds, self.fitted is not None)
 
     @cached_property
     def _encoded(self) -> Tensor:
@@ -408,8 +411,11 @@ class CSVTables(VerticalDataModule):
         return store
 
     def _rows_of(self, name: SplitName) -> "NDArray[np.int64]":
-        """The positions of the records of a split; all records are predicted."""
-        return np.arange(len(self._joined.ids)) if name == "predict" else self._rows[name]
+        """The positions of the records of a split; all are predicted, in the order of their ids or as it is told."""
+        told = None if self._told is None else self._told.order
+        if name == "predict" and (told is None or name not in told):
+            return np.arange(len(self._joined.ids))
+        return self._rows[name]
 
     def _without_features(self, names: Sequence[SplitName]) -> dict[SplitName, Split]:
         """Labels, ids and presence of the records of these splits; features are (n, 0)."""

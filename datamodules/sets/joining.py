@@ -10,6 +10,7 @@ from ..records.column_encoders import of_texts
 from ..records.column_tables import ColumnTable, MemoryTable, together
 from ..records.grouped_tables import add_singles, align_columns
 from ..records.joined_tables import Joined, check_label_column, join, read_tables
+from ..records.told_records import ALL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,8 @@ def join_tables(data: "CSVTables") -> Joined:
     tables = _read_all(data)
     groups = add_singles(data.groups, tables)
     align_columns(tables, groups)
-    ids, held, left_out, told = join(tables, groups, data.overlap == "inner", data.label_party)
+    kept = ALL if ALL in tables else data.label_party
+    ids, held, left_out, told = join(tables, groups, data.overlap == "inner", kept)
     data._say(told)
     own = tables.get(data.label_party)
     named = {} if own is None else {name: own.pop(name) for name in data._label_columns if name in own}

@@ -23,8 +23,6 @@ def check_parties(data: "CSVTables", seat: Seat, names: Sequence[str], labels_at
     Raises:
         ConfigurationError: for the first setting, party or table that is refused.
     """
-    if data.overlap != "inner":
-        raise ConfigurationError(f"overlap: {data.overlap} is simulated only, not between processes yet; use inner")
     if data.groups:
         raise ConfigurationError("groups of tables are simulated only, not between processes yet; leave groups out")
     if repr(data.partitioner) != "Views()":

@@ -22,7 +22,7 @@ from ..records.normalise import Given, OwnBounds
 from ..records.party_tables import plain_ids, read_table
 from ..records.records import Records, Split, SplitName
 from ..records.seated_records import SeatedRecords, no_labels
-from ..records.told_records import ToldRecords
+from ..records.told_records import ALL, ToldRecords
 from ..seated import SeatedFiles
 from .joining import text_columns
 from .seated_parties import check_parties, read_names, refuse_features, refuse_unlike
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .csv_tables import CSVTables
 
 _SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
-_ALL = "the federation"  # stands for the tables of all others in counts of common records
 
 
 class _Shapes(NamedTuple):
@@ -105,14 +104,14 @@ class SeatedTables(SeatedFiles):
             return {"predict": ids}
         return {name: ids[whole._rows[name]] for name in ("train", "val", "test")}
 
-    def align(self, order: "Mapping[str, Ids]") -> None:
+    def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids]") -> None:
         if unknown := [name for name in order if name not in _SPLITS]:
             raise ConfigurationError(f"there is no split '{unknown[0]}'; use {', '.join(_SPLITS)}")
         told: dict[SplitName, NDArray[np.generic]] = {name: as_ids(order[name]) for name in _SPLITS if name in order}
         if self._table is not None:
             own = self.own_ids()
             told = {name: _of_kind(ids, own, self._who) for name, ids in told.items()}
-            for name, ids in told.items():
+            for name, ids in told.items() if self._data.everybody_holds else ():
                 if (unknown_ids := ids[~np.isin(ids, own)]).size:
                     raise ConfigurationError(
                         f"{len(unknown_ids)} of the {len(ids)} {name} records told to {self._who} are not in its "
@@ -124,7 +123,10 @@ class SeatedTables(SeatedFiles):
             if not len(ids) or len(np.unique(ids)) < len(ids):
                 what = "repeats ids" if len(ids) else "has no ids"
                 raise ConfigurationError(f"the order of records told to {self._who} {what}; align again")
-        self._told = ToldRecords({_ALL: np.sort(common)}, told, self._has_labels)
+        if divided and not np.isin(np.concatenate(divided), common).all():
+            raise ConfigurationError(f"the splits told to {self._who} have records that are not used; align again")
+        told_ids = {self._name_of(party): as_ids(ids) for party, ids in ids_by_party.items()}
+        self._told = ToldRecords({**told_ids, ALL: np.sort(common)}, told, self._has_labels)
         self._data.forget()
 
     # ---- shapes
@@ -192,10 +194,11 @@ class SeatedTables(SeatedFiles):
             data.fitted = self._fitted()
         made = {}
         for name in missing:
-            rows = np.arange(len(own._joined.ids)) if name == "predict" else own._rows[name]
+            rows = own._rows_of(name)
             if len(rows):
                 ids, labels = own._joined.ids[rows], None if name == "predict" else self._labels(name, rows)
-                made[name] = SeatedRecords(found[name], 0, self._seat, shapes, labels, ids, own._weights(name))
+                about = (labels, ids, self._present(rows), own._weights(name))
+                made[name] = SeatedRecords(found[name], 0, self._seat, shapes, *about)
         return made
 
     def forget(self) -> None:
@@ -227,7 +230,7 @@ class SeatedTables(SeatedFiles):
             size = sum(len(party.positions) for party in parties)
             kept = {**data.fitted.own, "encoders": encoders}
             own.fitted = replace(data.fitted, size=size, parties=parties, own=kept, normaliser=repr(own.normaliser))
-        if self._told.order is not None and len(own._joined.ids) != len(self._told.ids[_ALL]):
+        if self._told.order is not None and len(own._joined.ids) != len(self._told.ids[ALL]):
             raise ConfigurationError(
                 f"the table of {self._who} has changed since the records were aligned; align again"
             )
@@ -243,9 +246,19 @@ class SeatedTables(SeatedFiles):
             else:
                 parties.append(FittedParty(positions, (width,), nan, nan))
             begin += width
-        trained = TrainedIds.of(own._joined.ids[own._rows["train"]])
+        rows = own._rows["train"]
+        held = None if self._name is None else own._joined.held[self._name]
+        trained = TrainedIds.of(own._joined.ids[rows if held is None else rows[held[rows]]])
         about = (data.num_classes, data.class_names, trained, data.own_fitted(), repr(data.normaliser))
         return Fitted(type(data).__name__, begin, tuple(parties), *about)
+
+    def _present(self, rows: "NDArray[np.int64]") -> Tensor | None:
+        """(n, M) bool, who holds these records; a party knows it of itself. None: everybody holds every record."""
+        if self._data.everybody_holds:
+            return None
+        every = np.ones(len(rows), dtype=np.bool_)
+        by_party = [self._own._joined.held.get(name) for name in self._names]
+        return torch.from_numpy(np.stack([every if held is None else held[rows] for held in by_party], axis=1))
 
     def _labels(self, name: str, rows: "NDArray[np.int64]") -> Tensor:
         """The labels of these common records; poisoned if they are in another process."""

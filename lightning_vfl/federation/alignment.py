@@ -1,8 +1,8 @@
 """How the records of processes find each other before training: ids in the clear, equal lists, or masked ids.
 
 The server learns which ids each party has (``clear``), the digest of each list (``given``), or what the comparer of a
-private set intersection learns (``psi``, see ``private_alignment``). Every party learns which of its own records are in
-common, and in which split.
+private set intersection learns (``psi``, see ``private_alignment``). Every party learns which of its own records are
+used, and in which split; of records that it does not hold (``overlap: keep``) it learns the places, and no id.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ from lightning_vfl.federation.long_waits import LongWait
 from lightning_vfl.federation.private_alignment import align_privately, rows_of, told_splits
 from lightning_vfl.federation.private_ring import PrivateRing
 from lightning_vfl.types import SeatedData
-from lightning_vfl.wire.record_ids import IdDigest, ids_from_tensor, ids_to_tensor, refuse_other_ids
+from lightning_vfl.wire.record_ids import IdDigest, ids_from_tensor, ids_to_tensor, known_ids, refuse_other_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +86,7 @@ class RollCall:
             if request.say == "ids" and draws and self._common is not None:
                 return pack({"outcome": "go"}, [ids_to_tensor(self._common)])
             if request.say in ("ids", "order"):
-                order = self._order or {}
+                order = self._order_for(request.party)
                 by = {} if self._ring is None or self.active is None else {"by": self.active}
                 return pack(
                     {"outcome": "go", "splits": list(order), **by}, [ids_to_tensor(ids) for ids in order.values()]
@@ -137,10 +137,12 @@ class RollCall:
             self._order = self.data.split_records({} if self.kind == Alignment.GIVEN else self._ids)
         else:
             drawing = self.names[self.active]
-            self._common = reduce(np.intersect1d, self._ids.values())
+            # if all records of the party with the labels are used, it needs to know of no other party's
+            told = self._ids.values() if self.data.everybody_holds else [self._ids[self.active][:0]]
+            self._common = reduce(np.intersect1d, told)
             self._changed.notify_all()
             self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
-            self.data.align(self._order)
+            self.data.align(self._order, {} if self.data.everybody_holds else self._ids)
 
     def _divide(self, ids: "NDArray[np.generic]", patience: float) -> None:
         """Draw or await the splits of records whose numbers alone are told; ``ids``: the server's, by number."""
@@ -151,6 +153,15 @@ class RollCall:
             drawing = self.names[self.active]
             self._await(lambda: [drawing] if self._order is None else [], "splits", patience)
             self.data.align(self._order)
+
+    def _order_for(self, party: int) -> "dict[str, NDArray[np.generic]]":
+        """The ids of each split that a party is told: of records that it does not hold, stand-ins."""
+        order = self._order or {}
+        if self.data.everybody_holds or party not in self._ids:
+            return order
+        every = np.unique(np.concatenate([*order.values()]))
+        known = known_ids(every, self._ids[party])
+        return {name: known[np.searchsorted(every, ids)] for name, ids in order.items()} | {"predict": known}
 
     def _take_order(self, request: Request) -> None:
         header = request.frame.header  # of the party with the labels: see the table in ``fields``
@@ -260,7 +271,8 @@ def align(
     else:
         frame = _asked(link, "ids", *_own_ids(data, kind))
         if others:
-            order = data.split_records(dict.fromkeys(others, ids_from_tensor(frame.tensors[0])))
+            common = dict.fromkeys(others, ids_from_tensor(frame.tensors[0]))
+            order = data.split_records(common if data.everybody_holds else {})
             link.ask(DOOR, "order", {"splits": list(order)}, [ids_to_tensor(part) for part in order.values()])
         else:
             (splits,) = fields_of(frame, "splits")

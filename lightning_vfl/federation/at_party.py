@@ -17,6 +17,7 @@ from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import mask_of
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.protocols.checks import labels_of
+from lightning_vfl.protocols.faulty_evaluation import Attendance as TookPart
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch
@@ -160,8 +161,17 @@ class AtParty(Place):
                     called = mask_of(self.link.standing.called, module.roster.parties)
                     found = self.evaluate(module, batch, Evaluation(names, roll, Key(at, 0), called, None))
         self.evaluated += 1
-        told = found is not None and self.tells_predictions and names.stage == Stage.PREDICT
-        return found.pieces[0] if found is not None and told else nothing()
+        if found is None or not self.tells_predictions or names.stage != Stage.PREDICT:
+            return nothing()
+        rows = len(batch.record_ids)
+        values, *more = found.pieces
+        if len(values) != rows or any(one.shape != (rows, module.roster.parties) for one in more):
+            raise ConfigurationError(
+                f"the server has told {len(values)} predictions of {rows} records; check who runs the server"
+            )
+        parties = more[0].bool() if more else None
+        module.attendance = None if parties is None else TookPart(parties, module.answers(parties))
+        return values
 
     def _retries(self, module: Any, names: RoundNames) -> int:
         """How many batches of this evaluation the server has lost and evaluated again."""

@@ -99,7 +99,8 @@ class AtServer(Place):
     def view(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> ServerView:
         prepared, rows = module.preparation, joint_rows(batch)
         records = prepared.count(stage_of(names.stage))
-        return ServerView(names, module.roster, rows, roll, module.embedding_widths, None, records, prepared.agreed)
+        seen = batch.present if module.wire.traits.visible else None
+        return ServerView(names, module.roster, rows, roll, module.embedding_widths, seen, records, prepared.agreed)
 
     # ---- evaluation
 
@@ -129,18 +130,30 @@ class AtServer(Place):
         self.evaluated += 1
         output, self.labels = self._output(module, batch, names, uploads), uploads.labels
         included = uploads.roll.included
-        absent = roll.included & ~included
-        if names.stage == Stage.PREDICT:  # the file of predictions names those that took part
-            module.attendance = TookPart.of_batch(included, len(output)) if bool(absent.any()) else None
+        predicts = names.stage == Stage.PREDICT
+        if predicts:  # the file of predictions names those that took part
+            some_away = bool((roll.included & ~included).any()) or batch.present is not None
+            parties = uploads.roll.holders(output, batch.present)
+            module.attendance = TookPart(parties, module.answers(parties)) if some_away else None
         self.calls.call_next(at, included)
-        predicts = self.tells_predictions and names.stage == Stage.PREDICT
-        told = [module.objective.predict(output).float()] if predicts else []
         for party in numbers(included):
+            told = self._predictions_for(module, party, output) if predicts and self.tells_predictions else []
             for turn in range(uploads.first, uploads.turn + 1):
                 self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "final": True}, told)
         done = RoundPlan(uploads.roll, included, uploads.sent, included, uploads.seconds, False)
         self.calls.end(at, set(numbers(included)), told_plan(done))
         return output
+
+    def _predictions_for(self, module: Any, party: int, output: Tensor) -> list[Tensor]:
+        """The predictions that a party is told, and who took part in them; nothing of records that it does not hold."""
+        values: Tensor = module.objective.predict(output).float()
+        if module.attendance is None:
+            return [values]
+        parties: Tensor = module.attendance.parties
+        own = parties[:, party]
+        nothing = values.new_full((), torch.nan)
+        values = torch.where(own.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
+        return [values, (parties & own[:, None]).to(torch.uint8)]
 
     def _output(self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
         if module.protected_evaluation:
@@ -160,7 +173,7 @@ class AtServer(Place):
         empty = message.pieces[0].new_zeros
         shapes = [(len(batch.record_ids), width) for width in module.embedding_widths]
         h = tuple(arrived[m] if m in arrived else empty(shape) for m, shape in enumerate(shapes))
-        value: Tensor = module.aggregator.plain(h, uploads.roll, None)
+        value: Tensor = module.aggregator.plain(h, uploads.roll, batch.present)
         return value
 
     def share_metrics(self, module: Any, split: str) -> None:

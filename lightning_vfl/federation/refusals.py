@@ -80,8 +80,27 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         raise ConfigurationError(
             "sample weights with the labels at a party are not between processes yet; leave out sample_weight or active"
         )
+    if data.own_files and not data.everybody_holds:
+        _refuse_partly_held(run)
     if trainer.world_size > 1:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
+
+
+def _refuse_partly_held(run: "Run") -> None:
+    """Refuse what needs to know, in the process of a party, which records other parties hold.
+
+    Raises:
+        ConfigurationError: with what to use instead.
+    """
+    if run.charter.alignment == Alignment.PSI:
+        raise ConfigurationError(
+            "alignment: psi finds the records that all parties hold; use overlap: inner, or alignment: clear"
+        )
+    if run.injected or isinstance(run.model, AsyncVFL):
+        what = "--inject" if run.injected else "AsyncVFL"
+        raise ConfigurationError(
+            f"{what} needs the holders of all records in every process; use overlap: inner between processes"
+        )
 
 
 def refuse_seeded(*parts: Any) -> None:

@@ -126,7 +126,10 @@ class RoundsAtParty(AtParty):
         x = batch.features[self.party]
         if module.aggregator.form is LinearForms and not clear:
             return LinearForms((network.weight,), (network.expand(x),))
-        return Embeddings((module.bottoms.some(batch.features, (self.party,))[self.party],))
+        embedding = module.bottoms.some(batch.features, (self.party,))[self.party]
+        if batch.present is not None and module.aggregator.wire is not None and not clear:
+            embedding = torch.where(batch.present[:, self.party, None], embedding, embedding.new_zeros(()))
+        return Embeddings((embedding,))
 
     def _open(self, module: "SplitVFL", names: RoundNames, view: PartyView, key: Key) -> tuple[Any, Key] | None:
         """The beginning of a round: this party's memory, and the turn of its upload; None: the round is closed."""

@@ -220,21 +220,22 @@ class EvaluatedModule(FreeHooks, LightningModule, metaclass=ABCMeta):  # no base
         if self.predictor is not None:
             return self.predictor(batch)
         output = self.output(batch, self.next_round())
-        if not self.scores_here:
-            return Predictions(batch.record_ids[: len(output)], output)
-        parties = batch.present if self.attendance is None else self.attendance.parties
-        if self.attendance is not None:
-            answered = self.attendance.answered
-        elif parties is not None:
-            answered = self.answers(parties)
-        else:
-            answered = torch.ones(len(output), dtype=torch.bool, device=output.device)
-        refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)
-        values = self.objective.predict(output).float()
+        attendance = self.attendance
+        if self.scores_here and attendance is None and batch.present is not None:
+            attendance = Attendance(batch.present, self.answers(batch.present))
+        answered = torch.ones(len(output), dtype=torch.bool, device=output.device)
+        parties = None
+        if attendance is not None and len(output):
+            answered, parties = attendance.answered, attendance.parties
+        values = output  # at a party, what the server has told: of all records, or of none
+        if self.scores_here:
+            refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)
+            values = self.objective.predict(output).float()
         nothing = values.new_full((), torch.nan)
         values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
-        self._predicted.add(values)
-        return Predictions(batch.record_ids, values, parties)
+        if self.scores_here:
+            self._predicted.add(values)
+        return Predictions(batch.record_ids[: len(values)], values, parties)
 
     def _refuse_several(self, stage: str, batches: Any) -> None:
         """Refuse several loaders, unless the author has written the step that scores them."""

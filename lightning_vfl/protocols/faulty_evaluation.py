@@ -31,11 +31,6 @@ class Attendance:
     parties: Tensor
     answered: Tensor
 
-    @classmethod
-    def of_batch(cls, included: Tensor, rows: int) -> "Attendance":
-        """Of a batch to whose predictions the parties in ``included`` (M,) bool have all contributed."""
-        return cls(included.expand(rows, -1), torch.full((rows,), bool(included.any())))
-
 
 def faults_of(module: "SplitVFL", stage: Stage) -> Faults:
     """The faults of a stage: the models of training with streams of their own, without the subsets of training."""

@@ -401,7 +401,13 @@ class TrainedModule(EvaluatedModule):
         """Let the parties set up a stage before its first round, and count the traffic of the set-up."""
         aggregator = self.aggregator
         if self.datamodule is not None:
-            self.wire.refuse_partly_held(self.datamodule.records(split).present, self.roster)
+            present = self.datamodule.records(split).present
+            self.wire.refuse_partly_held(present, self.roster)
+            if present is not None and self.place is not None and not self.wire.traits.visible:
+                raise ConfigurationError(
+                    f"records that some party does not hold are not between processes with {type(aggregator).__name__} "
+                    "yet; use overlap: inner, or an aggregator whose server reads the embeddings, such as Mean"
+                )
         if aggregator.setup is None:
             return
         who = f"{type(aggregator).__name__} is set up before the first round and must know the records"

@@ -79,6 +79,27 @@ def as_ids(ids: "Sequence[object] | NDArray[np.generic]") -> "NDArray[np.generic
     raise ConfigurationError(f"ids of records must be whole numbers or texts; got {values.dtype}")
 
 
+def known_ids(ids: "NDArray[np.generic]", own: "NDArray[np.generic]") -> "NDArray[np.generic]":
+    """The ids of a list that are among one's own, and a stand-in for every other id.
+
+    A stand-in is of the same kind, and is in neither list, so that it tells nothing but its place.
+
+    Args:
+        ids: (n,) different ids.
+        own: those that may be told.
+
+    Examples:
+        >>> known_ids(np.array([5, 7, 9]), np.array([7, -1])).tolist()
+        [-2, 7, -3]
+        >>> known_ids(np.array(["ann", "bob"]), np.array(["bob"])).tolist()
+        ['not held 1', 'bob']
+    """
+    numbers = np.arange(1, 2 * len(ids) + len(own) + 1)
+    names = -numbers if ids.dtype.kind == "i" else np.char.add("not held ", numbers.astype(np.str_))
+    unused = names[~np.isin(names, np.concatenate([ids, own]))]
+    return np.where(np.isin(ids, own), ids, unused[: len(ids)])
+
+
 def ids_to_tensor(ids: "Sequence[str] | NDArray[np.generic]") -> Tensor:
     """(n,) int64 numbers; or texts as one uint8 tensor of bytes."""
     values = as_ids(ids)

@@ -429,6 +429,7 @@ class Ids:
     """The part of a datamodule that the roll call needs; the server's has the labels of some records."""
 
     num_classes, class_names = 2, (0, 1)
+    everybody_holds = True
 
     def __init__(self, ids):
         self.ids = torch.tensor(ids).numpy()
@@ -446,7 +447,7 @@ class Ids:
             raise ConfigurationError("the parties have no record in common")
         return {"train": common}
 
-    def align(self, order):
+    def align(self, order, ids_by_party=None):
         self.order = order
 
     def own_shape(self):

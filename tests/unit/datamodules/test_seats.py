@@ -70,6 +70,18 @@ def test_a_seat_of_one_file_has_its_own_part_and_nothing_else(digits, party, lab
     assert [bool(fitted.shift.isnan().any()) for fitted in data.fitted.parties] == [m != party for m in range(4)]
 
 
+def test_a_seat_of_one_file_knows_the_holders_of_all_records():
+    whole = set_up(Digits(LimitedOverlap(None, 800)))
+    for party in (1, None):
+        data = Digits(LimitedOverlap(None, 800))
+        data.take_seat(Seat(party))
+        set_up(data)
+        assert not whole.records("train").present.all()
+        assert torch.equal(data.records("train").present, whole.records("train").present)
+        batch = next(iter(data.train_dataloader()))
+        assert torch.equal(batch.present, whole.records("train").present[batch.record_ids])
+
+
 def test_labels_of_another_seat_raise_where_they_are_used():
     data = Digits()
     data.take_seat(Seat(1))
@@ -130,10 +142,6 @@ def test_refusals_of_one_file():
     data.take_seat(Seat(4))
     with pytest.raises(ConfigurationError, match="there is no party 4, the data have 4 parties; use 0 to 3"):
         data.setup("fit")
-    partly = Digits(LimitedOverlap(None, 800))
-    partly.take_seat(Seat(0))
-    with pytest.raises(ConfigurationError, match="simulated only, not between processes yet"):
-        partly.setup("fit")
     whole = Digits()
     whole.setup("fit")
     with pytest.raises(ConfigurationError, match="call take_seat before setup"):
@@ -350,7 +358,6 @@ def open_seat(
 @pytest.mark.parametrize(
     ("names", "at", "more", "told"),
     [
-        (PARTIES, None, {"overlap": "keep"}, "overlap: keep is simulated only, not between processes yet"),
         (PARTIES, None, {"groups": [["bank", "shop"]]}, "groups of tables are simulated only, not between processes"),
         (("bank", "telco"), None, {}, "tables names 'shop', which is no party of the federation; leave it out"),
         (("shop", "telco", "bank"), None, {}, "the parties of the federation are shop, telco, bank, tables names bank"),

@@ -27,6 +27,7 @@ class Ids:
     """The part of a datamodule that the alignment needs: sorted ids, and splits drawn from them."""
 
     num_classes, class_names = 2, (0, 1)
+    everybody_holds = True
 
     def __init__(self, ids):
         self.ids = None if ids is None else np.sort(np.array(ids))
@@ -45,7 +46,7 @@ class Ids:
         self.order = {"train": common[1:], "test": common[:1]}
         return self.order
 
-    def align(self, order):
+    def align(self, order, ids_by_party=None):
         self.order = order
 
     def own_shape(self):
